@@ -1,1 +1,1 @@
-"""The papers: their experiments, claims and printed numbers, and what was measured of each."""
+"""The papers: their experiments, claims, printed numbers and measurements."""

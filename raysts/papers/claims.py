@@ -1,6 +1,6 @@
-"""What the three papers claim, and what their claims must be held against: which of two systems is above the other.
+"""Claims of the three papers: which of two systems is above the other.
 
-A claim that does not hold in its paper (``holds`` False) stands here too: that a method does not help is a result.
+Claims that a paper rejects (``holds`` False) are included: that a method does not help is a result.
 """
 
 from typing import NamedTuple
@@ -26,9 +26,10 @@ class Side(NamedTuple):
 
     Attributes:
         point: the pipeline of the experiment ``claims-PAPER`` that makes it; or a baseline that needs no model.
-        role: what of the pipeline: ``model`` (what comes out of it), ``members``, ``best member`` on these very sets, which
-            is what the papers' maxima are, ``ensemble``, ``backbone``.
-        layers: pooled; none: as the pipeline compares.
+        role: of the pipeline: ``model`` (its result), ``members``, ``best member`` on the same sets, which the papers'
+            maxima
+            are, ``ensemble``, ``backbone``.
+        layers: pooled; None: as the pipeline compares.
     """
 
     point: str
@@ -42,16 +43,16 @@ class Side(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """One claim: A is above B.
+    """A claim that A is above B.
 
     Attributes:
         a: the system that is claimed to be above.
-        on: test sets whose mean is compared; those of them that are there.
-        printed: the paper's values, of B and of A; empty where the paper has none.
-        holds: whether the paper says so; False: it says that A is not above B.
-        of: what is compared: the ``mean`` over models, or their ``spread``, which is claimed to be larger for A.
-        backbone: the paper says it of this one (a row of its tables) alone; none: of all.
-        in_place_of: where ``on`` are not the paper's sets, those (:data:`STAND_INS`).
+        on: test sets, of which the available ones are compared by their mean.
+        printed: the paper's values, of B and of A; empty if the paper has none.
+        holds: True if the paper confirms it; False: the paper finds that A is not above B.
+        of: the compared value: the ``mean`` over models, or their ``spread``, which is claimed to be larger for A.
+        backbone: the only one (a row of the paper's tables) for which the paper claims it; None: all.
+        in_place_of: the paper's sets, if ``on`` holds others (:data:`STAND_INS`).
     """
 
     source: str
@@ -71,12 +72,12 @@ class Claim(NamedTuple):
 
     @property
     def stands_in(self) -> str:
-        """``on xnli-2way in place of snli-2way``."""
+        """Return the note on substituted sets: ``on xnli-2way in place of snli-2way``."""
         return f"on {', '.join(self.on)} in place of {', '.join(self.in_place_of)}"
 
     @property
     def table(self) -> str:
-        """The claims among which one false alarm has the stated rate."""
+        """Return the group of claims that share one false-alarm rate."""
         return self.source.rpartition(", ")[2]
 
 

@@ -1,4 +1,4 @@
-"""The page about a paper's claims: a forest plot and a table, and the table as Markdown."""
+"""The page of a paper's claims: a forest plot and a table, also as Markdown."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,14 +18,14 @@ VERDICTS = {
 
 
 def write_report(data: ClaimsData, folder: Path) -> Path:
-    """Write the page, and ``claims.md`` beside it, into ``folder``; the page's path."""
+    """Write the page and ``claims.md`` into ``folder`` and return the page's path."""
     with Store.of(folder).put(folder / "claims.md") as draft:
         draft.write_text(markdown(data), encoding="utf-8")
     return html.write_page(render(data), folder)
 
 
 def render(data: ClaimsData) -> str:
-    """The page as HTML."""
+    """Return the page as HTML."""
     estimates = [
         Estimate(_short(each), 100 * each.difference, 100 * each.low, 100 * each.high, each.verdict or "")
         for each in data.verdicts
@@ -37,17 +37,17 @@ def render(data: ClaimsData) -> str:
 
 
 def _short(found: Verdict) -> str:
-    """The claim for the chart, whose legend says what the mark means."""
+    """Return the claim for the chart, which has a legend for the marks."""
     return f"{found.claim.says} †" if found.claim.in_place_of else found.claim.says
 
 
 def rows(data: ClaimsData) -> list[Sequence[str]]:
-    """The table, its head first."""
+    """Return the rows of the table, its header first."""
     return [HEADS, *map(row, data.verdicts)]
 
 
 def row(found: Verdict) -> Sequence[str]:
-    """A claim in words, times 100."""
+    """Return a claim as a row of text, with values times 100."""
     claim = found.claim
     says = claim.marked + (" (transductive)" if found.transductive else "")
     if found.a is None or found.b is None or found.difference is None:
@@ -61,13 +61,13 @@ def row(found: Verdict) -> Sequence[str]:
 
 
 def markdown(data: ClaimsData) -> str:
-    """The table to be pasted."""
+    """Return the table as Markdown."""
     made = f"`{data.command}`\n\n{data.seeds} seeds from {data.backbone}, {data.created_at}\n\n"
     return made + html.markdown_table(rows(data))
 
 
 def text(data: ClaimsData) -> str:
-    """The claims of a paper for a terminal, one a line."""
+    """Return the claims of a paper for a terminal, one a line."""
     shown = [row(each) for each in data.verdicts]
     width = max(len(each[-1].partition(":")[0]) for each in shown)
     lines = [f"{data.paper}: {data.seeds} seeds from {data.backbone}"]

@@ -1,7 +1,6 @@
-"""The papers' ablations and stability studies: several pipelines whose results fill a table together.
+"""The papers' ablations and stability studies: pipelines that fill a table together.
 
-What they train is shared by content: between the points of an experiment, between experiments, and with the systems run by
-their own names.
+Points share their training by content: within an experiment, between experiments, and with named systems.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,13 +15,13 @@ from raysts.recipes.recipe import Pipeline
 
 
 class Point(NamedTuple):
-    """One pipeline of an experiment: a system, and the settings that make it this point.
+    """One pipeline of an experiment: a system and its settings.
 
     Attributes:
-        label: what it is called; empty: the system and what is different in it.
+        label: its name; empty: the system and its settings.
         on: the backbones that it is made of.
-        searched: whether it takes what the experiment's search has found.
-        alone: one model, however many members are asked for: nothing in it is random.
+        searched: True if it takes the result of the experiment's search.
+        alone: True for one model, because nothing in it is random, whatever number of members is asked for.
     """
 
     system: str
@@ -34,7 +33,7 @@ class Point(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its label, else ``latte.tau=0.03``: the system and what is different in it."""
+        """Return the label, else the system with its settings: ``latte.tau=0.03``."""
         if self.label:
             return self.label
         varied = [key for key in self.settings if not key.startswith("evaluation.")]
@@ -42,17 +41,17 @@ class Point(NamedTuple):
 
 
 class Experiment(NamedTuple):
-    """Several pipelines.
+    """A set of pipelines.
 
     Attributes:
-        paper: the paper, as ``raysts report --paper`` knows it; none: an experiment about claims.
-        points: the pipelines for a backbone of so many layers.
-        usual: what else every point has that can take it, members and students for one; overrides and scales may ask for
-            something else.
-        backbones: those of the paper's tables, which the scale ``paper`` takes where no other is asked for; none: that of
-            the systems.
-        claims: the paper whose claims it is run for; its report says what was seen of them.
-        search: what is searched on every backbone before its points are run, at what is ``usual``.
+        paper: the name for ``raysts report --paper``; None: an experiment about claims.
+        points: the pipelines for a backbone with this number of layers.
+        usual: further settings of every point that can take them, members and students for one; overrides and scales
+            may
+            replace them.
+        backbones: those of the paper's tables, the default at the scale ``paper``; None: that of the systems.
+        claims: the paper with the claims for which it is run; its report shows their verdicts.
+        search: a search on every backbone before its points are run, with the settings ``usual``.
     """
 
     entry: Entry
@@ -76,7 +75,7 @@ DEPTHS = {
 
 
 def _main(depth: int) -> list[Point]:
-    """Every row of the tables for BERT-large: what a student is distilled from is measured with it."""
+    """Return every row of the tables for BERT-large, with the teachers of its students."""
     starred = {"flow.layers": "first_last", **_measured_at("first_last")}
     plain = (
         "flow",
@@ -97,7 +96,7 @@ def _main(depth: int) -> list[Point]:
 
 
 def _supervised(depth: int) -> list[Point]:
-    """At the lower bound that was found ensemble, student and flows on either; without a bound members at one layer."""
+    """Return ensemble, student and flows at the lower bound found, or members at one layer."""
     plain = {"sts.settings.lower_bound": 0.0, "sts.layers": 1, **_measured_at(1)}
     return [
         Point("sts", plain, "sts.one-layer"),
@@ -116,17 +115,17 @@ def _gausscse(depth: int) -> list[Point]:
 
 
 def _latte_distances(depth: int) -> list[Point]:
-    """Latte-Mix by its three distances on the backbone and on a model of SNLI alone, mean pooling beside each."""
+    """Return Latte-Mix by its three distances, on the backbone and on SNLI, with mean pooling."""
     return [Point("latte", on="any"), Point("nli"), Point("nli-latte")]
 
 
 def _stability(depth: int) -> list[Point]:
-    """Members of CT and its flow, their full ensembles, and students of the same ensemble."""
+    """Return members of CT with flow, their full ensembles, and students of one ensemble."""
     return [Point(system + rest) for system in ("ct", "nli-ct") for rest in ("-sed", "-sed-flow", "-ensemble-flow")]
 
 
 def _pooling(depth: int) -> list[Point]:
-    """Encoders are measured with 1 to 3 last layers pooled; a flow is fitted anew on every number of them."""
+    """Return encoders with 1 to 3 last layers pooled, and a flow fitted on each."""
     counts = tuple(range(1, min(3, depth) + 1))
     every = {"evaluation.layers": list(counts), "evaluation.compare": min(2, depth)}
     plain = [Point(system, every) for system in ("ct-sed", "nli", "nli-ct-sed")]
@@ -137,7 +136,7 @@ def _pooling(depth: int) -> list[Point]:
 
 
 def _latte_settings(depth: int) -> list[Point]:
-    """One setting at a time is another than the paper's: depth of the encoder, classes, latent variables, temperature."""
+    """Return variations of one setting: depth of the encoder, classes, latents, temperature."""
     layers = [Point(f"latte{kind}", {f"latte{kind}.settings.encoder_layers": n}) for kind in ("-ae", "-normal", "")
               for n in (1, 2, 3) if kind or n > 1]  # fmt: skip
     return [
@@ -164,7 +163,10 @@ def _fitted(kind: str, alone: bool) -> list[Point]:
 
 
 def _claims_sed(depth: int) -> list[Point]:
-    """Members, flows, students and soups of ``ct``, ``nli-ct`` and ``sts``, which trains at a bound in the middle."""
+    """Return members, flows, students and soups of ``ct``, ``nli-ct`` and ``sts``.
+
+    ``sts`` trains at a bound in the middle.
+    """
     bound = {"sts.settings.lower_bound": 0.5}
     return [
         *_fitted("flow", False),
@@ -291,7 +293,7 @@ SEARCHED = {("gausscse", 3): "raysts tune gausscse@paper"}
 
 
 def commands() -> dict[tuple[str, int], str]:
-    """Per paper and number of a table the command that fills it."""
+    """Return the command that fills each table, by paper and table number."""
     found = {
         (experiment.paper, number): f"raysts run {name}@paper"
         for name, experiment in EXPERIMENTS.items()
@@ -302,19 +304,19 @@ def commands() -> dict[tuple[str, int], str]:
 
 
 def is_experiment(recipe: object) -> TypeGuard[str]:
-    """Whether this is the name of an experiment, perhaps at a scale."""
+    """Return True for the name of an experiment, with or without a scale."""
     return isinstance(recipe, str) and recipe.partition("@")[0] in EXPERIMENTS
 
 
 def backbones(recipe: str, overrides: Mapping[str, Any]) -> list[str | None]:
-    """The backbones on which an experiment is run; None: that of its systems."""
+    """Return the backbones of an experiment. None means that of its systems."""
     name, _, scale = recipe.partition("@")
     asked = overrides.get("backbone")
     return [str(asked)] if asked else list((scale == "paper" and EXPERIMENTS[name].backbones) or [None])
 
 
 def prefix(backbone: str | None) -> str:
-    """What begins the names of the points of one backbone of several."""
+    """Return the prefix of a backbone's point names, if there are several backbones."""
     return f"{PurePath(backbone).name.replace('.txt', '')}." if backbone else ""
 
 
@@ -324,16 +326,16 @@ def pipelines(
     depth: Callable[[str], int],
     found: Mapping[str | None, Mapping[str, Any]] | None = None,
 ) -> dict[str, Pipeline]:
-    """The pipelines of an experiment by the names of its points.
+    """Return the pipelines of an experiment by the names of its points.
 
     Args:
         recipe: name of an experiment, perhaps at a scale (``latte-layers@paper``).
-        overrides: as for a system; one that only some of the points have holds for those.
+        overrides: as for a system; it applies to the points that have the setting.
         depth: layers of a backbone, 0 of word vectors.
-        found: per backbone (of :func:`backbones`) what its search found, as overrides.
+        found: search results as overrides, by backbone (of :func:`backbones`).
 
     Raises:
-        InputError: an override that no point has, or one of what the experiment varies.
+        InputError: an override fits no point, or sets a value that the experiment varies.
     """
     several = backbones(recipe, overrides)
     made: dict[str, Pipeline] = {}

@@ -1,9 +1,9 @@
-"""The papers' tables with what was measured beside what was published, never mixed.
+"""The papers' tables with measurements beside published values.
 
-A measurement stands beside a value when its system, data set, metric, split, aggregation, pooling, pooled layers,
-similarity and, where the table varies them, settings are those of the value. The backbone is free, because the papers'
-are rarely at hand; it has a column of its own. In a table that has rows of that very backbone it stands beside those
-alone, and word vectors and encoders never stand in for each other.
+A measurement matches a value if system, data set, metric, split, aggregation, pooling, layers, similarity and, if the
+table varies them, settings are equal. The backbone may differ, because the papers' are rarely available; it has its
+own column. If a table has rows of that backbone, the measurement matches only those. Word vectors and encoders never
+replace each other.
 """
 
 import re
@@ -48,12 +48,12 @@ _NAMED = 6  # changed settings that a remark names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRow:
-    """One results row, with what the results table does not say of it.
+    """A results row with values that the results table lacks.
 
     Attributes:
         run: name of the run in the storage, of study and trial, or else of the evaluation.
-        backbone: what it started from; models of one name are told apart by their content.
-        stages: the plain recipe of each of its stages by the stage's name.
+        backbone: the starting model; models of one name are told apart by their content.
+        stages: the plain recipe of each stage by the stage's name.
     """
 
     row: ResultRow
@@ -64,17 +64,17 @@ class MeasuredRow:
 
     @property
     def system(self) -> str | None:
-        """What it measures, in the words of the grammar; None where it has no name there."""
+        """Return the measured system in the words of the grammar, or None without a name."""
         return system_of(self.row["system"] or "", self.row["role"])
 
     @property
     def created_at(self) -> str:
-        """ISO time; empty where it is not on record."""
+        """Return the ISO time, empty if the record lacks it."""
         return self.row["created_at"] or ""
 
     @property
     def column(self) -> str:
-        """The column in which it stands: its backbone, apart where its data are not the paper's."""
+        """Return the column name: the backbone, with a note on data other than the paper's."""
         dataset, split = self.row["dataset"], self.row["split"]
         size = PAIRS.get(dataset if split in ("test", "cv") else f"{dataset}-{split}")
         other = size is not None and self.row["n"] is not None and abs(self.row["n"] - size) > size / 50
@@ -90,8 +90,11 @@ Fitting = Mapping[tuple[str | None, str, str], Sequence[MeasuredRow]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The run behind a measurement. ``ids``: run ids of the models (of an ensemble's members; content id of a backbone).
-    ``remarks``: labels or test sentences that were used, other data, other settings than the recipe's."""
+    """The run behind a measurement.
+
+    ``ids``: run ids of the models (of an ensemble's members; content id of a backbone). ``remarks``: use of labels or
+    test sentences, other data, other settings than the recipe's.
+    """
 
     run: str
     backbone: str
@@ -102,7 +105,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredValue:
-    """What was measured for one value, not times 100: over ``n`` models, with their standard deviation (ddof 1)."""
+    """Measurement over ``n`` models with their standard deviation (ddof 1), not times 100."""
 
     value: float
     std: float | None
@@ -112,8 +115,11 @@ class MeasuredValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaperTable:
-    """A published table and what was measured. ``backbones``: names of the columns of measurements. ``measured``: by index of
-    row, column and metric, then by name of the column of measurements."""
+    """A published table with its measurements.
+
+    ``backbones``: names of the columns of measurements. ``measured``: by index of row, column and metric, then by
+    column name.
+    """
 
     table: Table
     backbones: tuple[str, ...]
@@ -125,7 +131,7 @@ class PaperTable:
 
 
 def paper_tables(paper: str, rows: Iterable[MeasuredRow]) -> list[PaperTable]:
-    """The tables of a paper (``sed``, ``gausscse``, ``latte-mix``) with the measurements that fit their cells."""
+    """Return a paper's tables (``sed``, ``gausscse``, ``latte-mix``) with matching measurements."""
     fitting: dict[tuple[str | None, str, str], list[MeasuredRow]] = {}
     for row in sorted(rows, key=lambda row: row.created_at):  # what is measured again replaces what was before
         fitting.setdefault((row.system, row.row["dataset"], row.row["metric"]), []).append(row)
@@ -151,7 +157,7 @@ def _filled(table: Table, fitting: Fitting) -> PaperTable:
 def _beside(
     value: Value, system: str, backbone: str, backbones: set[str | None], fitting: Fitting
 ) -> dict[str, MeasuredValue]:
-    """What stands beside one value: per column of measurements the latest run that has all of it."""
+    """Return the measurements of a value: by column, the latest run with all of it."""
     runs: dict[tuple[str, str], list[dict[tuple[Any, ...], MeasuredRow]]] = {}
     for index, measure in enumerate(value.measures):
         for row in fitting.get((system, measure.dataset, measure.metric), ()):
@@ -191,7 +197,7 @@ def _stands_beside(measured: str, published_backbone: str, backbones: set[str | 
 
 
 def _over_models(models: Sequence[Sequence[MeasuredRow]], value: Value) -> MeasuredValue | None:
-    """The value's statistic over models, each of which has one row per measure."""
+    """Return the value's statistic over models, each with one row per measure."""
     if not models or (value.statistic == "std" and len(models) < 2):
         return None
     values = [Mean.over([row.row["value"] for row in model]).value for model in models]
@@ -223,7 +229,7 @@ def _source(models: Sequence[Sequence[MeasuredRow]], value: Value) -> Source:
 
 
 def _stated(row: MeasuredRow, value: Value) -> set[str]:
-    """Settings of the run that the cell states itself: the table is about them."""
+    """Return the settings of the run that the cell states, because the table varies them."""
     last = list(row.stages)[-1] if row.stages else ""
     fitted = last and CATALOG[row.stages[last]["objective"]].head
     layers = {f"{last}.layers"} if fitted and all(measure.layers for measure in value.measures) else set()
@@ -231,7 +237,7 @@ def _stated(row: MeasuredRow, value: Value) -> set[str]:
 
 
 def _changes(row: MeasuredRow, stated: set[str]) -> list[str]:
-    """``ct.batch=32`` for every setting that is neither stated, nor that of the named recipe, nor of its paper scale."""
+    """Return the unstated settings that differ from the named recipe and its paper scale."""
     usual = _recipes(row.row["system"])
     return [
         f"{path}={row.setting(path)}"

@@ -1,4 +1,4 @@
-"""What the page of a paper shows, read from the storage: results rows, and of each its run, backbone and settings."""
+"""The data of a paper's page, read from the storage: results rows with their runs."""
 
 import contextlib
 import copy
@@ -29,27 +29,26 @@ NOT_ON_RECORD = "backbone not on record"
 
 @dataclass(frozen=True, slots=True)
 class PaperData:
-    """A paper and its tables with what a storage measured of them."""
+    """A paper and its tables with the measurements of a storage."""
 
     paper: Paper
     tables: Sequence[PaperTable]
 
     def as_plain(self) -> dict[str, Any]:
-        """Fields of the JSON line.
+        """Return the fields of the JSON line.
 
-        Returns:
-            tables: per table ``number``, ``about`` and ``cells``; a cell: row, group, system, backbone, column, metric,
-                published and std (times 100), remark, measured (backbone, value and std not times 100, n, run, run_ids,
-                remarks).
+        ``tables`` holds ``number``, ``about`` and ``cells``. A cell has row, group, system, backbone, column, metric,
+        published and std (times 100), remark, measured (backbone, value and std not times 100, n, run, run_ids,
+        remarks).
         """
         return {"tables": [{"number": t.table.number, "about": t.table.about, "cells": _cells(t)} for t in self.tables]}
 
 
 def report_data(paper: str, storage: Path, numbers: Sequence[int] | None = None) -> PaperData:
-    """Return everything the page of a paper shows: the tables of these ``numbers``, without them all.
+    """Return the data of a paper's page, for the tables of these ``numbers`` or all.
 
     Raises:
-        InputError: no such paper, or results that cannot be read.
+        InputError: the paper is unknown, or results cannot be read.
     """
     if paper not in published.PAPERS:
         choices = ", ".join(published.PAPERS)
@@ -89,10 +88,10 @@ def _plain(measured: MeasuredValue) -> dict[str, Any]:
 
 
 def every_row(storage: Path) -> list[MeasuredRow]:
-    """Every value in the storage's results, where the system is what it is called.
+    """Return every value in the storage's results that measures the system of its name.
 
-    What starts from a model of this storage is not: ``ct`` from an ``nli`` model is ``nli-ct``. Nor is a pipeline that a
-    YAML file gives the name of another. The trials of a study have their score on the development set.
+    A system on a model of this storage does not count: ``ct`` from an ``nli`` model is ``nli-ct``. Nor does a YAML
+    pipeline with another's name. Trials of a study have their score on the development set.
 
     Raises:
         InputError: a part of the results cannot be read.
@@ -129,7 +128,7 @@ def _as_named(tree: Mapping[str, Any]) -> bool:
 
 
 def _made_here(backbone: str, folder: Path, runs: Iterable[str]) -> bool:
-    """Whether a backbone is a run of the storage itself: its folder, or the beginning of its id."""
+    """Return True if a backbone is a run of the storage: its folder, or a prefix of its id."""
     if "/" in backbone:
         return folder in Path(backbone).absolute().parents
     return any(run.startswith(backbone) for run in runs)
@@ -150,7 +149,7 @@ def _of_pipeline(row: ResultRow, record: Mapping[str, Any]) -> MeasuredRow:
 
 
 def _run_and_before(run_id: str, store: Store) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Records and recipes of a run and of those that it goes on from, as far as they are in the storage."""
+    """Return records and recipes of a run and its ancestors in the storage."""
     found = []
     while run_id and (record := store.read_json(f"runs/{run_id}/run.json")):
         found.append((record, store.read_json(f"runs/{run_id}/recipe.json") or {}))
@@ -165,9 +164,9 @@ def _of_part(
     backbones: Mapping[str, str],
     of_runs: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]],
 ) -> MeasuredRow:
-    """A row of no pipeline on record (a study's, or one that ran again with other settings): what its runs say.
+    """Return a row that no recorded pipeline has (a study's, or rerun), from its runs' records.
 
-    ``of_runs`` remembers what is read of them.
+    ``of_runs`` caches what is read of them.
     """
     ids = [row["run_id"]] if row["run_id"] else list(row["parent_run_ids"] or ())
     stages: dict[str, Any] = {}
@@ -193,7 +192,7 @@ def _of_part(
 
 
 def _of_studies(store: Store) -> Iterator[MeasuredRow]:
-    """The scores of trials on SNLI dev: the only searches that a paper has a table of."""
+    """Return the scores of trials on SNLI dev, the only searches with a table in a paper."""
     files = store.get_all("studies", "study.json", "trials/*.json")
     for file in (file for file in files if file.name == "study.json"):
         study = store.read_json(file)
@@ -233,7 +232,7 @@ def _of_studies(store: Store) -> Iterator[MeasuredRow]:
 
 
 def _told_apart(rows: list[MeasuredRow]) -> list[MeasuredRow]:
-    """With the last part of a backbone's path for its name, and the beginning of its id where two have that name."""
+    """Return the rows with the last part of the backbone's path, and an id prefix on a clash."""
     labels = {row.backbone: _label(row.backbone) for row in rows}
     ids: dict[str, set[str]] = {}
     for row in rows:

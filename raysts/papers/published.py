@@ -1,6 +1,6 @@
-"""The tables of the papers as data: every printed value, and what a measurement must be to stand beside it.
+"""The papers' tables as data: printed values and the measurements that match them.
 
-The files are the YAML files beside this one; values are times 100, as printed.
+The YAML files beside this module hold them, times 100 as printed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ Statistic = Literal["mean", "max", "std"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """What the results rows behind a value say; None: anything."""
+    """Conditions on the results rows behind a value. None accepts any."""
 
     dataset: str
     metric: str
@@ -35,12 +35,12 @@ class Measure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """One printed number.
+    """A printed number.
 
     Attributes:
-        measures: a measurement of it is the mean over these; none where raysts has no such system.
-        settings: how the run must have been made: dotted paths below its stages.
-        remark: a misprint, or what contradicts it.
+        measures: a measurement is the mean over these; empty if raysts has no such system.
+        settings: required settings of the run: dotted paths below its stages.
+        remark: a misprint, or a contradiction.
     """
 
     value: float
@@ -53,9 +53,10 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One row: ``name`` and ``group`` (the heading above it) in the paper's words; ``system`` in raysts' grammar.
+    """A row: ``name`` and ``group`` (its heading) in the paper's words, ``system`` in raysts' grammar.
 
-    ``unmade``: why there is no such system. ``cells``: per column one value per metric, None where nothing is printed.
+    ``unmade``: the reason why raysts has no such system. ``cells``: by column one value per metric, None if nothing is
+    printed.
     """
 
     name: str
@@ -69,7 +70,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column in the paper's words; a cell of several metrics holds them in this order."""
+    """A column in the paper's words. A cell of several metrics has them in this order."""
 
     name: str
     metrics: tuple[str, ...]
@@ -77,7 +78,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """One table; ``about`` says in a few words what it shows."""
+    """A table. ``about`` describes it in a few words."""
 
     number: int
     about: str
@@ -88,7 +89,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paper:
-    """One paper; ``short`` is what recipes and docstrings call it."""
+    """A paper. ``short`` is its name in recipes and docstrings."""
 
     name: str
     short: str
@@ -99,7 +100,7 @@ class Paper:
 
 @lru_cache
 def load(paper: str) -> Paper:
-    """The tables of a paper: ``sed``, ``gausscse`` or ``latte-mix``."""
+    """Return the tables of a paper: ``sed``, ``gausscse`` or ``latte-mix``."""
     text = Path(__file__).with_name(PAPERS[paper]).read_text(encoding="utf-8")
     plain = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # ten times as fast, where libyaml is
     _expect(plain, "paper", "short", "title", "notes", "settings", "tables")

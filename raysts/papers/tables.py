@@ -41,7 +41,7 @@ def render(data: PaperData) -> str:
 
 
 def format_paper(data: PaperData) -> str:
-    """Every table as aligned plain text, what was measured in columns of its own beside what was published."""
+    """Return every table as aligned text, with measurements in separate columns."""
     paper = data.paper
     head = [f"{paper.short}: {paper.title}", *(f"- {note}" for note in paper.notes)]
     tables = ["\n".join(_table_lines(paper, table)) for table in data.tables]
@@ -79,7 +79,7 @@ def _aligned(body: Sequence[list[str] | str]) -> list[str]:
 
 
 def printed(cell: Sequence[Value | None]) -> str:
-    """A published cell with two decimals: ``69.63 / 69.50``, ``42.70 ±0.74``; a dash for what the paper leaves out."""
+    """Return a published cell: ``69.63 / 69.50``, ``42.70 ±0.74``, or a dash."""
     if all(value is None for value in cell):
         return ""
     texts = [
@@ -90,7 +90,7 @@ def printed(cell: Sequence[Value | None]) -> str:
 
 
 def measured_cells(shown: PaperTable, row: int, column: int) -> list[str]:
-    """What was measured for a cell, times 100, with the number of its run; per backbone of the table, empty for nothing."""
+    """Return the measurements of a cell per backbone, times 100, with their run's number."""
     cell = [shown.measured.get((row, column, k), {}) for k in range(len(shown.table.rows[row].cells[column]))]
     texts = []
     for backbone in shown.backbones:
@@ -107,7 +107,7 @@ def measured_cells(shown: PaperTable, row: int, column: int) -> list[str]:
 
 
 def notes(shown: PaperTable) -> list[str]:
-    """Below a table: every remark on a row or a cell, then the runs behind what was measured."""
+    """Return the remarks on rows and cells of a table, then the runs of its measurements."""
     lines = []
     for row in shown.table.rows:
         name = f"{row.group}, {row.name}" if row.group else row.name
@@ -119,7 +119,7 @@ def notes(shown: PaperTable) -> list[str]:
 
 
 def describe_source(source: Source) -> str:
-    """``nli-ct-sed on bert-base-uncased: 10 members (ids); checkpoints chosen by stsb-dev labels``."""
+    """Return a run as text: ``nli-ct-sed on bert-base-uncased: 10 members (ids)``."""
     ids = ", ".join(run[:8] for run in source.ids)
     several = source.role in ("member", "student") and len(source.ids) > 1
     who = f"{len(source.ids)} {source.role}s" if several else source.role
@@ -127,7 +127,7 @@ def describe_source(source: Source) -> str:
 
 
 def caption(table: Table) -> str:
-    """Metrics, and the conditions that most rows share, in words."""
+    """Return the metrics and the conditions that most rows share."""
     metrics = dict.fromkeys(" / ".join(METRICS.get(name, name) for name in column.metrics) for column in table.columns)
     usual = _usual(table)
     parts = [f"{', '.join(metrics)} × 100", *(_words(name, usual[name]) for name in _CONDITIONS if name in usual)]
@@ -135,7 +135,7 @@ def caption(table: Table) -> str:
 
 
 def system_label(table: Table, row: Row) -> str:
-    """The system's name in raysts and what its conditions have different from most rows of the table."""
+    """Return the system's name and the conditions in which it differs from most rows."""
     usual = _usual(table)
     own = _own(row)
     others = [
@@ -151,14 +151,14 @@ def _words(condition: str, value: str) -> str:
 
 
 def _own(row: Row) -> dict[str, str]:
-    """The conditions that are the same for every value of a row."""
+    """Return the conditions that all values of a row share."""
     measures = [measure for cell in row.cells for value in cell if value is not None for measure in value.measures]
     by_name = {name: {getattr(measure, name) for measure in measures} for name in _CONDITIONS}
     return {name: only for name, values in by_name.items() if len(values) == 1 and (only := next(iter(values)))}
 
 
 def _usual(table: Table) -> dict[str, str]:
-    """Per condition the value of most rows; none where it depends on the column or is another in nearly every row."""
+    """Return each condition's value in most rows, unless it varies by column or row."""
     rows = [_own(row) for row in table.rows if row.system]
     usual = {}
     for name in _CONDITIONS:

@@ -1,4 +1,4 @@
-"""What was seen of a paper's claims: of each the difference of two systems with its paired interval, and a verdict."""
+"""Verdicts on a paper's claims, from differences of two systems with paired intervals."""
 
 import re
 from collections import Counter
@@ -32,8 +32,11 @@ ALIKE = "the two systems say the same of every row"
 
 
 class Agenda(NamedTuple):
-    """What of a paper's claims can be measured, known before anything is trained. ``claims``: every claim, and why it cannot be
-    measured; None: it can. ``pipelines``: by point those that claims which can be measured are about."""
+    """The measurable claims of a paper, known before training.
+
+    ``claims``: by claim, the reason why it cannot be measured, or None. ``pipelines``: those of measurable claims, by
+    point.
+    """
 
     claims: Mapping[Claim, str | None]
     pipelines: Mapping[str, Pipeline]
@@ -41,13 +44,12 @@ class Agenda(NamedTuple):
 
 
 def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus, stand_ins: bool = False) -> Agenda:
-    """What can be measured of the claims of a paper on a corpus, by the pipelines of its experiment.
+    """Return the claims of a paper that a corpus and an experiment's pipelines can measure.
 
-    With ``stand_ins`` claims whose sets the corpus lacks are held on those of :data:`STAND_INS`, which the pipelines then
-    measure too.
+    With ``stand_ins`` missing sets are replaced by those of :data:`STAND_INS`, which the pipelines then measure too.
 
     Raises:
-        InputError: no claim can be measured, or ``evaluation.tasks`` names what cannot be.
+        InputError: no claim can be measured, or ``evaluation.tasks`` names a task that cannot be.
     """
     first = next(iter(pipelines.values()))
     named = first.evaluation.tasks
@@ -93,7 +95,7 @@ def _there(task: str, corpus: Corpus) -> bool:
 
 
 def _stood_in(claim: Claim, corpus: Corpus) -> Claim:
-    """The claim on sets of the same task, where the corpus has those and none of its own."""
+    """Return the claim on the substitute sets, if the corpus has only those."""
     others = tuple(STAND_INS[task] for task in claim.on if task in STAND_INS and _there(STAND_INS[task], corpus))
     if not others or any(_there(task, corpus) for task in claim.on):
         return claim
@@ -116,13 +118,13 @@ def _obstacle(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """One claim and what was measured of it. Values are not times 100.
+    """A claim with its measurement. Values are not times 100.
 
     Attributes:
-        on: the sets that were compared on; empty where it could not be compared.
-        p: of no difference: Williams' (McNemar's) where one model meets one on one set, else the bootstrap's.
+        on: the compared sets; empty if they could not be compared.
+        p: of no difference: Williams' (McNemar's) for two single models on one set, else the bootstrap's.
         p_holm: the same, adjusted for the claims of its table.
-        verdict: ``seen``, ``not seen``, ``contradicted``, ``as the paper says no``; None: nothing was concluded.
+        verdict: ``seen``, ``not seen``, ``contradicted``, ``as the paper says no``; None: no conclusion.
     """
 
     claim: Claim
@@ -152,7 +154,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimsData:
-    """Everything the page shows: a verdict for each claim of a paper, and how they were come by."""
+    """The data of the page: a verdict for each claim of a paper, and its origin."""
 
     paper: str
     name: str
@@ -167,7 +169,7 @@ class ClaimsData:
 def claims_data(
     paper: str, claims: Mapping[Claim, str | None], plans: Mapping[str, Plan], name: str, command: str
 ) -> ClaimsData:
-    """The claims of a paper (:attr:`Agenda.claims`) by the finished pipelines that they are about, by their points."""
+    """Return the verdicts on a paper's claims (:attr:`Agenda.claims`) by the finished pipelines."""
     first = next(iter(plans.values()))
     sets = {on for claim in claims for on in claim.on}
     baselines = baseline_scores(first.corpus, [task for task in first.tasks if task in sets])
@@ -187,7 +189,10 @@ def claims_data(
 
 
 def concluded(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts, with p values adjusted table by table: a difference is shown where interval and p both say so."""
+    """Return the verdicts with p values adjusted by table.
+
+    A difference is shown if both interval and adjusted p show it.
+    """
     adjusted: dict[int, float] = {}
     for table in dict.fromkeys(each.claim.table for each in verdicts):
         tested = [(i, each.p) for i, each in enumerate(verdicts) if each.claim.table == table and each.p is not None]
@@ -209,7 +214,7 @@ def _verdict(found: Verdict, p: float) -> str | None:
 
 
 def _compared(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, ModelScores]) -> Verdict:
-    """The difference of the two systems of a claim; without p values of other claims."""
+    """Return the difference of a claim's two systems, with an unadjusted p value."""
     first = next(iter(plans.values())).pipeline
     sides = [_models(side, plans, baselines) for side in (claim.a, claim.b)]
     on = [name for name in claim.on if all(models and all(name in one for one in models) for models in sides)]
@@ -244,7 +249,7 @@ def _compared(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, M
 
 
 def _models(side: Side, plans: Mapping[str, Plan], baselines: Mapping[str, ModelScores]) -> list[ModelScores]:
-    """The scores of rows of the models of a system, at its choice of layers; none where there are none."""
+    """Return the row scores of a system's models at its layers, empty without models."""
     if side.point in baselines:
         return [baselines[side.point]] if baselines[side.point] else []
     plan = plans[side.point]

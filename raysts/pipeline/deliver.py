@@ -1,8 +1,8 @@
-"""What a run hands over, whether it is better than the input, and the words for it that terminal, report and card share.
+"""The delivered model, its comparison with the input, and the messages about it.
 
 The input is the backbone as it was distributed. A difference is that of a paired bootstrap over the rows of a test set
-(:func:`raysts.evaluation.compare.compare_systems`), from the scores of rows that the evaluations kept: nothing is embedded
-again, and whoever asks later gets the same numbers. What the interval does not show is not said.
+(:func:`raysts.evaluation.compare.compare_systems`), from the row scores that the evaluations stored. Nothing is
+embedded again, so the numbers are reproducible. Messages claim only what the interval shows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,16 +32,16 @@ TITLES |= {"stsb": "STS-B", "sickr": "SICK-R", "sickr-all": "SICK-R (all rows)"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
-    """What is handed over, and how it compares with the input. Values are not times 100, as those of results rows.
+    """The delivered model and its comparison with the input. Values are not times 100.
 
     Attributes:
         what: ``backbone``, ``member``, ``soup``, ``greedy-soup``, ``ensemble`` or ``student``.
-        by: the development set that chose it among others; ``system``: the system's name says it.
-        beats_input: whether the interval lies above 0; None where there is none.
-        difference: of the rank correlation (of a set that has none, the accuracy), above the input.
-        on: the test set: the first of the user's own, else STS-B where it is measured, else the first STS set that is, else
-            another; None: none is.
-        agreement: with the ensemble on held-out texts (:mod:`raysts.evaluation.agreement`); None where labels judge.
+        by: the development set that selected it; ``system``: the system's name determines it.
+        beats_input: True if the interval lies above 0; None without an interval.
+        difference: of the rank correlation (else the accuracy) from the input's.
+        on: the test set: the first of the user data, else STS-B if it is measured, else the first measured STS set,
+            else another; None without a test set.
+        agreement: with the ensemble on held-out texts (:mod:`raysts.evaluation.agreement`); None if labels select.
     """
 
     what: str
@@ -56,29 +56,29 @@ class Delivered:
 
     @property
     def sentence(self) -> str:
-        who = "The input itself" if self.what == "backbone" else f"The {self.what}"
+        subject = "The input itself" if self.what == "backbone" else f"The {self.what}"
         if self.on is None or self.difference is None:
             if self.agreement is None:
-                return f"{who} is handed over; on no test set could it be compared with the input."
+                return f"{subject} is handed over; on no test set could it be compared with the input."
             return (
-                f"{who} is handed over. Its similarities of pairs of held-out texts follow the ensemble's with a rank "
+                f"{subject} is handed over. Its similarities of pairs of held-out texts follow the ensemble's with a rank "
                 f"correlation of {100 * self.agreement:.2f} (x100): so much of the ensemble it keeps. Whether it is better than "
                 f"the input, or than the ensemble, no agreement can show; scored pairs can: --test NAME=FILE."
             )
-        found, on = (Difference(self.difference, self.ci_low, self.ci_high), f"{TITLES.get(self.on, self.on)} test")
-        if self.what == "backbone" and found.value == 0:
+        gap, on = (Difference(self.difference, self.ci_low, self.ci_high), f"{TITLES.get(self.on, self.on)} test")
+        if self.what == "backbone" and gap.value == 0:
             why = "" if self.by == "system" else f": nothing that was trained scores higher on {self.by}"
             return f"The input itself is handed over{why}."
         if self.ci_low is None:
             return (
-                f"Nothing is concluded of {who.lower()} and the input, for no interval was asked for: "
-                f"{100 * found.value:+.2f} on {on}."
+                f"Nothing is concluded of {subject.lower()} and the input, for no interval was asked for: "
+                f"{100 * gap.value:+.2f} on {on}."
             )
-        if found.shown > 0:
-            return f"{who} is better than the input by {100 * found.value:.2f} {found.interval} on {on}."
-        if found.shown < 0:
-            return f"The input is better: use it. {who} is {found.over('it')} on {on}."
-        return f"No difference is shown between {who.lower()} and the input: {100 * found.value:+.2f} {found.interval} on {on}."
+        if gap.shown > 0:
+            return f"{subject} is better than the input by {100 * gap.value:.2f} {gap.interval} on {on}."
+        if gap.shown < 0:
+            return f"The input is better: use it. {subject} is {gap.over('it')} on {on}."
+        return f"No difference is shown between {subject.lower()} and the input: {100 * gap.value:+.2f} {gap.interval} on {on}."
 
     def as_plain(self) -> dict[str, Any]:
         plain = asdict(self)
@@ -86,56 +86,60 @@ class Delivered:
 
 
 def delivered(plan: Plan, outcome: Outcome) -> Delivered | None:
-    """What a run hands over, and its difference from the input; None where nothing has come out yet."""
-    found = _handed_over(plan, outcome)
-    if found is None:
+    """Return the delivered model with its difference from the input, or None before any result."""
+    result = _handed_over(plan, outcome)
+    if result is None:
         return None
-    what, choice, by, mine = found
-    model_id = outcome.selected if what not in ("backbone", "ensemble") else None
-    known = Delivered(what=what, layers=as_layers(choice[1]), by=by, agreement=_agreement(plan, what, model_id, choice))
-    theirs = _input(plan)
-    on = _compared_on(plan, mine, theirs)
+    role, choice, selector, scores = result
+    model_id = outcome.selected if role not in ("backbone", "ensemble") else None
+    delivery = Delivered(
+        what=role, layers=as_layers(choice[1]), by=selector, agreement=_agreement(plan, role, model_id, choice)
+    )
+    input_scores = _input(plan)
+    on = _compared_on(plan, scores, input_scores)
     if on is None:
-        return known
-    if what == "backbone" and choice == _as_distributed(plan):
+        return delivery
+    if role == "backbone" and choice == _as_distributed(plan):
         zero = 0.0 if plan.pipeline.evaluation.resamples else None
-        same = Difference(0.0, zero, zero)
+        gap = Difference(0.0, zero, zero)
     else:
-        same = difference([mine], [theirs], [on], plan.pipeline.evaluation.resamples)
-    beats = None if same.low is None else same.shown > 0
-    return replace(known, beats_input=beats, difference=same.value, ci_low=same.low, ci_high=same.high, on=on)
+        gap = difference([scores], [input_scores], [on], plan.pipeline.evaluation.resamples)
+    beats = None if gap.low is None else gap.shown > 0
+    return replace(delivery, beats_input=beats, difference=gap.value, ci_low=gap.low, ci_high=gap.high, on=on)
 
 
 def _agreement(plan: Plan, role: str, model: str | None, choice: Choice) -> float | None:
-    found = (
+    values = (
         row["value"]
         for row in plan.rows_on_record()
         if (row["dataset"], row["metric"], row["role"]) == (AGREEMENT, "spearman", role)
         and (row["pooling"], row["layers"]) == choice
         and model in (None, row["run_id"])
     )
-    return next(found, None)
+    return next(values, None)
 
 
 def _handed_over(plan: Plan, outcome: Outcome) -> tuple[str, Choice, str, ModelScores] | None:
     if chosen := outcome.chosen:
         choice = chosen.pooling, str(chosen.layers)
-        kept = "backbone" if chosen.what == "backbone" else chosen.id
+        model_id = "backbone" if chosen.what == "backbone" else chosen.id
         return (
             chosen.what,
             choice,
             str(plan.chooser.name if plan.chooser else ""),
-            _scores(plan, chosen.what, kept, choice),
+            _scores(plan, chosen.what, model_id, choice),
         )
     if plan.pipeline.deliver == "best":
         return None
     if model := next((model for model in plan.models if model.id == outcome.selected), None):
         pooling, layers = pooled_by(model.model)
-        soups = {soup_id: role for role, soup_id in outcome.soups.items()}
-        what = soups.get(model.id) or ("student" if outcome.students else "member")
-        several = len(outcome.students or outcome.members) > 1 and (what == "member" or model.record.get("selected_by"))
-        by = outcome.selected_by if several and outcome.selected_by else "system"
-        return what, (pooling, str(layers)), by, _scores(plan, what, model.id, (pooling, str(layers)))
+        soups = {soup_id: name for name, soup_id in outcome.soups.items()}
+        role = soups.get(model.id) or ("student" if outcome.students else "member")
+        selected_among = len(outcome.students or outcome.members) > 1 and (
+            role == "member" or model.record.get("selected_by")
+        )
+        selector = outcome.selected_by if selected_among and outcome.selected_by else "system"
+        return role, (pooling, str(layers)), selector, _scores(plan, role, model.id, (pooling, str(layers)))
     if plan.pipeline.combine == "ensemble" and outcome.ensemble:
         choice = _pooling_of(plan, "member"), str(plan.pipeline.compared)
         return "ensemble", choice, "system", _scores(plan, "member", "ensemble", choice)
@@ -154,11 +158,14 @@ def _pooling_of(plan: Plan, role: str) -> str:
 
 
 def _scores(plan: Plan, role: str, model: str, choice: Choice) -> ModelScores:
-    """The scores of rows of a model (see :meth:`EvaluateNode.row_scores`) at a pooling; one with heads has one alone."""
+    """Return a model's row scores at a pooling (see :meth:`EvaluateNode.row_scores`).
+
+    A model with heads has scores at one pooling only, which it gives for every choice.
+    """
     evaluation = _evaluation(plan, role)
     by_choice = evaluation.row_scores(model) if evaluation else {}
-    alike = [scores for (_, layers), scores in by_choice.items() if layers == choice[1]]  # pooled as it does by itself
-    return by_choice.get(choice) or next(iter(alike or (by_choice.values() if len(by_choice) == 1 else ())), {})
+    same_layers = [scores for (_, layers), scores in by_choice.items() if layers == choice[1]]
+    return by_choice.get(choice) or next(iter(same_layers or (by_choice.values() if len(by_choice) == 1 else ())), {})
 
 
 def _as_distributed(plan: Plan) -> Choice:
@@ -171,19 +178,23 @@ def _input(plan: Plan) -> ModelScores:
 
 
 def _compared_on(plan: Plan, a: ModelScores, b: ModelScores) -> str | None:
-    """The test set of the sentence: the first of the user's own as they are given, then as the data folder has them; else STS-B,
-    else the first that both have, STS sets first."""
-    both = [name for name in a if name in b]
-    own = [name for name in both if name not in TITLES and a[name].gold is not None]
-    own = [*filter(own.__contains__, plan.corpus.user.test), *own]
-    return next((name for name in (*own, "stsb", *AVERAGED, *both) if name in both), None)
+    """Return the test set of the comparison, or None.
+
+    It is the first test set of the user data (in option order, then in data folder order), else STS-B, else the first
+    that both systems have, STS sets first.
+    """
+    shared = [name for name in a if name in b]
+    user_sets = [name for name in shared if name not in TITLES and a[name].gold is not None]
+    user_sets = [*filter(user_sets.__contains__, plan.corpus.user.test), *user_sets]
+    return next((name for name in (*user_sets, "stsb", *AVERAGED, *shared) if name in shared), None)
 
 
 def against(plan: Plan, outcome: Outcome) -> dict[str, dict[str, Difference]]:
-    """How far what comes out first (students, weight averages, ensemble, members) is above each of the other roles.
+    """Return the differences of the first role from each other role, by role and set.
 
-    By role, then by set (``AVERAGE``: the mean over sets). The backbone is the input as it was distributed; the others are
-    compared at the recipe's choice of layers, several models of a role as one system.
+    The roles in order are students, weight averages, ensemble, teachers, members, backbone. The set ``AVERAGE`` is the
+    mean over sets. The backbone counts as distributed, the others at the recipe's choice of layers. The models of a
+    role form one system.
     """
     systems: dict[str, list[ModelScores]] = {}
     layers = str(plan.pipeline.compared)
@@ -194,21 +205,21 @@ def against(plan: Plan, outcome: Outcome) -> dict[str, dict[str, Difference]]:
     trained = [member for member in outcome.members if member not in plan.teacher_names]
     models_of |= {**named, **({"member": trained} if trained else {})}
     for role, models in models_of.items():
-        at = "member" if role == "ensemble" or role in named else role
-        found = [_scores(plan, at, model, (_pooling_of(plan, at), layers)) for model in models]
-        if found and all(found):
-            systems[role] = found
-    theirs = _input(plan)
-    systems |= {"backbone": [theirs]} if theirs else {}
+        evaluated = "member" if role == "ensemble" or role in named else role
+        scores = [_scores(plan, evaluated, model, (_pooling_of(plan, evaluated), layers)) for model in models]
+        if scores and all(scores):
+            systems[role] = scores
+    input_scores = _input(plan)
+    systems |= {"backbone": [input_scores]} if input_scores else {}
     if len(systems) < 2:
         return {}
-    subject, *others = systems
+    subject, *compared = systems
     found_differences: dict[str, dict[str, Difference]] = {}
-    for role in others:
+    for role in compared:
         sides = systems[subject], systems[role]
-        both = [name for name in sides[0][0] if all(name in model for side in sides for model in side)]
-        sets = {name: [name] for name in [_compared_on(plan, sides[0][0], sides[1][0])] if name in both}
-        averaged = [name for name in AVERAGED if name in both]
+        shared = [name for name in sides[0][0] if all(name in model for side in sides for model in side)]
+        sets = {name: [name] for name in [_compared_on(plan, sides[0][0], sides[1][0])] if name in shared}
+        averaged = [name for name in AVERAGED if name in shared]
         sets |= {AVERAGE: averaged} if len(averaged) > 1 else {}
         found_differences[role] = {
             str(name): difference(*sides, on, plan.pipeline.evaluation.resamples) for name, on in sets.items()
@@ -220,11 +231,13 @@ def against(plan: Plan, outcome: Outcome) -> dict[str, dict[str, Difference]]:
 
 
 def cautions(plan: Plan) -> list[str]:
-    """A line for each stage of which models ended, on the development set, below the model that they started from, one
-    where the ensemble is below its best member on a test set, and one where what chose is tested on.
+    """Return the warnings about a run's scores.
 
-    The score of the start is that of the stage before, or of the backbone where that was evaluated; it is one of the same
-    pooling and development set, or there is none.
+    - A stage has models that end below their starting score on the development set. That score is of the stage before,
+      or
+      of the evaluated backbone, at the same pooling and on the same development set. Without one there is no warning.
+    - An ensemble is below its best member on a test set.
+    - A development set that selects models holds test rows.
     """
     backbone = _evaluation(plan, "backbone")
     of_backbone = backbone.dev_scores("backbone") if backbone else {}
@@ -239,8 +252,8 @@ def cautions(plan: Plan) -> list[str]:
             names[stage] = plan.dev_name(node.training.recipe.spec.dev)
             if start is not None and end is not None and end < start:
                 number = node.training.facts["member"]
-                who = f"{node.training.facts['role']}{'' if number is None else f' {number}'}"
-                lines.setdefault(stage, []).append(f"{who} at {100 * end:.2f}, from {100 * start:.2f}")
+                model = f"{node.training.facts['role']}{'' if number is None else f' {number}'}"
+                lines.setdefault(stage, []).append(f"{model} at {100 * end:.2f}, from {100 * start:.2f}")
     return [
         f"{stage}: {len(fallen)} of {trained[stage]} ended below the start on {names[stage]}: {'; '.join(fallen)}"
         for stage, fallen in lines.items()
@@ -248,40 +261,42 @@ def cautions(plan: Plan) -> list[str]:
 
 
 def _tested_on_dev(plan: Plan) -> list[str]:
-    """A line where labels chose, and the development set holds rows of test sets."""
+    """Return a warning if the selecting development set holds test rows, or an empty list."""
     shared = plan.in_dev if plan.outcome.selected_by else {}
     if not shared:
         return []
-    where = ", ".join(f"{count:,} of the {rows:,} rows of {name}" for name, (count, rows) in shared.items())
+    overlaps = ", ".join(f"{count:,} of the {rows:,} rows of {name}" for name, (count, rows) in shared.items())
     dev = plan.dev_name(members_dev(plan.pipeline))
-    return [f"{dev}, which chose, holds {where}: scores on these are not of unseen rows"]
+    return [f"{dev}, which chose, holds {overlaps}: scores on these are not of unseen rows"]
 
 
 def _below_best(plan: Plan) -> list[str]:
-    """A line where the ensemble scores below the best of what it is made of, on the test set of the sentence."""
+    """Return a warning if the ensemble scores below its best member, or an empty list."""
     choice = _pooling_of(plan, "member"), str(plan.pipeline.compared)
     ensemble, members = _scores(plan, "member", "ensemble", choice), plan.outcome.ensemble
-    scores = {member: own for member in members if (own := _scores(plan, "member", member, choice))}
+    scores = {member: member_scores for member in members if (member_scores := _scores(plan, "member", member, choice))}
     on = _compared_on(plan, ensemble, next(iter(scores.values()), {}))
     if on is None or len(scores) < 2:
         return []
-    behind = {member: difference([ensemble], [own], [on], 0).value for member, own in scores.items()}
+    behind = {
+        member: difference([ensemble], [member_scores], [on], 0).value for member, member_scores in scores.items()
+    }
     best = min(behind, key=lambda member: behind[member])
     if behind[best] >= 0:
         return []
-    found = difference([ensemble], [scores[best]], [on], plan.pipeline.evaluation.resamples)
-    said = found.over(f"the best it is made of, {plan.teacher_names.get(best, best)}")
-    return [f"ensemble: {said} on {TITLES.get(on, on)} test"]
+    gap = difference([ensemble], [scores[best]], [on], plan.pipeline.evaluation.resamples)
+    message = gap.over(f"the best it is made of, {plan.teacher_names.get(best, best)}")
+    return [f"ensemble: {message} on {TITLES.get(on, on)} test"]
 
 
 def _start(plan: Plan, before: Step | None, node: Step, of_backbone: Mapping[Choice, float]) -> float | None:
-    """The score of what a run started from, on its own development set and at its own pooling; None where nobody knows."""
+    """Return the development score at a run's start, at the run's pooling, or None."""
     recipe = node.training.recipe
     dev = recipe.spec.dev
     if before is None:
         from_backbone = node.training.facts["parents"][0] == plan.backbone_id
-        here = plan.chooser is not None and members_dev(plan.pipeline) == dev
-        return of_backbone.get((recipe.pooling, str(recipe.layers))) if from_backbone and here else None
+        comparable = plan.chooser is not None and members_dev(plan.pipeline) == dev
+        return of_backbone.get((recipe.pooling, str(recipe.layers))) if from_backbone and comparable else None
     earlier = before.training.recipe
     same = (earlier.pooling, earlier.layers, earlier.spec.dev) == (recipe.pooling, recipe.layers, dev)
     return (before.record.get("dev") or {}).get("kept") if same else None
@@ -291,10 +306,10 @@ def _start(plan: Plan, before: Step | None, node: Step, of_backbone: Mapping[Cho
 
 
 def write_model(plan: Plan, outcome: Outcome) -> tuple[Path | None, Model | None]:
-    """Folder of the model that is handed over, and the model of the run behind it (None: of none).
+    """Return the folder of the delivered model, and its run's model (None: no run).
 
-    Where the best pools other layers than it is stored with, it is written again as a run of its own, with the record of
-    the run that it is of; the backbone is written below ``backbones/``.
+    If the model pools other layers than stored, write it again as a run with the original run's record. A backbone goes
+    below ``backbones/``.
     """
     store, chosen = plan.store, outcome.chosen
     model = next((model for model in plan.models if model.id == outcome.selected), None)
@@ -307,8 +322,8 @@ def write_model(plan: Plan, outcome: Outcome) -> tuple[Path | None, Model | None
     target = store.path(f"runs/{chosen.pooled_id}/model" if model else f"backbones/pooled-{chosen.pooled_id}")
     if not store.get_dir(target, fresh=True):
         remove_drafts(target.parent, of="model" if model else target.name)
-        how = {"pooling": chosen.pooling, "layers": chosen.layers, "content": plan.contents.get(folder)}
-        pooled = pretrained.load(folder, device="cpu", **how)  # type: ignore[arg-type]
+        options = {"pooling": chosen.pooling, "layers": chosen.layers, "content": plan.contents.get(folder)}
+        pooled = pretrained.load(folder, device="cpu", **options)  # type: ignore[arg-type]
         with store.put_dir(target) as draft:
             pooled.save(draft)
         if model and (record := record_of(folder)):

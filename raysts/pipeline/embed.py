@@ -1,8 +1,8 @@
-"""Bulk embedding: files of texts in, Parquet out, one shard per row group (of what is no Parquet: per ``READ_ROWS`` rows), each
-complete or absent.
+"""Bulk embedding of text files into Parquet, one shard per row group.
 
-``_job.json`` says of what content the shards are, file by file: a file that changed is embedded again, and it alone.
-``_manifest.json``, written last, lists the shards with their rows and checksums.
+A file in another format has one shard per ``READ_ROWS`` rows. A shard is complete or absent. ``_job.json`` holds the
+id of every input file's content: only changed files are embedded again. ``_manifest.json``, written last, lists the
+shards with their rows and checksums.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ numbers that not all doubles hold."""
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One row group of one input file, which becomes one output shard; with a ``schema`` that of a file that is no Parquet."""
+    """Row group of an input file, one shard's input. Files other than Parquet have a ``schema``."""
 
     source: str
     row_group: int
@@ -59,10 +59,10 @@ class Unit:
 
 
 def units(source: Path, column: str, output: Path) -> list[Unit]:
-    """The units of a job in the order of its input, after checking that it can be done.
+    """Return the units of a job in input order, after checking the job.
 
     Raises:
-        InputError: nothing there that can be read, the column is missing or no text, or would be overwritten.
+        InputError: no file is readable, the column is missing or is not text, or a column would be overwritten.
     """
     if output.is_relative_to(source):
         raise InputError(
@@ -70,7 +70,7 @@ def units(source: Path, column: str, output: Path) -> list[Unit]:
         )
     if output.exists() and not output.is_dir():
         raise InputError(f"--output '{output}' is a file; it must be a folder, which is made when it is not there")
-    found: list[Unit] = []
+    row_groups: list[Unit] = []
     counts: dict[Path, int] = {}  # rows of what is no Parquet, which never stands beside it
     problems: list[str] = []
     types: dict[str, set[type]] = {}
@@ -98,12 +98,14 @@ def units(source: Path, column: str, output: Path) -> list[Unit]:
         for group in range(file.num_row_groups):
             rows = file.metadata.row_group(group).num_rows
             if rows:
-                found.append(Unit(str(path), group, rows))
+                row_groups.append(Unit(str(path), group, rows))
     if problems:
         raise InputError(problems)
     # One schema for all, so that the shards are one table.
-    schema = pa.schema([(name, KINDS.get(frozenset(of - {type(None)}), pa.string())) for name, of in types.items()])
-    return found + [
+    schema = pa.schema(
+        [(name, KINDS.get(frozenset(kinds - {type(None)}), pa.string())) for name, kinds in types.items()]
+    )
+    return row_groups + [
         Unit(str(path), first // READ_ROWS, min(READ_ROWS, count - first), schema)
         for path, count in counts.items()
         for first in range(0, count, READ_ROWS)
@@ -111,8 +113,10 @@ def units(source: Path, column: str, output: Path) -> list[Unit]:
 
 
 def _count(path: Path, column: str, types: dict[str, set[type]]) -> int:
-    """The rows of a file that is no Parquet, or of a saved data set, which is read from end to end; what its columns hold is
-    added to ``types``."""
+    """Return the row count of a file other than Parquet, or of a saved data set.
+
+    Reads the whole file and adds the types of its columns to ``types``.
+    """
 
     def choose(path: Path, present: Sequence[str]) -> Sequence[str]:
         missing(path, [column], present, "--column must name the one that holds the text")
@@ -123,10 +127,10 @@ def _count(path: Path, column: str, types: dict[str, set[type]]) -> int:
         return present
 
     count = 0
-    for where, row in rows_of(path, choose):
+    for place, row in rows_of(path, choose):
         count += 1
         if not isinstance(row[column], str | None):
-            raise InputError(f"{path}{where}: column '{column}' holds {row[column]!r:.40}, which is no text")
+            raise InputError(f"{path}{place}: column '{column}' holds {row[column]!r:.40}, which is no text")
         for name, value in row.items():
             bits = value.bit_length() if isinstance(value, int) else 0
             types.setdefault(name, set()).add(object if bits > 63 else np.int64 if bits > 53 else type(value))
@@ -134,33 +138,33 @@ def _count(path: Path, column: str, types: dict[str, set[type]]) -> int:
 
 
 def open_output(output: Path, spec: dict[str, Any], units: Sequence[Unit]) -> dict[Unit, Path]:
-    """Take ``output`` for the job ``spec``, remove the shards of input that has changed or gone; the shard of every unit.
+    """Prepare ``output`` for the job ``spec`` and return the shard of every unit.
 
-    A file of the input keeps its number, and so the names of its shards, as long as it is there.
+    Removes the shards of changed or deleted input. An input file keeps its number, so its shards keep their names.
 
     Raises:
         InputError: the folder holds another job's shards.
     """
     store = FolderStore(output)
-    known = store.read_json("_job.json")
-    if known is None and output.exists() and any(output.iterdir()):
+    job = store.read_json("_job.json")
+    if job is None and output.exists() and any(output.iterdir()):
         raise InputError(f"--output '{output}' is not empty and holds no embedding job; choose an empty folder")
-    theirs = {key: value for key, value in (known or spec).items() if key != "files"}
-    changed = [key for key in {**spec, **theirs} if theirs.get(key) != spec.get(key)]
+    stored = {key: value for key, value in (job or spec).items() if key != "files"}
+    changed = [key for key in {**spec, **stored} if stored.get(key) != spec.get(key)]
     if changed:
         raise InputError(
             f"--output '{output}' holds the shards of another job (it differs in {', '.join(changed)}: "
-            f"{', '.join(repr(theirs.get(key)) for key in changed)}); choose another folder or remove it"
+            f"{', '.join(repr(stored.get(key)) for key in changed)}); choose another folder or remove it"
         )
     remove_drafts(output)
-    before: dict[str, dict[str, Any]] = (known or {}).get("files", {})
+    before: dict[str, dict[str, Any]] = (job or {}).get("files", {})
     free = itertools.count(1 + max((entry["number"] for entry in before.values()), default=-1))
     files: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(unit.source for unit in units):
         number = before[name]["number"] if name in before else next(free)
         files[name] = {"number": number, "sha256": content_of(Path(name))}
     shards = {unit: output / f"part-{files[unit.source]['number']:05d}-{unit.row_group:05d}.parquet" for unit in units}
-    if known is None or files != before:
+    if job is None or files != before:
         store.delete("_manifest.json")
         same = {entry["number"] for name, entry in files.items() if before.get(name) == entry}
         for shard in output.glob("part-*.parquet"):
@@ -171,7 +175,7 @@ def open_output(output: Path, spec: dict[str, Any], units: Sequence[Unit]) -> di
 
 
 def is_done(unit: Unit, shard: Path) -> bool:
-    """Whether the shard of a unit is there, whole."""
+    """Return True if the shard of a unit exists with all its rows."""
     try:
         return Store.of(shard).get(shard) is not None and pq.read_metadata(shard).num_rows == unit.rows
     except (pa.ArrowException, OSError):
@@ -179,14 +183,14 @@ def is_done(unit: Unit, shard: Path) -> bool:
 
 
 def calibrate(output: Path, model: SentenceModel, units: Sequence[Unit], column: str) -> np.ndarray:
-    """The ranges of ``int8``, float32 [2, D], of a seeded draw of at most ``MOST_CALIBRATION`` rows from 64 of the units.
+    """Return the ``int8`` ranges, float32 [2, D], of at most ``MOST_CALIBRATION`` sampled rows.
 
-    They are drawn once and stay the job's (``_calibration.json``), so that all shards, also those of a file that changes later,
-    are on one scale.
+    The seeded sample is from 64 of the units. ``_calibration.json`` keeps the ranges, so that all shards share one
+    scale, also those of a file that changes later.
     """
     store = FolderStore(output)
-    known = store.read_json("_calibration.json")
-    if known is None:
+    calibration = store.read_json("_calibration.json")
+    if calibration is None:
         rng, read = np.random.default_rng(0), Reader()
         chosen = [units[i] for i in sorted(rng.permutation(len(units))[:64])]
         share = MOST_CALIBRATION / sum(unit.rows for unit in chosen)
@@ -197,13 +201,13 @@ def calibrate(output: Path, model: SentenceModel, units: Sequence[Unit], column:
             for text, draw in zip(_texts(batch, column), rng.random(batch.num_rows), strict=True)
             if draw < share
         ]
-        known = {"rows": len(texts), "ranges": ranges_of(finite(model.encode(texts), "the model")).tolist()}
-        store.write_json("_calibration.json", known)
-    return np.array(known["ranges"], np.float32)
+        calibration = {"rows": len(texts), "ranges": ranges_of(finite(model.encode(texts), "the model")).tolist()}
+        store.write_json("_calibration.json", calibration)
+    return np.array(calibration["ranges"], np.float32)
 
 
 class EmbedFile:
-    """Writes a shard: a row group with its embeddings. Memory holds ``ROWS`` rows at a time."""
+    """Worker that writes a shard: a row group with its embeddings. Memory holds ``ROWS`` rows at a time."""
 
     def __init__(
         self,
@@ -218,8 +222,8 @@ class EmbedFile:
         ranges: np.ndarray | None = None,
         precision: Precision = "fp32",
     ) -> None:
-        how: dict[str, Any] = {"device": device, "precision": precision, "content": content}
-        self.path, self.model = model, load(model, layers=layers, prompt=prompt, **how)
+        options: dict[str, Any] = {"device": device, "precision": precision, "content": content}
+        self.path, self.model = model, load(model, layers=layers, prompt=prompt, **options)
         self.column = column
         self.model.truncate_dim = dims or self.model.truncate_dim
         self.dtype, self.ranges, self.read = dtype, ranges, Reader()
@@ -231,8 +235,8 @@ class EmbedFile:
         with Store.of(shard).put(shard) as draft:
             writer = None
             for batch in self.read(unit):
-                found = finite(self.model.encode(_texts(batch, self.column)), f"'{self.path}'")
-                vectors = quantize(found, self.dtype, self.ranges)
+                embeddings = finite(self.model.encode(_texts(batch, self.column)), f"'{self.path}'")
+                vectors = quantize(embeddings, self.dtype, self.ranges)
                 lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
                 table = pa.Table.from_batches([batch]).append_column(ADDED, lists)
                 writer = writer or pq.ParquetWriter(draft, table.schema, compression="zstd")
@@ -247,8 +251,11 @@ def _texts(batch: pa.RecordBatch, column: str) -> list[str]:
 
 
 class Reader:
-    """Reads units. In a file that is no Parquet, whose rows are found from its beginning alone, it goes on where the last one
-    ended: the units of an actor are in order."""
+    """Reader of units.
+
+    A file other than Parquet can only be read from its start. The reader continues where the previous unit ended,
+    because an actor's units are in order.
+    """
 
     def __init__(self) -> None:
         self._left: tuple[str, int, Iterator[Row]] | None = None
@@ -267,13 +274,15 @@ class Reader:
 
     def _rows(self, unit: Unit, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         first = unit.row_group * READ_ROWS
-        source, at, rows = self._left or ("", 0, iter(()))
+        source, position, rows = self._left or ("", 0, iter(()))
         self._left = None  # who stops on the way leaves it nowhere
-        if source != unit.source or at > first:
-            at, rows = 0, rows_of(Path(unit.source), lambda _, present: present)
-        of_unit = itertools.islice(rows, first - at, first - at + unit.rows)
-        while some := [row for _, row in itertools.islice(of_unit, ROWS)]:
-            columns = [pa.array([_as(row.get(field.name), field.type) for row in some], field.type) for field in schema]
+        if source != unit.source or position > first:
+            position, rows = 0, rows_of(Path(unit.source), lambda _, present: present)
+        of_unit = itertools.islice(rows, first - position, first - position + unit.rows)
+        while chunk := [row for _, row in itertools.islice(of_unit, ROWS)]:
+            columns = [
+                pa.array([_as(row.get(field.name), field.type) for row in chunk], field.type) for field in schema
+            ]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
         self._left = unit.source, first + unit.rows, rows
 
@@ -287,7 +296,9 @@ def _as(value: Any, kind: pa.DataType) -> Any:
 def close_output(
     output: Path, shards: dict[Unit, Path], model: SentenceModel, dtype: Dtype = "float32"
 ) -> dict[str, Any]:
-    """Write the manifest that says the job is complete; with the ranges of ``int8``, from which vectors are made again.
+    """Write the manifest that seals the job and return it.
+
+    With ``int8`` it holds the ranges, from which vectors are decoded.
 
     Raises:
         RunFailed: the input has changed since the job began.

@@ -1,7 +1,6 @@
-"""What goes into a pipeline on a corpus: its backbone, token stores, rows, steps, and the training text of its models.
+"""A pipeline resolved against data, storage and models.
 
-Nodes are made of this, and what would stop them is looked for in this. Nothing here starts or writes anything but
-:meth:`Inputs.write_backbone`.
+Plans and checks are built from it. Only :meth:`Inputs.write_backbone` writes.
 """
 
 import shutil
@@ -51,8 +50,10 @@ OTHER_FORMATS = ("onnx", "openvino", "coreml", "*.onnx", "*.h5", "*.msgpack", "*
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """A pipeline with the data, the storage and the models that it is run on. ``locate``: folder of a model named in the recipe
-    (resolves run ids)."""
+    """A pipeline with its data, storage and models.
+
+    ``locate`` returns the folder of a model that the recipe names; it resolves run ids.
+    """
 
     pipeline: Pipeline
     corpus: Corpus
@@ -66,7 +67,7 @@ class Inputs:
         object.__setattr__(self, "pipeline", on_own_text(self.pipeline, self.corpus))
         if self.corpus.text and self.pipeline.combine and not self.corpus.files(members_dev(self.pipeline)):
             object.__setattr__(self, "corpus", self.corpus.holding_out())
-        if self._of_word_vectors:  # they have one layer
+        if self._has_word_vectors:  # they have one layer
             evaluation = self.pipeline.evaluation.updated(layers=(1,), compare=1)
             object.__setattr__(self, "pipeline", self.pipeline.updated(evaluation=evaluation))
 
@@ -78,30 +79,33 @@ class Inputs:
 
     @cached_property
     def backbone(self) -> Path:
-        """Folder of the backbone; that of ``tiny`` is written when the pipeline runs."""
+        """Return the folder of the backbone. The run writes that of ``tiny``."""
         if self.pipeline.backbone == TINY:
             return self.storage / "backbones" / f"tiny-{self.backbone_id}"
         return self.locate(self.pipeline.backbone).absolute()
 
     @cached_property
     def distributed(self) -> tuple[str, Layers]:
-        """Pooling and layers of the backbone as it was distributed: those that its folder says."""
+        """Return the pooling and layers that the backbone's folder configures."""
         return ("mean", 1) if self.pipeline.backbone == TINY else pooled_by(self.backbone)
 
     @property
     def start(self) -> Path:
-        """Folder of the backbone as nodes read it: one from elsewhere is copied into an object store."""
+        """Return the folder from which steps read the backbone.
+
+        With an object store, a backbone from elsewhere is copied into the store.
+        """
         if not isinstance(self.store, BucketStore) or self.backbone.is_relative_to(self.storage):
             return self.backbone
         return self.storage / "backbones" / f"copy-{self.backbone_id}"
 
     @cached_property
     def worker_gigabytes(self) -> float:
-        asked = self.pipeline.resources
-        return memory.worker_gigabytes(self.start, bool(asked.gpus))
+        resources = self.pipeline.resources
+        return memory.worker_gigabytes(self.start, bool(resources.gpus))
 
     @property
-    def _of_word_vectors(self) -> bool:
+    def _has_word_vectors(self) -> bool:
         try:
             return self.pipeline.backbone != TINY and is_static(self.backbone)
         except InputError:  # ``check`` says so, with whatever else is wrong
@@ -115,9 +119,9 @@ class Inputs:
 
     @cached_property
     def contents(self) -> dict[Path, str]:
-        """Content ids of the models from elsewhere, which every load of one asks for."""
-        found = {folder: teachers.content_of(folder) for folder in self.teacher_folders}
-        return found if self.pipeline.backbone == TINY else found | {self.backbone: self.backbone_id}
+        """Return the ids of the models from elsewhere, by folder. Every load checks them."""
+        ids = {folder: teachers.content_of(folder) for folder in self.teacher_folders}
+        return ids if self.pipeline.backbone == TINY else ids | {self.backbone: self.backbone_id}
 
     @property
     def _tiny_seed(self) -> int:
@@ -136,11 +140,11 @@ class Inputs:
         return describe(self.backbone).prompts.resolve(self.pipeline.prompt)
 
     def write_backbone(self) -> None:
-        """Write the tiny backbone, if that is what the pipeline starts from and it is not there, or the copy of another."""
+        """Write the tiny backbone, or the copy of another, unless it exists."""
         if self.start.parent != self.storage / "backbones":
             return
-        there, copied = self.store.get_dir(self.start, fresh=True), self.backbone != self.start
-        if there and (not copied or _is_copy(there, self.backbone)):
+        exists, copied = self.store.get_dir(self.start, fresh=True), self.backbone != self.start
+        if exists and (not copied or _is_copy(exists, self.backbone)):
             return
         with self.store.put_dir(self.start) as draft:
             if not copied:
@@ -152,18 +156,18 @@ class Inputs:
 
     @cached_property
     def teacher_folders(self) -> list[Path]:
-        """What is named as teachers: folders of models, or Parquet (:mod:`raysts.pipeline.teachers`)."""
+        """Return the teachers' paths: model folders or Parquet (:mod:`raysts.pipeline.teachers`)."""
         return [teachers.find(name, self.locate) for name in self.pipeline.teachers]
 
     def tokenizer_of(self, spec: StoreSpec) -> Path:
-        """The folder of what makes the tokens of a token store: the backbone, or a teacher that reads others."""
+        """Return the folder of the tokenizer that makes these token shards."""
         if spec.tokenizer == self.tokenizer_id:
             return self.start
         return next(path for path, tokenizer in self.teacher_tokenizers.items() if tokenizer == spec.tokenizer)
 
     @cached_property
     def teacher_tokenizers(self) -> dict[Path, str]:
-        """Content ids of what makes the teachers' tokens."""
+        """Return the ids of the teachers' tokenizers, by path."""
         return {path: teachers.tokenizer_id(path) for path in self.teacher_folders}
 
     @property
@@ -177,7 +181,7 @@ class Inputs:
 
     @property
     def student_width(self) -> int:
-        """Dimensions of the student, before what may be fitted behind it."""
+        """Return the dimensions of the student, before any fitted head."""
         recipe = self.pipeline.sed
         width = tiny_config()["hidden_size"] if self.pipeline.backbone == TINY else pretrained.width(self.backbone)
         return int(width) * len(pooling_modes(recipe.pooling if recipe else "mean"))
@@ -185,53 +189,57 @@ class Inputs:
     # -- data --------------------------------------------------------------------------------------------------------
 
     def dev(self, table: str) -> Dev | None:
-        """The development set that a table holds; none when the corpus has no such table."""
+        """Return the development set of a table, or None if the corpus lacks the table."""
         if table not in self._devs and self.corpus.files(table):
             self._devs[table] = load_dev(self.corpus, table)
         return self._devs.get(table)
 
     def dev_name(self, table: str) -> str:
-        """What results call the development set that is read as a table, or what selects in its place."""
+        """Return the name in results of a table's development set, or of its replacement."""
         if self.by_agreement and not self.corpus.files(table):
             return AGREEMENT
         return self.corpus.title(table) if table in self.corpus.own else dev_name(table)
 
     @property
     def by_agreement(self) -> bool:
-        """Whether, for want of labelled pairs, agreement with the ensemble on held-out texts selects."""
+        """Return True if agreement with the ensemble on held-out texts selects models."""
         return self.corpus.text is not None and self.corpus.text.held > 0
 
     @property
     def chooser(self) -> Dev | None:
-        """The development set that chooses among finished models; none when the corpus has no such table."""
+        """Return the development set that selects among finished models, or None if it is missing."""
         return self.dev(members_dev(self.pipeline))
 
     @cached_property
     def in_dev(self) -> dict[str, tuple[int, int]]:
-        """Of each task of which pairs, or queries, are in the development set that chooses: how many are, and of how many."""
+        """Return the overlap of each task with the selecting development set.
+
+        The two numbers are the task's rows (pairs or queries) in the development set, and all its rows. A task without
+        overlap has no entry.
+        """
         table = members_dev(self.pipeline)
         selecting = [name for name in self.corpus if name.startswith(DEVS)] if table in self.corpus.own else [table]
         chose = {key for name in selecting if name in self.corpus for key in _keys(self.corpus[name].read())}
-        found = {}
+        overlaps = {}
         for name in self.tasks if chose else ():
             tables = [table for labelled in harness.sets_of(self.corpus, [name]) for table in labelled.rows]
             keys = [key for tested in tables for key in _keys(self.corpus.read(tested))]
             if shared := sum(key in chose for key in keys):
-                found[name] = shared, len(keys)
-        return found
+                overlaps[name] = shared, len(keys)
+        return overlaps
 
     @cached_property
     def tasks(self) -> tuple[str, ...]:
-        """Tasks that are evaluated: those named, else all that have files and do not take minutes a model.
+        """Return the evaluated tasks: the named ones, or all that have files and are not heavy.
 
-        On text of the user's own there may be none.
+        With user data only, the result may be empty.
         """
         return self.pipeline.evaluation.tasks or harness.default_tasks(self.corpus, heavy=False)
 
     @cached_property
     def test_tables(self) -> list[str]:
-        known = harness.tasks_of(self.corpus)
-        return [table for task in self.tasks for table in known[task].tables(self.corpus)]
+        tasks = harness.tasks_of(self.corpus)
+        return [table for task in self.tasks for table in tasks[task].tables(self.corpus)]
 
     @cached_property
     def test_sentences(self) -> int:
@@ -239,23 +247,25 @@ class Inputs:
 
     @property
     def skipped(self) -> list[dict[str, Any]]:
-        """The files of its training tables that cannot be read and are left out (``skip_bad`` of the corpus)."""
+        """Return the unreadable files of the training tables, which ``skip_bad`` leaves out."""
         return self.corpus.skipped(recipe.table for recipe in self.pipeline.recipes.values())
 
     @property
     def skipped_lines(self) -> list[str]:
-        """Return :attr:`skipped` for people."""
+        """Return one message for each file of :attr:`skipped`."""
         return [*map(skipped_line, self.skipped)]
 
     def resolved(self, recipe: Recipe) -> Recipe:
-        """The recipe with the pipeline's precision, and its test sentences named: those of the evaluated tasks, unless it
-        says which."""
+        """Return the recipe with the pipeline's precision and the sources of its test sentences.
+
+        Unless the recipe names sources, they are those of the evaluated tasks.
+        """
         if recipe.train.precision == "auto" != self.pipeline.precision:
             recipe = recipe.updated(train=recipe.train.updated(precision=self.pipeline.precision))
         if recipe.table != TARGETS or recipe.data.sources:
             return recipe
-        known = self.corpus.sources(TARGETS)
-        sources = tuple(dict.fromkeys(source_of(table) for table in self.test_tables if table in known))
+        tables = self.corpus.sources(TARGETS)
+        sources = tuple(dict.fromkeys(source_of(table) for table in self.test_tables if table in tables))
         return recipe.updated(data=recipe.data.updated(sources=sources))
 
     def facts(self, stage: str, role: str, member: int | None, parents: Sequence[str]) -> dict[str, Any]:
@@ -272,7 +282,7 @@ class Inputs:
         }
 
     def own_title(self, table: str) -> str | None:
-        """What people call the data of the user's own that stands for a table; None where there is none."""
+        """Return the display name of user data that replaces a table, or None."""
         return self.corpus.title(table) if table in self.corpus.own else None
 
     def store_spec(self, recipe: Recipe) -> StoreSpec:
@@ -289,10 +299,10 @@ class Inputs:
         )
 
     def teacher_specs(self, recipe: Recipe) -> list[StoreSpec]:
-        """The token stores that the teachers read a distillation's rows from: each one's tokens, behind its prompt."""
-        own, asked = self.store_spec(recipe), self.pipeline.teacher_prompt
+        """Return the token shards that each teacher reads: its tokens, behind its prompt."""
+        spec, prompt = self.store_spec(recipe), self.pipeline.teacher_prompt
         return [
-            replace(own, tokenizer=self.teacher_tokenizers[path], prompt=teachers.prompt_of(path, asked))
+            replace(spec, tokenizer=self.teacher_tokenizers[path], prompt=teachers.prompt_of(path, prompt))
             for path in self.teacher_folders
         ]
 
@@ -314,7 +324,7 @@ class Inputs:
         return [self.corpus.text.line, *kept_last(self.pipeline, self.corpus)] if self.corpus.text else []
 
     def cut(self) -> list[str]:
-        """A line for each stage of which texts were cut in training, as far as its token store is there and knows."""
+        """Return a note for each stage that truncated texts, if its token shards exist."""
         lines = []
         for stage, recipe in self.pipeline.recipes.items():
             spec = self.store_spec(recipe)
@@ -337,37 +347,40 @@ class Inputs:
     # -- training text in the test sets --------------------------------------------------------------------------------
 
     def trained_on(self) -> TrainedOn:
-        """The training text of all models, with what went before: backbone, teachers, members, student."""
+        """Return the training text of all models of the pipeline and of their ancestors."""
         start = TrainedOn() if self.pipeline.backbone == TINY else trained_on(self.backbone)
         recipes = [self.resolved(recipe) for recipe in self.pipeline.recipes.values()]
-        own = TrainedOn(
+        texts = TrainedOn(
             tuple(
                 TrainingText(r.table, r.data, self.corpus.fingerprint(r.table), self.own_title(r.table))
                 for r in recipes
             )
         )
-        return together([start, *map(trained_on, self.teacher_folders), own])
+        return together([start, *map(trained_on, self.teacher_folders), texts])
 
     def contamination(self, keep: bool = True) -> Contamination:
-        """That text in the test sets. Every model has its clean score on the same rows, so that they compare."""
+        """Return the overlap of the training text with the test sets.
+
+        All models get clean scores on the same rows, so that the scores are comparable.
+        """
         cache = self.storage / "contamination" if keep else None
         return harness.searched(self.corpus, self.tasks, self.trained_on(), cache=cache)
 
     def refuse_contamination(self) -> None:
-        """Raise one InputError with every test set that holds training rows of the models."""
+        """Raise one InputError that names every test set with training rows of the models."""
         problems = self.contamination(keep=False).refuse(self.pipeline.name)
         if problems:
             raise InputError(problems)
 
 
 def _is_copy(copy: Path, folder: Path) -> bool:
-    """Whether the files of a copy are those of the folder, which may hold more."""
+    """Return True if every file of ``copy`` equals that of ``folder``, which may hold more."""
     files = [path.relative_to(copy) for path in copy.rglob("*") if path.is_file()]
     return all((folder / name).is_file() and file_digest(copy / name) == file_digest(folder / name) for name in files)
 
 
 def _keys(table: pa.Table) -> list[frozenset[str]]:
-    """The texts of each row that is a pair, in any order, or a query; none of another table."""
+    """Return the texts of each row that is an unordered pair or a query. Another table has none."""
     texts = [
         table.column(name).to_pylist() for name in ("sentence1", "sentence2", "text") if name in table.column_names
     ]

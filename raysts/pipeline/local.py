@@ -1,4 +1,4 @@
-"""Runs a pipeline's work in this process: what tests, machines without Ray and single-GPU boxes use."""
+"""Execution of a pipeline in this process: for tests, machines without Ray and single GPUs."""
 
 from __future__ import annotations
 
@@ -21,38 +21,42 @@ Worker = Callable[..., Callable[[Any], Any]]
 
 
 class Executor(Protocol):
-    """Where the nodes of a pipeline run."""
+    """Interface to the processes that run the steps of a pipeline."""
 
     def map(
         self, worker: Worker, args: tuple[Any, ...], units: Sequence[Any], resources: Resources, say: Say
     ) -> Iterator[Any]:
-        """What a worker makes of each unit of work, in order of the units.
+        """Yield a worker's result for each unit of work, in order of the units.
 
         Args:
-            worker: a class. Made once per process, of its device and ``args``, it is called with one unit after the other;
-                a unit is complete or absent, for it is done again after its process was killed.
+            worker: a class. Each process makes one, from its device and ``args``, and calls it with one unit after the
+                other. A
+                unit is complete or absent, because it is repeated after a kill.
             args: picklable.
             units: picklable.
             resources: of one process.
-            say: takes progress.
+            say: receives progress messages.
 
         Raises:
             RunFailed: a unit failed.
         """
 
     def keeping(self) -> contextlib.AbstractContextManager[None]:
-        """For the length of a block in which nothing is trained a process may wait for the next map of its worker."""
+        """Let idle processes wait for the next map of their worker within the block.
+
+        Nothing is trained in such a block.
+        """
 
     def train(self, chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
-        """Train each chain of jobs in order, chains concurrently where possible; per chain the reason it failed."""
+        """Train chains, concurrently if possible. Return each chain's reason of failure, or None."""
 
 
 class LocalExecutor:
-    """An executor in this process: one unit, one chain after the other.
+    """Executor in this process: one unit and one chain after the other.
 
     Args:
-        threads: CPU threads; none: leave torch's setting.
-        device: default: the first GPU if there is one, and the resources asked for are not without.
+        threads: CPU threads; None: keep torch's setting.
+        device: default: the first GPU, if one exists and the resources request GPUs.
     """
 
     def __init__(self, threads: int | None = None, device: str | None = None) -> None:
@@ -61,18 +65,18 @@ class LocalExecutor:
     def map(
         self, worker: Worker, args: tuple[Any, ...], units: Sequence[Any], resources: Resources, say: Say
     ) -> Iterator[Any]:
-        """As :meth:`Executor.map`; errors are those of the worker."""
+        """Do the work of :meth:`Executor.map`. Errors are those of the worker."""
         work = worker(self.device or resources.device, *args) if units else None
         for unit in units:
             assert work is not None
             yield work(unit)
 
     def keeping(self) -> contextlib.AbstractContextManager[None]:
-        """Nothing: this process stays."""
+        """Return a context without effect, because this process stays."""
         return contextlib.nullcontext()
 
     def train(self, chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
-        """As :meth:`Executor.train`; one after the other."""
+        """Do the work of :meth:`Executor.train`, one chain after the other."""
         from raysts.training.runtime import Runtime
 
         def runtime(job: Job) -> Runtime:
@@ -84,10 +88,10 @@ class LocalExecutor:
 
 
 def train_chain(chain: Sequence[Job], runtime: Callable[[Job], Runtime]) -> str | None:
-    """Train the jobs of a member in order; None, or why it failed.
+    """Train the runs of a member in order and return the reason of failure, or None.
 
-    Training is deterministic, so an error of its own would come again: it ends the chain with its reason on record and
-    is not retried. Only the death of the process is (by whoever started it).
+    Training is deterministic, so a retry repeats the error. An error therefore ends the chain and is recorded. Only
+    the death of the process is retried, by the process that started it.
     """
     from raysts.training.loop import train
 
@@ -100,9 +104,9 @@ def train_chain(chain: Sequence[Job], runtime: Callable[[Job], Runtime]) -> str 
 
 
 def fail(job: Job, error: BaseException) -> str:
-    """Put on record that a run failed, and why; the reason as people read it."""
-    ours = isinstance(error, (InputError, RunFailed))
-    reason = str(error) if ours else limit_reached(error) or f"{type(error).__name__}: {error}"
+    """Mark a run as failed and return the reason as a message."""
+    expected = isinstance(error, (InputError, RunFailed))
+    reason = str(error) if expected else limit_reached(error) or f"{type(error).__name__}: {error}"
     reason, log = without_secrets(reason), job.folder / "error.log"
     try:
         job.folder.mkdir(parents=True, exist_ok=True)

@@ -30,21 +30,22 @@ _TAGS = ("sentence-transformers", "sentence-similarity", "feature-extraction", "
 
 
 def render(card: Mapping[str, Any]) -> str:
-    """The card in the format of the Hugging Face hub: YAML front matter, then Markdown.
+    """Return the card in the format of the Hugging Face hub: YAML front matter, then Markdown.
 
     Args:
-        card: what ``model_card.md`` shows, each under its name there; ``layers`` of the model as it is stored; ``rows``, the
-            results of this model alone, of which those of whole test sets at these layers are shown; and for the front matter
-            ``language``, ``base_model``, ``licence`` (of the backbone, as its own card says it) and ``datasets``, by their
-            names on the hub, None or empty where they have none.
+        card: the values of ``model_card.md`` by name. ``layers``: of the stored model. ``rows``: the results of this
+            model; the
+            card shows those of whole test sets at these layers. For the front matter: ``language``, ``base_model``,
+            ``licence`` (of the backbone, from its card) and ``datasets`` by their names on the hub, None or empty if
+                unknown.
     """
-    known = {"base_model": card["base_model"], "license": card["licence"], "datasets": card["datasets"]}
+    metadata = {"base_model": card["base_model"], "license": card["licence"], "datasets": card["datasets"]}
     front: dict[str, Any] = {
         **({"language": card["language"]} if card["language"] else {}),
         "library_name": "sentence-transformers",
         "pipeline_tag": "sentence-similarity",
         "tags": list(_TAGS),
-        **{key: value for key, value in known.items() if value},
+        **{key: value for key, value in metadata.items() if value},
     }
     layers: Layers = card["layers"]
     shown = [
@@ -67,7 +68,7 @@ def render(card: Mapping[str, Any]) -> str:
 
 
 def _eval_result(row: Mapping[str, Any]) -> EvalResult:
-    """A row as the hub's model index has it; values of 0 to 1 as sentence-transformers writes them there."""
+    """Return a row in the format of the hub's model index. Values are from 0 to 1."""
     retrieval = row["dataset"].startswith("retrieval:")
     return EvalResult(
         task_type="information-retrieval" if retrieval else "semantic-similarity",
@@ -80,29 +81,31 @@ def _eval_result(row: Mapping[str, Any]) -> EvalResult:
 
 
 def _on_hub(name: str) -> bool:
-    """Whether a model's name is one of the hub's, and no folder here."""
+    """Return True if a model's name is one of the hub's and not a local folder."""
     return bool(re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name)) and name != TINY and not Path(name).exists()
 
 
 def _licence(folder: Path) -> str | None:
     path = folder / "README.md"
     with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
-        found = ModelCard.load(path, ignore_metadata_errors=True).data.license if path.is_file() else None
-        return found if isinstance(found, str) else None
+        licence = ModelCard.load(path, ignore_metadata_errors=True).data.license if path.is_file() else None
+        return licence if isinstance(licence, str) else None
     return None
 
 
 def _datasets(plan: Plan) -> list[str]:
-    """The hub's data sets that the training tables were fetched from, as the data folder's manifest says."""
+    """Return the hub's data sets from which the training tables were fetched, by the manifest."""
     corpus, tables = plan.corpus, [recipe.table for recipe in plan.pipeline.recipes.values()]
-    known = {} if corpus.empty else manifest.read(corpus.root)
-    canonical = {of for table in tables if table not in corpus.own for of in corpus.sources(table) or (table,)}
-    fetched = [table for table in canonical if table in known and manifest.is_intact(corpus.root, table, known[table])]
+    entries = {} if corpus.empty else manifest.read(corpus.root)
+    canonical = {name for table in tables if table not in corpus.own for name in corpus.sources(table) or (table,)}
+    fetched = [
+        table for table in canonical if table in entries and manifest.is_intact(corpus.root, table, entries[table])
+    ]
     return sorted({source.dataset for table in fetched for source in sources().get(table, ()) if source.file is None})
 
 
 def _nested(recipe: Recipe | None) -> list[str]:
-    """What a user may do with the first dimensions of a model that this recipe trained last."""
+    """Return the note on the dimensions to which this recipe's vectors may be truncated."""
     widths = recipe.settings.matryoshka if recipe else ()
     shown = ", ".join(map(str, widths))
     return [f"Its first {shown} dimensions were trained to be sentence vectors by themselves."] if widths else []
@@ -111,9 +114,9 @@ def _nested(recipe: Recipe | None) -> list[str]:
 def card_of(
     plan: Plan, outcome: Outcome, model: Model, folder: Path, rows: Sequence[Mapping[str, Any]], name: str, command: str
 ) -> str:
-    """The card of the model that is handed over by the run ``name``, whose results rows are ``rows``.
+    """Return the card of the model that the run ``name`` delivers, with the results ``rows``.
 
-    ``folder`` holds it; that of ``model`` too, perhaps with other layers pooled.
+    ``folder`` holds the model. It may pool other layers than the folder of ``model``.
     """
     pipeline, recipes, record = plan.pipeline, plan.pipeline.recipes, model.record
     entry, stored = names.RECIPES.get(pipeline.name), describe(folder)
@@ -145,7 +148,7 @@ def card_of(
         "rows": [row for row in rows if row["run_id"] == model.id],
         "command": command,
         "source": entry.source if entry else None,
-        "compared": known.sentence if (known := delivered(plan, outcome)) else None,
+        "compared": delivery.sentence if (delivery := delivered(plan, outcome)) else None,
         "selected_by": joined([outcome.selected_by, *by_dev]),
         "base_model": pipeline.backbone if _on_hub(pipeline.backbone) else None,
         "teachers": pipeline.teachers,
@@ -166,12 +169,12 @@ def card_of(
 
 
 def _line(value: object) -> str:
-    """Text that cannot end its line, nor open an HTML tag."""
+    """Return the text on one line, without HTML tags."""
     return " ".join(str(value).split()).replace("<", "&lt;")
 
 
 def _fenced(text: str, language: str) -> str:
-    """A code block whose fence does not occur in the text."""
+    """Return a code block with a fence that does not occur in the text."""
     fence = "```"
     while fence in text:
         fence += "`"

@@ -1,7 +1,7 @@
-"""What came out of a run: its members, their ensemble, the students, the model that is handed over and what chose it.
+"""The outcome of a run: members, ensemble, students, the delivered model and its selection.
 
-Decided here alone and written into ``pipelines/<name>.json`` when the run is done; model card, report, ``compare``,
-``distill`` and the papers' tables read it, so that they mean the same models.
+Only this module decides it. ``pipelines/<name>.json`` holds it when the run is done. Model card, report, ``compare``,
+``distill`` and the papers' tables read it there, so that they mean the same models.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ STSB_DEV = "sts/stsb_dev"
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A trained model that may be chosen.
+    """A trained model that may be selected.
 
     Attributes:
-        id: run id; content id of a model without a run on record.
-        score: of the kept checkpoint on its development set, larger is better; None where it has none.
-        selected_by: the development set whose labels chose its checkpoint; None: no labels did.
+        id: run id; content id of a model without a run record.
+        score: of the kept checkpoint on its development set, larger is better; None without a score.
+        selected_by: the development set with the labels that selected its checkpoint; None: no labels did.
     """
 
     id: str
@@ -43,8 +43,11 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A model, pooled in one way, that may be handed over as the best. ``what``: ``backbone``, ``member``, ``soup``,
-    ``greedy-soup``, ``student``. ``id``: of the model, as an outcome names it; of the backbone its content id."""
+    """A model at one pooling that may be delivered as the best.
+
+    ``what``: ``backbone``, ``member``, ``soup``, ``greedy-soup``, ``student``. ``id``: as in an outcome; the
+    backbone's content id.
+    """
 
     what: str
     id: str
@@ -54,20 +57,20 @@ class Option:
 
     @property
     def pooled_id(self) -> str:
-        """Id of the model when it is written again because it was stored with another pooling than this."""
+        """Return the id of the model when it is rewritten with this pooling."""
         return content_id([self.id, self.pooling, self.layers])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came out of a run, by ids of runs (content ids of models without one).
+    """The outcome of a run, by ids of runs (content ids of models without one).
 
     Attributes:
-        ensemble: the members whose mean is the ensemble, or the teacher of the students; empty where nothing is combined.
-        students: what came out of each distillation, with what was fitted on it.
-        selected: the model that is handed over; None of an ensemble, and where nothing is trained.
-        selected_by: the development set whose labels chose it: its checkpoint, it among others, or the members behind it.
-        candidates: what it was chosen among where the best is delivered, the smallest step away from the backbone first.
+        ensemble: the members that form the ensemble, or the teacher of the students; empty without a combination.
+        students: the last run of each student's chain.
+        selected: the delivered model; None for an ensemble, and without training.
+        selected_by: the development sets that selected its checkpoint, it among others, or the members behind it.
+        candidates: the options for the best, the smallest step away from the backbone first.
     """
 
     members: tuple[str, ...] = ()
@@ -80,12 +83,15 @@ class Outcome:
 
     @property
     def chosen(self) -> Option | None:
-        """The best of the candidates, of equals the first; None where the system's name says what is handed over."""
+        """Return the best candidate, or None if the system's name determines the delivered model.
+
+        Ties go to the first.
+        """
         return self.candidates[best([option.score for option in self.candidates])] if self.candidates else None
 
     @property
     def choice(self) -> str | None:
-        """Which of several models is handed over, as people read it; None where there was nothing to choose."""
+        """Return the note about the delivered model among several, or None without a choice."""
         if chosen := self.chosen:
             return (
                 f"Of {len(self.candidates)} candidates (models at a pooling) the {chosen.what} {chosen.id} is handed over, "
@@ -99,7 +105,7 @@ class Outcome:
         return f"Of {len(models)} {kind}s, {kind} {models.index(self.selected)} is handed over{why} ({self.selected})."
 
     def of_role(self, role: str) -> tuple[str, ...]:
-        """The models that a role of the run means: of several ``student`` the one that is handed over."""
+        """Return the models of a role. Of several students it is the delivered one."""
         if role == "student":
             return (self.selected,) if self.selected in self.students else self.students[:1]
         if role in SOUPS:
@@ -108,12 +114,15 @@ class Outcome:
 
 
 def best(scores: Sequence[float | None]) -> int:
-    """Which score is the largest; the first of equals, and where there are none."""
+    """Return the index of the largest score. Ties go to the first, a missing score ranks last."""
     return max(range(len(scores)), key=lambda index: (_order(scores[index]), -index))
 
 
 def top(scores: Sequence[float | None], count: int | None) -> list[int]:
-    """Which ``count`` scores are the largest, ascending; the first of equals. All where ``count`` is None."""
+    """Return the indices of the ``count`` largest scores, ascending. None means all.
+
+    Ties go to the first.
+    """
     ranked = sorted(range(len(scores)), key=lambda index: (-_order(scores[index]), index))
     return sorted(ranked[:count])
 
@@ -128,16 +137,14 @@ def decide(
     dev: str,
     options: Sequence[Option] = (),
 ) -> Outcome:
-    """What comes out of a run.
+    """Return the outcome of a run.
 
-    A student is handed over where there are some: the first, so that no label chooses, unless labels choose within each of
-    them already; then the best. Of members that are not combined it is the best; of an ensemble nothing is. A weight
-    average is handed over where the members are combined so.
+    With students, the first is selected, so that no label selects. If labels already select each student's checkpoint,
+    the best student is. Of uncombined members it is the best. An ensemble selects none. A weight average is selected
+    if the pipeline combines the members by it.
 
-    Args:
-        members: those that finished, in order; a score is that of the last stage.
-        students: in order, empty before they are trained; a score is that of the distillation.
-        options: where the best is handed over, whatever the system's name says: what there is to choose among.
+    ``members`` are those that finished, with scores of the last stage. ``students`` (empty before training) have
+    scores of the distillation. ``options`` are candidates for the best model, if the pipeline delivers that.
     """
     ensemble = [members[index] for index in top([m.score for m in members], select_top)] if combine else []
     selected, labels = None, {member.selected_by for member in ensemble}
@@ -150,14 +157,14 @@ def decide(
     elif combine is None and members:
         selected = members[best([member.score for member in members])]
         labels |= {dev} if len(members) > 1 and selected.score is not None else set()
-    found = Outcome(candidates=tuple(options))
-    if option := found.chosen:
-        known = (*members, *soups.values(), *students)
-        selected = next((model for model in known if model.id == option.id), Candidate(option.id))
+    outcome = Outcome(candidates=tuple(options))
+    if option := outcome.chosen:
+        models = (*members, *soups.values(), *students)
+        selected = next((model for model in models if model.id == option.id), Candidate(option.id))
         labels |= {dev, *(member.selected_by for member in members)}
     labels |= {selected.selected_by} if selected else set()
     return replace(
-        found,
+        outcome,
         members=tuple(member.id for member in members),
         ensemble=tuple(member.id for member in ensemble),
         soups={role: soup.id for role, soup in soups.items()},
@@ -168,32 +175,36 @@ def decide(
 
 
 def outcome_of(record: Mapping[str, Any]) -> Outcome:
-    """Return the outcome that ``pipelines/<name>.json`` says; of a run that is not done its members alone."""
-    if (said := record.get("outcome")) is None:
+    """Return the outcome in a pipeline's record. A run that is not done has members only."""
+    if (fields := record.get("outcome")) is None:
         return Outcome(members=tuple(record["members"]))
-    models = {role: tuple(said[role]) for role in ("members", "ensemble", "students")}
-    options = tuple(Option(**option) for option in said["candidates"])
+    models = {role: tuple(fields[role]) for role in ("members", "ensemble", "students")}
+    options = tuple(Option(**option) for option in fields["candidates"])
     return Outcome(
-        **models, soups=said["soups"], selected=said["selected"], selected_by=said["selected_by"], candidates=options
+        **models,
+        soups=fields["soups"],
+        selected=fields["selected"],
+        selected_by=fields["selected_by"],
+        candidates=options,
     )
 
 
 def members_dev(pipeline: Pipeline) -> str:
-    """The table that scores the members of a pipeline."""
+    """Return the table that scores the members of a pipeline."""
     recipes = list(pipeline.stages_of(0).values())
     return recipes[-1].spec.dev if recipes else STSB_DEV
 
 
 def joined(names: Iterable[str | None]) -> str | None:
-    """Names of development sets as a record holds them; None where there are none."""
+    """Return the names of development sets in a record's format, or None without names."""
     return ", ".join(sorted({name for name in names if name})) or None
 
 
 def system_of(name: str, role: str) -> str | None:
-    """The system that the models of a role measure in a run of the system ``name``; None where it has no name.
+    """Return the system that models of a role measure in a run of ``name``, or None.
 
-    A pipeline measures several: that of ``ct-sed`` has ``raw`` in its backbone, ``ct`` in each of its members,
-    ``ct-ensemble`` in their mean, ``ct-soup`` in that of their weights, and ``ct-sed`` in its student.
+    A pipeline measures several systems: ``ct-sed`` has ``raw`` in its backbone, ``ct`` in each member, ``ct-ensemble``
+    in the mean of their vectors, ``ct-soup`` in the mean of their weights, and ``ct-sed`` in its student.
     """
     if role == "backbone":
         return "raw"

@@ -1,4 +1,4 @@
-"""A pipeline as it is run on text of the user's own, with what else there is: what its recipes read, and what selects."""
+"""Adaptation of a pipeline to user text: the recipes' tables and the selection."""
 
 from raysts.data.corpora import Corpus
 from raysts.data.derive import TARGETS
@@ -10,10 +10,10 @@ SENTENCES = ("nli/sentences", TARGETS)
 
 
 def on_own_text(pipeline: Pipeline, corpus: Corpus) -> Pipeline:
-    """The pipeline with recipes that read the text where they read single sentences, and select by what there is.
+    """Return the pipeline with recipes that read the text in place of single sentences.
 
-    Where no development set is there, nothing chooses among a member's checkpoints: the one of its last step is kept. Those
-    of students may be chosen by agreement with what they are taught.
+    Without a development set, a member keeps the checkpoint of its last step. Agreement may still select those of
+    students.
     """
     if corpus.text is None:
         return pipeline
@@ -23,23 +23,23 @@ def on_own_text(pipeline: Pipeline, corpus: Corpus) -> Pipeline:
 
 
 def kept_last(pipeline: Pipeline, corpus: Corpus) -> list[str]:
-    """A line that names the members' stages of which a development set would choose the checkpoint, where none is there."""
-    found = [
+    """Return a note on the stages that keep the last step for lack of a development set."""
+    stages = [
         stage
         for stage, recipe in pipeline.stages.items()
         if DEFAULTS[recipe.objective].by_dev and not recipe.by_dev and not corpus.files(recipe.spec.dev)
     ]
-    if not found:
+    if not stages:
         return []
     return [
-        f"{', '.join(found)}: no development set is there, so the last step is kept (--dev NAME=FILE lets yours choose)"
+        f"{', '.join(stages)}: no development set is there, so the last step is kept (--dev NAME=FILE lets yours choose)"
     ]
 
 
 def _reading(recipe: Recipe, corpus: Corpus) -> Recipe:
     made_of = corpus.sources(recipe.table)
-    there = corpus.files(recipe.table) or (made_of and all(map(corpus.files, made_of)))
-    if recipe.table not in SENTENCES or there:
+    exists = corpus.files(recipe.table) or (made_of and all(map(corpus.files, made_of)))
+    if recipe.table not in SENTENCES or exists:
         return recipe
     return recipe.updated(data=recipe.data.updated(table=TEXT, sources=()))
 

@@ -1,4 +1,4 @@
-"""A pipeline planned into steps: what is done, what is left, and every id known before anything runs."""
+"""A pipeline planned into steps: their states, and every id before anything runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,12 +60,12 @@ class Plan(Inputs):
         stages = self.pipeline.stages_of
         return [self._chain(stages(number), self.backbone_model, number, member=number) for number in members]
 
-    def _chain(self, stages: dict[str, Recipe], start: Model, number: int, **who: Any) -> list[Step]:
+    def _chain(self, stages: dict[str, Recipe], start: Model, number: int, **identity: Any) -> list[Step]:
         chain: list[Step] = []
         for stage, recipe in stages.items():
             seed = derive_seed(self.pipeline.seed, stage, number)
             parent = chain[-1] if chain else start
-            chain.append(train_step(self, stage, recipe, seed, parent, **who))
+            chain.append(train_step(self, stage, recipe, seed, parent, **identity))
         return chain
 
     @cached_property
@@ -134,7 +134,7 @@ class Plan(Inputs):
             return []
         chains = []
         for number in range(self.pipeline.students):
-            who: dict[str, Any] = {"member": number if self.pipeline.students > 1 else None, "role": "student"}
+            identity: dict[str, Any] = {"member": number if self.pipeline.students > 1 else None, "role": "student"}
             seed = derive_seed(self.pipeline.seed, "sed", number)
             student = train_step(
                 self,
@@ -145,9 +145,9 @@ class Plan(Inputs):
                 teachers=self.teacher,
                 agreement=self.agreement,
                 layers=self.pipeline.student_pooling,
-                **who,
+                **identity,
             )
-            chains.append([student, *self._chain(self.pipeline.post, student, number, **who)])
+            chains.append([student, *self._chain(self.pipeline.post, student, number, **identity)])
         return chains
 
     @cached_property

@@ -28,15 +28,12 @@ Report = Callable[[Plan, dict[str, float]], Path]
 def run(
     plan: Plan, executor: Executor, name: str, command: str, say: Say, report: Report | None = None
 ) -> dict[str, Any]:
-    """Run what is left of a plan and return the fields of the JSON line.
+    """Run what is left of a plan that ``check`` has passed and return the fields of the JSON line.
 
-    Args:
-        plan: a plan that ``check`` has passed.
-        command: the command that started this, for the report.
-        report: writes the report, of a run that failed too.
+    The report, also of a failed run, shows ``command``.
 
     Raises:
-        RunFailed: a step failed; what was finished stays finished.
+        RunFailed: a step failed; finished steps stay finished.
         InputError: another driver holds the name.
     """
     try:
@@ -57,7 +54,7 @@ SWEPT = (
 
 
 class _Driver:
-    """One run of a plan. Its state is what the report needs: seconds per step."""
+    """Execution of a plan. Its state is what the report needs: seconds per step."""
 
     def __init__(
         self, plan: Plan, executor: Executor, name: str, command: str, say: Say, report: Report | None
@@ -122,10 +119,10 @@ class _Driver:
         return []
 
     def _leave_out(self, batch: Sequence[Step], failures: list[str]) -> None:
-        """Go on without the members that failed, where not all need to finish (``min_members``).
+        """Continue without the failed members, if ``min_members`` allows it.
 
         Raises:
-            RunFailed: too few did, or what failed is no member.
+            RunFailed: too few members finished, or another step failed.
         """
         plan, least = self.plan, self.plan.pipeline.min_members
         members = {step.id for chain in plan.chains for step in chain}
@@ -146,18 +143,18 @@ class _Driver:
         plan, outcome = self.plan, self.plan.outcome
         rows, report = plan.rows_on_record(), self._write_report()
         model, chosen = write_model(plan, outcome)
-        known = delivered(plan, outcome)
+        delivery = delivered(plan, outcome)
         if model is not None and chosen is not None and not isinstance(chosen, NamedModel):
             with self.store.put(model / "README.md") as draft:
                 draft.write_text(card_of(plan, outcome, chosen, model, rows, self.name, self.command), encoding="utf-8")
         contamination = plan.contamination()
-        self._write_record("done", outcome, known)
+        self._write_record("done", outcome, delivery)
         return {
             "status": "done",
             "storage": self.store.uri,
             "name": self.name,
             "model": str(model) if model else None,
-            "delivered": known.as_plain() if known else None,
+            "delivered": delivery.as_plain() if delivery else None,
             "report": str(report) if report else None,
             "results": rows,
             **({"teachers": names} if (names := plan.teacher_names) else {}),
@@ -171,7 +168,7 @@ class _Driver:
         return self.report(self.plan, self.seconds) if self.report else None
 
     def _write_record(
-        self, status: str = "running", outcome: Outcome | None = None, known: Delivered | None = None
+        self, status: str = "running", outcome: Outcome | None = None, delivery: Delivered | None = None
     ) -> None:
         plan = self.plan
         record = {
@@ -189,12 +186,12 @@ class _Driver:
             "seconds": self.seconds,
         }
         if outcome:
-            record |= {"outcome": asdict(outcome), "delivered": known.as_plain() if known else None}
+            record |= {"outcome": asdict(outcome), "delivered": delivery.as_plain() if delivery else None}
         self.store.write_json(self.key, record)
 
     @contextlib.contextmanager
     def _timed(self, step: Step) -> Iterator[None]:
-        """Time a step, say when it is done, and add up its seconds over interrupted tries."""
+        """Measure a step, report when it is done, and sum its seconds over interrupted attempts."""
         began = time.monotonic()
         self.say(f"{step.title} ...")
         try:

@@ -27,18 +27,20 @@ VERSIONS: dict[Kind, int] = {}
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Step:
-    """One unit of work, which reads files, writes one output, and is done when that is complete.
+    """One unit of work, which reads files and writes one output; complete output makes it done.
 
     Attributes:
         id: hash of its inputs (:func:`step_id`).
         needs: ids of the steps before it.
         output: a file, the ``model`` of a run folder, or a folder whose ``manifest.json`` lists the files.
-        work: does what is left of the work; killed anywhere and called again, it continues. It raises RunFailed where the
-            work cannot be done; what is finished of it stays. None: the step is a training run.
+        work: does the remaining work; after a kill the next call continues. It raises RunFailed if the work cannot be
+            done and
+            keeps the finished part. None: the step is a training run.
         job: the training run, which an executor trains beside others.
         resources: workers, cpus, gpus; of training also memory, in GB per worker.
         sentences: texts that it processes.
-        scratch: files and folders of no use once it is done; ``work`` removes them, but a kill may come before.
+        scratch: files and folders that nothing needs once it is done; ``work`` removes them, unless a kill comes
+            before.
     """
 
     kind: Kind

@@ -1,8 +1,8 @@
-"""What may teach: whatever gives vectors of texts.
+"""Teachers: models and files that give vectors of texts.
 
-An encoder that raysts loads; a directory with ``model.onnx`` and a tokenizer (raysts' own export, or sentence-transformers');
-Parquet with texts and the vectors that somebody computed of them before (what ``raysts embed`` writes). Each reads its own
-tokens of a text; of vectors that are there the one token of a text is the number of its row.
+A teacher is an encoder that raysts loads, a directory with ``model.onnx`` and a tokenizer (exported by raysts or
+sentence-transformers), or Parquet with texts and precomputed vectors (the output of ``raysts embed``). Each teacher
+reads its own tokens. For precomputed vectors a text has one token, the number of its row.
 
 Shapes: N texts, B of them at once, T tokens, H hidden, D dimensions, R rows.
 """
@@ -42,7 +42,10 @@ LONGEST = 512
 
 
 def kind(path: Path) -> Literal["encoder", "onnx", "vectors"]:
-    """What ``path`` is: vectors if it is Parquet or a folder of it, ONNX if there are no other weights, else an encoder."""
+    """Return the kind of teacher at ``path``.
+
+    Parquet or a folder of it holds vectors. A folder with a graph and no other weights is ONNX.
+    """
     if path.suffix == ".parquet" or (path.is_dir() and not (path / "config.json").exists() and _parquet(path)):
         return "vectors"
     if graph(path) is not None and not [*path.glob("*.safetensors"), *path.glob("pytorch_model*.bin")]:
@@ -51,39 +54,42 @@ def kind(path: Path) -> Literal["encoder", "onnx", "vectors"]:
 
 
 def find(name: str, locate: Callable[[str], Path]) -> Path:
-    """Where the teacher called ``name`` is; ``locate`` finds models that raysts loads."""
+    """Return the path of the teacher ``name``. ``locate`` finds models that raysts loads."""
     path = Path(name).absolute()
     return path if name.strip() and path.exists() and kind(path) != "encoder" else locate(name).absolute()
 
 
 def graph(folder: Path) -> Path | None:
-    """The ONNX graph of a directory, if it has one."""
+    """Return the ONNX graph of a directory, or None."""
     places = (folder / "model.onnx", folder / "onnx" / "model.onnx")
     return next((place for place in places if place.is_file()), None)
 
 
 def content_of(path: Path) -> str:
-    """Content id of a teacher."""
+    """Return the id of a teacher's content."""
     return PrecomputedVectors(path).id if kind(path) == "vectors" else folder_id(path)
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Of each name as much of its end as tells it from the others; a folder ``model`` is called by the one that it is in."""
+    """Return for each name the shortest tail that tells it from the others.
+
+    The tail of a folder ``model`` includes its parent.
+    """
     parts, short = [[part for part in name.split("/") if part] for name in names], []
-    for own in parts:
-        least = 1 + (own[-1] == "model" and len(own) > 1)
-        tails = (own[-count:] for count in range(least, len(own)))
-        short.append(next((tail for tail in tails if sum(of[-len(tail) :] == tail for of in parts) == 1), own))
+    for path in parts:
+        least = 1 + (path[-1] == "model" and len(path) > 1)
+        tails = (path[-count:] for count in range(least, len(path)))
+        short.append(next((tail for tail in tails if sum(other[-len(tail) :] == tail for other in parts) == 1), path))
     return ["/".join(tail) for tail in short]
 
 
 def tokenizer_id(path: Path) -> str:
-    """Content id of what makes its tokens."""
+    """Return the id of a teacher's tokenizer."""
     return PrecomputedVectors(path).id if kind(path) == "vectors" else pretrained.tokenizer_id(path)
 
 
 def load_tokenizer(path: Path) -> Any:
-    """What makes its tokens; it is called as Hugging Face's tokenizers are."""
+    """Return a teacher's tokenizer, with the call signature of a Hugging Face tokenizer."""
     if kind(path) != "vectors":
         return pretrained.load_tokenizer(path)
     vectors = PrecomputedVectors(path)
@@ -91,13 +97,13 @@ def load_tokenizer(path: Path) -> Any:
     return vectors.rows_of
 
 
-def prompt_of(path: Path, asked: str | None) -> str:
-    """What stands before every text that it reads where ``asked`` is a name or a text; vectors are of the texts alone."""
-    return "" if kind(path) == "vectors" else describe(path).prompts.resolve(asked)
+def prompt_of(path: Path, prompt: str | None) -> str:
+    """Return the prompt (a stored name, or text) before every text. Vectors have none."""
+    return "" if kind(path) == "vectors" else describe(path).prompts.resolve(prompt)
 
 
 def dim(path: Path) -> int:
-    """D, without reading an encoder's weights."""
+    """Return D without reading an encoder's weights."""
     if kind(path) == "encoder":
         return pretrained.dim(path)
     if kind(path) == "vectors":
@@ -112,7 +118,7 @@ def dim(path: Path) -> int:
 
 
 def weight_bytes(path: Path) -> int:
-    """About how much memory it takes, in bytes."""
+    """Return the approximate memory of a teacher, in bytes."""
     if kind(path) == "encoder":
         return memory.weights(path)
     files = path.rglob("*") if path.is_dir() else [path]
@@ -120,7 +126,7 @@ def weight_bytes(path: Path) -> int:
 
 
 def check(path: Path) -> None:
-    """Check that it can teach."""
+    """Raise InputError unless raysts can read the teacher."""
     if kind(path) == "encoder":
         pretrained.check(path)
     elif kind(path) == "vectors":
@@ -133,18 +139,21 @@ def load(
     path: Path, *, pooling: str | None = None, layers: Layers | None = None, prompt: str | None = None,
     device: str | None = None, precision: Precision = "fp32", content: str | None = None,
 ) -> Teacher:  # fmt: skip
-    """The teacher at ``path``.
+    """Return the teacher at ``path``.
 
     Args:
         path: a model directory, or Parquet.
-        pooling: of an encoder's token vectors; None: as its directory says.
-        precision: what an encoder computes in; ONNX does as its graph says.
+        pooling: of an encoder's token vectors; None: as its directory configures.
+        layers: of an encoder that are pooled; None: as its directory configures.
+        prompt: a stored prompt's name, or its text.
+        device: of an encoder or a graph.
+        precision: of an encoder; an ONNX graph determines its own.
         content: as of :func:`raysts.models.pretrained.load`.
     """
-    how = {"pooling": pooling, "layers": layers, "prompt": prompt, "device": device, "precision": precision}
+    options = {"pooling": pooling, "layers": layers, "prompt": prompt, "device": device, "precision": precision}
     with unchanged(path, content, content_of):
         if kind(path) == "encoder":
-            return EncoderTeacher(path, **how)
+            return EncoderTeacher(path, **options)
         if kind(path) == "onnx":
             return OnnxTeacher(path, prompt, device)
         vectors = PrecomputedVectors(path)
@@ -153,11 +162,7 @@ def load(
 
 
 def finite(vectors_ND: np.ndarray, model: str) -> np.ndarray:
-    """The vectors that a model gives, to be kept.
-
-    Raises:
-        RunFailed: some are no numbers.
-    """
+    """Return ``vectors_ND``, or raise RunFailed if a value is NaN or infinite."""
     if bad := len(vectors_ND) - int(np.isfinite(vectors_ND).all(axis=1).sum()):
         raise RunFailed(
             f"{model} gives NaN or infinite vectors of {bad:,} of {len(vectors_ND):,} texts (training diverged?); use an "
@@ -169,8 +174,8 @@ def finite(vectors_ND: np.ndarray, model: str) -> np.ndarray:
 class EncoderTeacher:
     """A model that raysts loads; arguments as of :func:`raysts.models.pretrained.load`."""
 
-    def __init__(self, path: Path, **how: Any) -> None:
-        self.path, self.model = path, pretrained.load(path, **how)
+    def __init__(self, path: Path, **options: Any) -> None:
+        self.path, self.model = path, pretrained.load(path, **options)
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         return self.model.tokenize(texts)
@@ -178,15 +183,17 @@ class EncoderTeacher:
     def vectors(self, tokens: Tokens) -> np.ndarray:
         from raysts.models.sentence_model import represent_tokens
 
-        (found,) = represent_tokens(self.model.encoder, tokens, (self.model.layers,), self.model.precision)
-        return finite(self.model.finished(found)["vectors"], f"teacher '{self.path}'")
+        (representation,) = represent_tokens(self.model.encoder, tokens, (self.model.layers,), self.model.precision)
+        return finite(self.model.finished(representation)["vectors"], f"teacher '{self.path}'")
 
 
 class OnnxTeacher:
-    """A graph that gives ``sentence_embedding`` [B, D], or token vectors [B, T, H] that the directory says how to pool.
+    """An ONNX graph as a teacher.
+
+    Its output is ``sentence_embedding`` [B, D], or token vectors [B, T, H] that are pooled as the directory configures.
 
     Raises:
-        InputError: onnxruntime is not there, or does not run it.
+        InputError: onnxruntime is not installed, or does not load the graph.
     """
 
     def __init__(self, folder: Path, prompt: str | None = None, device: str | None = None) -> None:
@@ -201,8 +208,8 @@ class OnnxTeacher:
         self.prompt, self.tokenizer = self.asked.prompts.resolve(prompt), pretrained.load_tokenizer(folder)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
-        wanted = ["CUDAExecutionProvider"] if device == "cuda" else []
-        providers = [name for name in wanted if name in onnxruntime.get_available_providers()]
+        preferred = ["CUDAExecutionProvider"] if device == "cuda" else []
+        providers = [name for name in preferred if name in onnxruntime.get_available_providers()]
         try:
             self.session = onnxruntime.InferenceSession(
                 str(graph(folder)), options, [*providers, "CPUExecutionProvider"]
@@ -211,8 +218,8 @@ class OnnxTeacher:
             raise InputError(
                 f"teacher '{folder}': onnxruntime does not load it ({str(error).splitlines()[0]})"
             ) from None
-        self.inputs = [given.name for given in self.session.get_inputs()]
-        outputs = [given.name for given in self.session.get_outputs()]
+        self.inputs = [node.name for node in self.session.get_inputs()]
+        outputs = [node.name for node in self.session.get_outputs()]
         self.pooled = "sentence_embedding" in outputs
         self.output = "sentence_embedding" if self.pooled else outputs[0]
         if unknown := set(self.inputs) - {"input_ids", "attention_mask", "token_type_ids"}:
@@ -243,27 +250,26 @@ class OnnxTeacher:
         from raysts.models.encoder import pool
 
         mask_BT = torch.arange(ids_BT.shape[1]) < lengths_B[:, None]
-        given = {"input_ids": ids_BT, "attention_mask": mask_BT.long(), "token_type_ids": torch.zeros_like(ids_BT)}
-        (found,) = self.session.run([self.output], {name: given[name].numpy() for name in self.inputs})
-        if found.ndim != (2 if self.pooled else 3):
-            raise ValueError(f"'{self.output}' has {found.ndim} axes")
+        feeds = {"input_ids": ids_BT, "attention_mask": mask_BT.long(), "token_type_ids": torch.zeros_like(ids_BT)}
+        (output,) = self.session.run([self.output], {name: feeds[name].numpy() for name in self.inputs})
+        if output.ndim != (2 if self.pooled else 3):
+            raise ValueError(f"'{self.output}' has {output.ndim} axes")
         if not self.pooled:
-            tokens_BTH = torch.from_numpy(found.astype(np.float32, copy=False))
-            found = pool(tokens_BTH, mask_BT, lengths_B, self.asked.pooling).numpy()
+            tokens_BTH = torch.from_numpy(output.astype(np.float32, copy=False))
+            output = pool(tokens_BTH, mask_BT, lengths_B, self.asked.pooling).numpy()
         if self.asked.normalize:
-            found = unit(found)
-        return found[:, : self.asked.truncate_dim].astype(np.float32, copy=False)  # type: ignore[no-any-return]
+            output = unit(output)
+        return output[:, : self.asked.truncate_dim].astype(np.float32, copy=False)  # type: ignore[no-any-return]
 
 
 class PrecomputedVectors:
-    """Vectors that are there, found by their texts.
+    """Precomputed vectors, looked up by text.
 
     Args:
         path: a Parquet file, or a folder of them, with a column of texts (``TEXTS``) and one of vectors (``VECTORS``).
 
     Raises:
-        InputError: the columns are not there; when it is read also: a text has rows of two vectors, or a vector is not like the
-            others.
+        InputError: a column is missing. On reading: a text has two different vectors, or widths differ.
     """
 
     def __init__(self, path: Path) -> None:
@@ -284,20 +290,20 @@ class PrecomputedVectors:
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """The row of every text; of one that is there again the first."""
-        found: dict[str, int] = {}
+        """Return the row of every text. A repeated text has its first row."""
+        rows: dict[str, int] = {}
         for number, text in enumerate(text for part in self._read(self.column) for text in part.to_pylist()):
             if text is None:  # nobody asks for it
                 continue
-            first = found.setdefault(text, number)
-            if first != number and not _same(self.table_RD[first], self.table_RD[number]):
+            first = rows.setdefault(text, number)
+            if first != number and not _is_same_vector(self.table_RD[first], self.table_RD[number]):
                 raise InputError(
-                    f"teacher '{self.path}': rows {first} and {number} are of one text ({_shown(text)}) and have different "
+                    f"teacher '{self.path}': rows {first} and {number} are of one text ({_shorten(text)}) and have different "
                     f"vectors; leave one out"
                 )
-        for text in [text for text in found if text != text.strip()]:  # as text of the user's own is read
-            found.setdefault(text.strip(), found[text])
-        return found
+        for text in [text for text in rows if text != text.strip()]:  # as text of the user's own is read
+            rows.setdefault(text.strip(), rows[text])
+        return rows
 
     @cached_property
     def table_RD(self) -> np.ndarray:
@@ -329,13 +335,13 @@ class PrecomputedVectors:
         return next((number for number, text in enumerate(texts) if text not in self.numbers), None)
 
     def rows_of(self, texts: Sequence[str], **_: Any) -> dict[str, list[list[int]]]:
-        """The row of each text as its one token, called as a tokenizer is.
+        """Return the row of each text as its one token, with the signature of a tokenizer.
 
         Raises:
             RunFailed: a text has no vector.
         """
         if (number := self.missing(texts)) is not None:
-            raise RunFailed(f"teacher '{self.path}' has no vector of {_shown(texts[number])}")
+            raise RunFailed(f"teacher '{self.path}' has no vector of {_shorten(texts[number])}")
         return {"input_ids": [[self.numbers[text]] for text in texts]}
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
@@ -360,12 +366,12 @@ def _parquet(path: Path) -> list[Path]:
     return sorted(path.glob("[!.]*.parquet")) if path.is_dir() else [path] if path.is_file() else []
 
 
-def _same(a_D: np.ndarray, b_D: np.ndarray) -> bool:
-    """Whether two vectors are of one text by one model: in bf16 they differ by what else was in their batches."""
+def _is_same_vector(a_D: np.ndarray, b_D: np.ndarray) -> bool:
+    """Return True if the vectors differ by no more than bf16 does between batches."""
     return bool(np.linalg.norm(a_D - b_D) <= 0.05 * np.linalg.norm(a_D))
 
 
-def _shown(text: str) -> str:
+def _shorten(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:57]}...")
 
 

@@ -1,4 +1,4 @@
-"""What would stop a pipeline later, found before it starts and said in one message."""
+"""Checks that run before a pipeline starts. One error reports all problems."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ MOST_UNKNOWN = 0.05
 
 
 def check(inputs: Inputs) -> None:
-    """Raise one InputError with everything that would stop the pipeline later."""
+    """Raise one InputError with every problem that would stop the pipeline later."""
     pipeline, problems = inputs.pipeline, []
     problems += _backbone_problems(inputs)
     tables = list(dict.fromkeys(recipe.table for recipe in pipeline.recipes.values()))
@@ -96,11 +96,11 @@ def _misfits(inputs: Inputs) -> list[str]:
     width = tiny_config()["hidden_size"] if pipeline.backbone == TINY else pretrained.width(inputs.backbone)
     distilled = inputs.distilled
     after = (distilled.projection if distilled and distilled.keeps_projection else None) or width
-    found = [
+    problems = [
         (stage, recipe.spec.settings_problem(recipe.settings, after if stage in pipeline.post else width))
         for stage, recipe in pipeline.recipes.items()
     ]
-    return [f"{stage}.settings.{problem}" for stage, problem in found if problem] + [
+    return [f"{stage}.settings.{problem}" for stage, problem in problems if problem] + [
         f"{stage}.train.lora={recipe.train.lora}: is the rank of matrices of {width} rows; it must be at most that"
         for stage, recipe in pipeline.recipes.items()
         if (recipe.train.lora or 0) > width
@@ -131,10 +131,10 @@ def _backbone_problems(inputs: Inputs) -> list[str]:
         )
     if config.get("model_type") == static.MODEL_TYPE:
         problems += _word_vector_problems(inputs.pipeline)
-    asked: list[tuple[str, Layers]] = [("evaluation.layers", layers) for layers in inputs.pipeline.evaluation.layers]
-    asked += [("student_pooling", inputs.pipeline.student_pooling)] if inputs.pipeline.student_pooling else []
-    asked += [(f"{name}.layers", recipe.layers) for name, recipe in inputs.pipeline.recipes.items()]
-    for option, layers in asked:
+    options: list[tuple[str, Layers]] = [("evaluation.layers", layers) for layers in inputs.pipeline.evaluation.layers]
+    options += [("student_pooling", inputs.pipeline.student_pooling)] if inputs.pipeline.student_pooling else []
+    options += [(f"{name}.layers", recipe.layers) for name, recipe in inputs.pipeline.recipes.items()]
+    for option, layers in options:
         try:
             layer_indices(layers, depth)
         except ValueError:
@@ -220,10 +220,10 @@ def _teachers(inputs: Inputs) -> tuple[list[int], list[str]]:
 
 
 def _check_every_text(inputs: Inputs, vectors: teachers.PrecomputedVectors) -> None:
-    """Check that there is a vector of every sentence of the distillation, and of those held out of it.
+    """Check that every sentence of the distillation and every held-out text has a vector.
 
     Raises:
-        InputError: naming the first row that has none.
+        InputError: a row has no vector; the message names the first.
     """
     assert inputs.pipeline.sed is not None
     spec, text = inputs.store_spec(inputs.pipeline.sed), inputs.corpus.text
@@ -232,11 +232,11 @@ def _check_every_text(inputs: Inputs, vectors: teachers.PrecomputedVectors) -> N
             f"teacher '{vectors.path}' has no vector of {text.held_out[number]!r:.70}; embed all of the text"
         )
     table = inputs.corpus[spec.table]
-    made = table.read(spec.texts[:1]).column(0) if table.content else None
+    derived = table.read(spec.texts[:1]).column(0) if table.content else None
     for group in inputs.groups(spec):
         parts: Iterable[tuple[int, Any]]
-        if made is not None:
-            part = made.slice(group.row_group * READ_ROWS, READ_ROWS)
+        if derived is not None:
+            part = derived.slice(group.row_group * READ_ROWS, READ_ROWS)
             parts = [(0, part if group.rows is None else part.take(pa.array(group.rows)))]
         else:
             parts = ((first, columns[spec.texts[0]]) for first, columns in text_windows(group, spec))
@@ -250,34 +250,34 @@ def _check_every_text(inputs: Inputs, vectors: teachers.PrecomputedVectors) -> N
 
 
 def _width_problems(inputs: Inputs, settings: DistillationSettings, dims: list[int]) -> list[str]:
-    """Where vectors of these teachers cannot be combined, or a student cannot be matched to them."""
-    asked, width = settings.projection, inputs.student_width
+    """Return the reasons why the widths of teachers and student do not match, or an empty list."""
+    projection, width = settings.projection, inputs.student_width
     named = inputs.pipeline.teachers or ["the members"]
     if settings.target == "concat":
-        if asked not in (None, sum(dims)):
+        if projection not in (None, sum(dims)):
             return [
-                f"sed.projection={asked}: the teachers' vectors have {sum(dims)} dimensions one after the other; set it to "
+                f"sed.projection={projection}: the teachers' vectors have {sum(dims)} dimensions one after the other; set it to "
                 f"that, or leave it out to reduce them to the student's {width}"
             ]
         return []
     if settings.target == "similarity":
         return []
-    wanted = dims[0] if settings.matched == "similarity" else asked or width
-    gives = "has that of the others" if settings.matched == "similarity" else "is projected to" if asked else "has"
+    required = dims[0] if settings.matched == "similarity" else projection or width
+    gives = "has that of the others" if settings.matched == "similarity" else "is projected to" if projection else "has"
     return [
         f"model '{name}' gives {dim} dimensions and the student, which starts from '{inputs.pipeline.backbone}', {gives} "
-        f"{wanted}: for sed.target={settings.target} they must be of one width; take --set sed.target=concat, which needs "
+        f"{required}: for sed.target={settings.target} they must be of one width; take --set sed.target=concat, which needs "
         f"none, choose another backbone, or give the student a linear layer with --set sed.projection={dim}"
         for name, dim in zip(named, dims, strict=False)
-        if dim != wanted
+        if dim != required
     ]
 
 
 def _common_start_problems(inputs: Inputs, settings: DistillationSettings) -> list[str]:
-    """Where the teachers must have begun with one encoder, and it is not on record that they did."""
-    pipeline, together = inputs.pipeline, common_start(inputs.teacher_folders)
+    """Return the reasons why teachers need a common starting model, or an empty list."""
+    pipeline, shared_start = inputs.pipeline, common_start(inputs.teacher_folders)
     problems = []
-    if settings.target == "mean" and len(pipeline.teachers) > 1 and not together:
+    if settings.target == "mean" and len(pipeline.teachers) > 1 and not shared_start:
         problems.append(
             f"sed.target=mean: it is not on record that {', '.join(pipeline.teachers)} began with one encoder, and the mean of "
             f"vectors of different spaces means nothing; take --set sed.target=concat, or unit-mean for models of one space"
@@ -288,42 +288,46 @@ def _common_start_problems(inputs: Inputs, settings: DistillationSettings) -> li
 
 
 def fitting_target(folders: Sequence[Path], width: int, settings: DistillationSettings) -> Target:
-    """What teachers are best combined to where nobody says it: the mean where that means something and the student has its
-    width, or is projected to it; else their vectors one after the other, or of a loss of cosines these."""
-    alike = len(folders) == 1 or common_start(folders)
-    if alike and (settings.projection or {teachers.dim(folder) for folder in folders} == {width}):
+    """Return the default target of a student with these teachers.
+
+    - ``mean`` if the teachers share a starting model and their width is the student's, or the student has a projection;
+    - ``similarity`` if the loss compares cosines;
+    - ``concat`` otherwise.
+    """
+    one_space = len(folders) == 1 or common_start(folders)
+    if one_space and (settings.projection or {teachers.dim(folder) for folder in folders} == {width}):
         return "mean"
     return "similarity" if settings.loss == "similarity" else "concat"
 
 
 def common_start(folders: Sequence[Path]) -> bool:
-    """Whether it is on record that these models began with one encoder."""
+    """Return True if the models' records name the same starting model."""
     starts = starts_of(folders)
     return len(starts) == 1 and None not in starts
 
 
 def starts_of(folders: Sequence[Path]) -> set[str | None]:
-    """Ids of the encoders that these models began with; None of one without a record."""
+    """Return the ids of the models' starting models. A model without a record gives None."""
     return {record_of(folder).get("backbone_id") for folder in folders}
 
 
 def unmergeable(inputs: Inputs) -> list[str]:
-    """Why the weights of the members cannot be averaged, or nothing."""
+    """Return the reasons why the members' weights cannot be averaged, or an empty list."""
     pipeline = inputs.pipeline
-    instead = "leave their weights apart: -ensemble averages what they give, -sed distils it"
+    remedy = "leave their weights apart: -ensemble averages what they give, -sed distils it"
     for stage, recipe in list(pipeline.stages_of(0).items())[-1:]:
         if recipe.has_head:
             return [
                 f"{stage}: every member has a head of its own that began with other random weights, and the mean of such "
-                f"heads is none; {instead}"
+                f"heads is none; {remedy}"
             ]
     if inputs.teacher_folders and not common_start(inputs.teacher_folders):
         return [
-            f"models {', '.join(pipeline.teachers)}: it is not on record that they began with one encoder; {instead}"
+            f"models {', '.join(pipeline.teachers)}: it is not on record that they began with one encoder; {remedy}"
         ]
-    asked = [describe(folder) for folder in inputs.teacher_folders]
-    if any(each.heads for each in asked) or len({(each.pooling, each.layers) for each in asked}) > 1:
-        return [f"models {', '.join(pipeline.teachers)}: they have heads, or do not pool alike; {instead}"]
+    modules = [describe(folder) for folder in inputs.teacher_folders]
+    if any(module.heads for module in modules) or len({(module.pooling, module.layers) for module in modules}) > 1:
+        return [f"models {', '.join(pipeline.teachers)}: they have heads, or do not pool alike; {remedy}"]
     return []
 
 
@@ -334,11 +338,11 @@ def _foreign_text(inputs: Inputs, tables: list[str]) -> list[str]:
         if column is None:  # judgements
             continue
         share = unknown_fraction(inputs.corpus[table].head(column, 500))
-        where = inputs.own_title(table) or f"{inputs.corpus.where}/{table}"
+        place = inputs.own_title(table) or f"{inputs.corpus.where}/{table}"
         if share > MOST_UNKNOWN:
             problems.append(
                 f"backbone=tiny knows only the words of the embedded world, and {share:.0%} of the words in "
-                f"{where} are unknown to it; give an encoder that reads your text: "
+                f"{place} are unknown to it; give an encoder that reads your text: "
                 f"--set backbone=DIRECTORY_OR_NAME"
             )
     return problems

@@ -20,7 +20,7 @@ from raysts.training.shard import like, own, whole
 
 @dataclass(slots=True)
 class TrainState:
-    """Where a run stands; everything besides weights and optimiser state that a resumed run must know.
+    """Progress of a run: what a resumed run needs besides weights and optimiser state.
 
     Attributes:
         loss_sum: sum of losses since the last metrics line.
@@ -46,31 +46,33 @@ class TrainState:
 
 
 def best_file(folder: Path, state: TrainState) -> Path:
-    """File of the best encoder's weights."""
+    """Return the file of the best encoder's weights."""
     return folder / f"best-{state.best_step:07d}-{state.best_candidate}.safetensors"
 
 
 def trained_state(module: nn.Module) -> dict[str, Tensor]:
-    """The state of a module without its frozen parameters: those are on disk already, in the model it started from. Of one that
-    is spread over processes all must ask, and the first one gets it."""
-    return {name: whole(value) for name, value in _trained(module).items()}
+    """Return the state of a module without frozen parameters, which the starting model has.
+
+    Of a sharded module, all processes must call it and rank 0 gets the state.
+    """
+    return {name: whole(value) for name, value in _local_state(module).items()}
 
 
-def _trained(module: nn.Module) -> dict[str, Tensor]:
-    """That state as this process has it."""
+def _local_state(module: nn.Module) -> dict[str, Tensor]:
+    """Return this process's part of the trained state."""
     frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
     return {name: value for name, value in module.state_dict().items() if name not in frozen}
 
 
 def load_trained_state(module: nn.Module, state: dict[str, Tensor]) -> None:
-    """Put back what :func:`trained_state` gave."""
-    known = _trained(module)
-    assert known.keys() == state.keys(), f"state of another module: {sorted(known.keys() ^ state.keys())[:3]}"
-    module.load_state_dict({name: like(value, known[name]) for name, value in state.items()}, strict=False)
+    """Load a state from :func:`trained_state`."""
+    current = _local_state(module)
+    assert current.keys() == state.keys(), f"state of another module: {sorted(current.keys() ^ state.keys())[:3]}"
+    module.load_state_dict({name: like(value, current[name]) for name, value in state.items()}, strict=False)
 
 
 def save_best(folder: Path, state: TrainState, encoder: Encoder, rank: int = 0) -> None:
-    """Write the weights of the best encoder so far; only the first process writes."""
+    """Write the weights of the best encoder so far, on rank 0."""
     content = {name: value.detach().cpu().contiguous() for name, value in trained_state(encoder).items()}
     if rank == 0:
         folder.mkdir(parents=True, exist_ok=True)
@@ -79,7 +81,7 @@ def save_best(folder: Path, state: TrainState, encoder: Encoder, rank: int = 0) 
 
 
 def load_best(folder: Path, state: TrainState, encoder: Encoder) -> None:
-    """Put the weights of the best encoder into ``encoder``."""
+    """Load the weights of the best encoder into ``encoder``."""
     path = Store.of(folder).get(best_file(folder, state))  # rank 0 may have written it on another machine
     if path is None:
         raise RunFailed(f"{best_file(folder, state)}: is not there; run the same command again: its run begins anew")
@@ -87,8 +89,10 @@ def load_best(folder: Path, state: TrainState, encoder: Encoder) -> None:
 
 
 def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, state: TrainState, rank: int = 0) -> None:
-    """Write the checkpoint of ``state.step`` and remove what it replaces: one last and one best remain. Only the first process
-    writes."""
+    """Write the checkpoint of ``state.step`` and remove the one before.
+
+    The last and the best remain. Only rank 0 writes.
+    """
     moved = optimizer.state_dict()
     moved["state"] = {
         i: {name: whole(value) for name, value in moments.items()} for i, moments in moved["state"].items()
@@ -111,17 +115,18 @@ def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, stat
 
 
 def last(folder: Path) -> Path | None:
-    """File of the last checkpoint."""
+    """Return the file of the last checkpoint, or None."""
     return max(folder.glob("step-*.pt"), default=None)
 
 
 def restore(
     folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, metrics: Callable[[int], str], by_dev: bool
 ) -> TrainState:
-    """Load the last checkpoint into ``module`` and ``optimizer``; a fresh ``TrainState`` when there is none.
+    """Load the last checkpoint into module and optimizer and return its state.
 
-    One that is damaged, or has lost its metrics or its best weights, is set aside: the run begins anew, and ends as it would
-    have. ``metrics``: checksum of the metrics lines that are there up to a step. ``by_dev``: whether the best weights are kept.
+    Without one, return a fresh state. A checkpoint that is damaged or lacks its metrics or best weights is
+    quarantined. The run restarts at step 0 and produces the same model. ``metrics`` returns the checksum of the
+    metrics lines up to a step. ``by_dev``: the run keeps its best weights.
     """
     path = last(folder)
     if path is None or not intact(path):
@@ -164,13 +169,13 @@ DEAR = 20.0
 
 
 class CheckpointPolicy:
-    """When a checkpoint is due besides those that the recipe counts in steps: by the clock, or because the end is near.
+    """Schedule of checkpoints by clock and preemption, besides those that the recipe sets.
 
-    Whoever is killed every twenty seconds must still get on, however long a step is; and a process that is told of its
-    end saves what it has. All workers of a run save at the same step: they are one decision.
+    A run that is killed every 20 seconds must still make progress, however long a step takes. A process that receives
+    a termination notice saves its state. All workers of a run save at the same step: they decide together.
 
     Args:
-        by_clock: whether the clock of this process counts (the recipe does not say when, and it is the first worker).
+        by_clock: True if the clock of this process counts: it is rank 0 and the recipe sets no interval.
     """
 
     def __init__(self, by_clock: bool) -> None:
@@ -178,19 +183,19 @@ class CheckpointPolicy:
         self._vote = AsyncMax()
         self._heeded = Preemption.NONE
 
-    def decide(self, told: Preemption, seconds_since: float, seconds_to_write: float | None) -> Preemption:
-        """What to do after this step; the same on all workers.
+    def decide(self, notice: Preemption, seconds_since: float, seconds_to_write: float | None) -> Preemption:
+        """Return the decision after this step, the same on all workers.
 
         Args:
-            told: what this process has been told about its end.
-            seconds_since: since it last wrote a checkpoint, or began.
-            seconds_to_write: what that checkpoint took; None before the first.
+            notice: the termination notice of this process.
+            seconds_since: since its last checkpoint, or its start.
+            seconds_to_write: duration of that checkpoint; None before the first.
         """
         due = self.by_clock and seconds_since >= (
             FIRST if seconds_to_write is None else max(EVERY, DEAR * seconds_to_write)
         )
-        mine = told if told > self._heeded else Preemption.SAVE if due else Preemption.NONE
-        decision = Preemption(self._vote(mine))
+        vote = notice if notice > self._heeded else Preemption.SAVE if due else Preemption.NONE
+        decision = Preemption(self._vote(vote))
         if decision:
-            self._heeded = max(told, self._heeded)
+            self._heeded = max(notice, self._heeded)
         return decision

@@ -1,4 +1,4 @@
-"""One training run as a value: what it is made of, where it is kept, whether it is done."""
+"""Training run as a value: inputs, folder and state."""
 
 import contextlib
 import math
@@ -18,17 +18,17 @@ ORPHAN_WAIT = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One training run: everything ``train`` needs, picklable.
+    """Training run: everything ``train`` needs, picklable.
 
     Attributes:
-        content: content id of what it starts from; None: the model of another run.
-        prompt: what stands before every text there, and before every text that the trained model reads.
-        teacher: folder of teacher means, for distillation.
-        to_target: the map of them to what is learnt, as :class:`raysts.data.windows.Windows` takes it.
+        content: content id of the starting model; None: the model of another run.
+        prompt: prepended to every text, in training and by the trained model.
+        teacher: folder of the teachers' vectors, for distillation.
+        to_target: map of these vectors to the target, as :class:`raysts.data.windows.Windows` takes it.
         export_layers: layers that the written model pools (one with heads pools those it was trained on).
         max_length: tokens per text that the written model reads; None: as many as its parent.
-        dev: the dev set; needed when the recipe keeps the best encoder, else only reported.
-        facts: what else the run record says (system, stage, member, parent ids, fingerprints ...).
+        dev: the development set; required if it selects the encoder, else only reported.
+        facts: further values of the run record (system, stage, member, parent ids, fingerprints ...).
     """
 
     id: str
@@ -48,27 +48,27 @@ class Job:
 
 
 def total_steps(recipe: Recipe, order: BatchOrder) -> int:
-    """Optimiser steps of a run."""
+    """Return the optimiser steps of a run."""
     steps = math.ceil(recipe.train.epochs * order.steps_per_epoch)
     return min(steps, recipe.train.max_steps or steps)
 
 
 def writing(job: Job) -> contextlib.AbstractContextManager[None]:
-    """The lock of whoever writes into the run folder, which holds then what the run goes on from."""
+    """Return the lock of the run folder's writer, which gets the files to resume from."""
     return RunFolder(job.folder).lock(f"training of run {job.id}", ORPHAN_WAIT)
 
 
 def finished(job: Job) -> dict[str, Any] | None:
-    """The record of a run that is done."""
+    """Return the record of a finished run, or None."""
     return RunFolder(job.folder).finished()
 
 
 def title(job: Job) -> str:
-    """What people call a run."""
+    """Return the name of a run for people."""
     member, stage = job.facts.get("member"), job.facts.get("stage")
     return str(stage) if member is None else f"{job.facts.get('role', 'member')} {member} {stage}"
 
 
 def name_of(job: Job) -> str:
-    """The run as failures name it."""
+    """Return the name of a run in error messages."""
     return f"run {job.id} ({job.facts.get('stage')}, member {job.facts.get('member')})"

@@ -39,15 +39,11 @@ from raysts.training.shard import own
 
 
 def train(job: Job, runtime: Runtime) -> dict[str, Any]:
-    """Train one run to its end, from its last checkpoint if it has one, and return its record.
-
-    Args:
-        job: the run.
-        runtime: where it happens.
+    """Train one run from its last checkpoint to its end and return its record.
 
     Raises:
-        Infeasible: the loss is not finite, or there is no batch to train on.
-        Preempted: this process was told to end; the run has saved where it stands.
+        Infeasible: the loss is not finite, or there are too few rows for a batch.
+        Preempted: this process was told to end; the run has saved its progress.
     """
     with writing(job) if runtime.rank == 0 else contextlib.nullcontext():
         runtime.barrier()  # nobody reads anything before the folder is ours: its last writer may just have finished
@@ -103,14 +99,14 @@ def update(run: Run, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
 
 
 class Run:
-    """A run while it is trained: its modules, where it stands, when what is due, and what it writes.
+    """A run in training: its modules, progress, schedule and files.
 
     Args:
-        job: the run; its folder is ours.
-        runtime: where it happens.
+        job: the run; this process holds the lock of its folder.
+        runtime: the process that trains it.
 
     Raises:
-        Infeasible: there is no batch to train on, or the untrained model cannot be scored.
+        Infeasible: there are too few rows for a batch, or the untrained model cannot be scored.
     """
 
     def __init__(self, job: Job, runtime: Runtime) -> None:
@@ -122,7 +118,7 @@ class Run:
         if device.type == "cpu":
             keep_memory()
         begun_on = torch.device("cpu") if runtime.shards else device  # whole it may not fit on a GPU
-        self.model = self._loaded(begun_on)
+        self.model = self._load_model(begun_on)
         if (  # else the texts are padded for it; the record says so
             recipe.train.attention_dropout == "auto"
             and recipe.train.dropout
@@ -179,8 +175,8 @@ class Run:
         self.saved: tuple[float, float] | None = None  # when this process last wrote a checkpoint, and for how long
         self.upload: Upload | None = None  # of that checkpoint
 
-    def _loaded(self, device: torch.device) -> SentenceModel:
-        """The model that training begins with."""
+    def _load_model(self, device: torch.device) -> SentenceModel:
+        """Return the model at the start of training."""
         job, recipe = self.job, self.job.recipe
         model = load(
             job.parent,
@@ -201,19 +197,22 @@ class Run:
 
     @property
     def over(self) -> bool:
-        """Whether there is nothing left to train."""
+        """Return True if no step is left to train."""
         return self.state.stopped or self.state.step == self.steps
 
     def rate(self, step: int) -> float:
-        """Learning rate of optimiser step ``step`` (0-based)."""
+        """Return the learning rate of optimiser step ``step`` (0-based)."""
         return optim.learning_rate(self.job.recipe.optim, step, self.steps)
 
     def seed_rng(self) -> None:
-        """Every step has its own seed: dropout depends on (seed, step, rank), so a resumed run needs no generator state."""
+        """Seed the generators for the next step.
+
+        Dropout depends on (seed, step, rank), so a resumed run needs no generator state.
+        """
         torch.manual_seed(derive_seed(self.job.seed, "step", self.state.step, self.runtime.rank))
 
     def next_batch(self) -> Batch:
-        """The batch of the step to come, on the device."""
+        """Return the batch of the next step, on the device."""
         runtime, step = self.runtime, self.state.step
         first = self.local_batches is None
         if self.local_batches is None:
@@ -227,24 +226,25 @@ class Run:
         return to_device(batch, runtime.device)
 
     def since_checkpoint(self) -> tuple[float, float | None]:
-        """Seconds since this process last wrote a checkpoint (or began to train), and what that one took."""
+        """Return the seconds since this process wrote a checkpoint or began, and its duration."""
         if self.upload is not None and self.upload.is_alive():
             return 0.0, None  # the next one would have to wait for it
         written, seconds = self.saved or (self.resumed, None)
         return time.monotonic() - written, seconds
 
     def sent(self) -> None:
-        """Wait until the store has the last checkpoint."""
+        """Wait until the storage has the last checkpoint."""
         if self.upload is not None:
             self.upload.arrive()
 
     def after_step(self, loss: Tensor, scalars: dict[str, Tensor], save: bool = False) -> None:
-        """Count a step; when due, check, evaluate, log, save and report.
+        """Count a step. When due, check, evaluate, log, save and report.
 
         Args:
             loss: of the step.
-            scalars: what else the objective tells of it.
-            save: write a checkpoint in any case. Nothing else depends on it: such a moment does not come again.
+            scalars: further metrics of the step.
+            save: also write a checkpoint now. It must not change anything else, because a resumed run does not repeat
+                it.
 
         Raises:
             Infeasible: the loss or a weight is not finite.
@@ -261,14 +261,14 @@ class Run:
         if not (due_line or save or state.step % CHECK_EVERY == 0):
             return
         mean_loss = self._check_finite()
-        now = time.monotonic()
-        state.seconds = self.before + now - self.resumed
+        time_now = time.monotonic()
+        state.seconds = self.before + time_now - self.resumed
         if due_line:
-            line = self._line(mean_loss, scalars, now - self.last_log)
+            line = self._line(mean_loss, scalars, time_now - self.last_log)
             state.loss_sum, state.loss_count = 0.0, 0
             if due_eval:
-                selecting, *others = self._evaluate().items()
-                line |= {"dev": selecting[1], **{f"dev_{metric}": value for metric, value in others}}
+                selecting, *further = self._evaluate().items()
+                line |= {"dev": selecting[1], **{f"dev_{metric}": value for metric, value in further}}
                 state.stopped = train.patience is not None and state.since_best >= train.patience
             if self.log is not None:
                 self.log.write(line)
@@ -282,7 +282,7 @@ class Run:
             self.last_log, self.examples_since = time.monotonic(), 0
 
     def _check_finite(self) -> float:
-        """The mean loss since the last line, which like every weight must be a finite number."""
+        """Return the mean loss since the last line, and raise unless loss and weights are finite."""
         recipe, state = self.job.recipe, self.state
         state.loss_sum = float(state.loss_sum)
         mean_loss = state.loss_sum / state.loss_count
@@ -299,7 +299,7 @@ class Run:
         return mean_loss
 
     def _line(self, mean_loss: float, scalars: dict[str, Tensor], seconds: float) -> dict[str, Any]:
-        """A line of ``metrics.jsonl``, the dev scores aside; ``seconds`` since the line before."""
+        """Return a line of ``metrics.jsonl`` without dev scores. ``seconds`` is its duration."""
         step = self.state.step
         return {
             "step": step,
@@ -329,7 +329,7 @@ class Run:
         return evaluate(self.job, self.runtime, self.objective.candidates(), self.scored, self.state)
 
     def finish(self) -> None:
-        """Write the kept model, then the record that says so."""
+        """Write the selected model, then mark the run as done."""
         self._stop_reading()
         self.sent()
         self.runtime.barrier()  # the others may read the best weights from the store
@@ -337,7 +337,7 @@ class Run:
         self.runtime.barrier()
 
     def close(self) -> None:
-        """End what goes on beside the training, however it ended."""
+        """Stop the background work of training, after success or failure."""
         self._stop_reading()
         if self.log is not None:
             self.log.close()
@@ -348,21 +348,21 @@ class Run:
         if self.local_batches is not None and hasattr(self.local_batches, "close"):
             self.local_batches.close()
 
-    def _whole(self, encoder: Encoder) -> Encoder:
-        """The encoder as it would be in one process, in main memory; its weights come to the first one."""
+    def _gather(self, encoder: Encoder) -> Encoder:
+        """Return the gathered encoder in main memory. Rank 0 has its weights."""
         state = checkpoint.trained_state(encoder)
         recipe = self.job.recipe
-        objective = MODULES[recipe.objective](recipe.settings, self._loaded(torch.device("cpu")).encoder)
-        found = next(iter(objective.candidates().values()))
+        objective = MODULES[recipe.objective](recipe.settings, self._load_model(torch.device("cpu")).encoder)
+        gathered = next(iter(objective.candidates().values()))
         if self.runtime.rank == 0:
-            checkpoint.load_trained_state(found, state)
-        return found
+            checkpoint.load_trained_state(gathered, state)
+        return gathered
 
     def _write_model(self) -> None:
         job, candidates = self.job, self.objective.candidates()
         encoder = next(iter(candidates.values()))
         if self.runtime.shards:
-            encoder = self._whole(encoder)
+            encoder = self._gather(encoder)
         if job.recipe.by_dev:
             checkpoint.load_best(job.folder / "checkpoints", self.state, encoder)
             self.runtime.barrier()  # rank 0 removes below what the others may still be reading
@@ -374,8 +374,8 @@ class Run:
                 encoder.layers = job.export_layers
             folder = RunFolder(job.folder)
             trained = self.model
-            kept = SentenceModel(encoder, trained.tokenizer, trained.max_length, prompts=trained.prompts)
-            kept.save(job.folder / "model")
+            model = SentenceModel(encoder, trained.tokenizer, trained.max_length, prompts=trained.prompts)
+            model.save(job.folder / "model")
             self.log.seal()
             folder.upload_model()
             folder.store.write_json(job.folder / "run.json", self.record)

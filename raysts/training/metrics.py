@@ -1,4 +1,4 @@
-"""``metrics.jsonl``: what a run says of its steps, and whoever follows it reads, without torch."""
+"""Reading and writing of ``metrics.jsonl``, without torch."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from raysts.storage.checksums import checked_write, forget, intact
 
 
 class MetricsLog:
-    """``metrics.jsonl``: one JSON object a line; opened at a step, it forgets the lines of later steps."""
+    """The file ``metrics.jsonl``, one JSON object a line. Opening at a step drops later lines."""
 
     def __init__(self, path: Path, step: int) -> None:
         self.path, text = path, metrics_until(path, step)
@@ -29,7 +29,7 @@ class MetricsLog:
         self._checksum.update(text.encode())
 
     def sync(self) -> str:
-        """Have the disk hold the lines, before a checkpoint that stands behind them; their checksum."""
+        """Flush the lines to disk, before the checkpoint that needs them, and return their checksum."""
         os.fsync(self._file.fileno())
         return self._checksum.hexdigest()
 
@@ -37,44 +37,44 @@ class MetricsLog:
         self._file.close()
 
     def seal(self) -> None:
-        """Close the file: no line comes any more, and from now on its checksum stands beside it."""
+        """Close the file and store its checksum."""
         self.close()
         with checked_write(self.path) as draft:
             shutil.copyfile(self.path, draft)
 
 
 def metrics_until(path: Path, step: int) -> bytes:
-    """The lines of a metrics file up to a step, as they are written."""
+    """Return the lines of a metrics file up to a step, as bytes."""
     return b"".join(json.dumps(line).encode() + b"\n" for line in read_metrics(path) if line["step"] <= step)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a metrics file; a line torn by a kill, or damaged, ends it."""
+    """Return the complete lines of a metrics file, up to the first torn or damaged one."""
     if not intact(path):
         return []
-    found = []
+    lines = []
     for text in path.read_bytes().splitlines():
-        if (line := _parsed(text)) is None:
+        if (line := _parse(text)) is None:
             break
-        found.append(line)
-    return found
+        lines.append(line)
+    return lines
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
+def _parse(line: bytes) -> dict[str, Any] | None:
     try:
-        found = json.loads(line)
+        value = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    whole = isinstance(found, dict) and type(found.get("step")) is int
-    return found if whole else None
+    is_metrics = isinstance(value, dict) and type(value.get("step")) is int
+    return value if is_metrics else None
 
 
 def last_metrics(path: Path) -> dict[str, Any] | None:
-    """The last complete line of a metrics file; reads only its end."""
+    """Return the last complete line of a metrics file, or None. Read only its end."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 4096))
             lines = file.read().split(b"\n")[:-1]
     except FileNotFoundError:
         return None
-    return _parsed(lines[-1]) if lines else None
+    return _parse(lines[-1]) if lines else None

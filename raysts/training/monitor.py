@@ -1,4 +1,4 @@
-"""Progress of training runs, read from their metrics files: bars in a terminal, one line per stage elsewhere."""
+"""Progress of training runs from their metrics files, as bars on a terminal or as messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ EVERY_REMOTE = 15.0
 
 
 class RunMonitor:
-    """Watches run folders: bars on a terminal; elsewhere ``say`` gets a line for each finished run, and one a minute of all."""
+    """Monitor of run folders: bars on a terminal, else messages.
+
+    Without a terminal, ``say`` receives a message for each finished run, and a summary every minute.
+    """
 
     def __init__(self, say: Callable[[str], None], total: int) -> None:
         self.say, self.total = say, total
@@ -66,10 +69,10 @@ class RunMonitor:
             self.bars.stop()
 
     def update(self, jobs: Sequence[Job], waiting: int) -> None:
-        """Look at the files of the runs that train or have just ended, at most once a second.
+        """Read the files of the runs that train or have just ended, at most once a second.
 
-        What was looked at is looked at until it is over: what a look costs grows with the runs that train, not with all.
-        ``waiting``: how many members have not begun.
+        A run is read until it ends, so the cost grows with the runs in training, not with all. ``waiting``: members
+        that have not begun.
         """
         self.waiting, current = waiting, {job.id: job for job in jobs if job.id not in self.finished}
         self.watched |= current
@@ -108,8 +111,8 @@ class RunMonitor:
         parts += [f"{rate:.0f} sentences/s"] if rate else []
         progress = len(self.finished) + sum(line["step"] / line["steps"] for _, line in running)
         if progress > 0:
-            left = (time.monotonic() - self.began) * (self.total - progress) / progress
-            parts.append(f"about {duration(left)} left")
+            remaining = (time.monotonic() - self.began) * (self.total - progress) / progress
+            parts.append(f"about {duration(remaining)} left")
         return "; ".join(parts)
 
     def _say(self, job: Job, line: dict[str, Any], record: dict[str, Any]) -> None:
@@ -117,9 +120,9 @@ class RunMonitor:
         parts = [f"{title(job)}: {record.get('steps')} steps in {seconds:.1f} s"]
         if line.get("loss") is not None:
             parts.append(f"loss {line['loss']:.4f}")
-        kept = (record.get("dev") or {}).get("kept")
-        if kept is not None:
-            parts.append(f"dev {100 * kept:.2f}")
+        score = (record.get("dev") or {}).get("kept")
+        if score is not None:
+            parts.append(f"dev {100 * score:.2f}")
         (self.bars.console.print if self.bars is not None else self.say)(", ".join(parts))
 
     def _draw(self, job: Job, line: dict[str, Any]) -> None:
@@ -131,13 +134,13 @@ class RunMonitor:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as people read them; a dash where nobody measured."""
+    """Return seconds as text for people, or a dash without a measurement."""
     if seconds is None or not math.isfinite(seconds):
         return "–"
     if seconds < 9.95:
         return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    hours, minutes = divmod(whole // 60, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {whole % 60:02} s"
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded} s"
+    hours, minutes = divmod(rounded // 60, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rounded % 60:02} s"

@@ -13,7 +13,7 @@ KINDS: dict[str, type[AdamW | Adam]] = {"adamw": AdamW, "adamw-uncorrected": Unc
 
 
 def build(optim: Optim, module: nn.Module) -> Optimizer:
-    """The optimiser over the module's trainable parameters; biases and layer norms are not decayed."""
+    """Return the optimiser of the trainable parameters, without decay of biases and layer norms."""
     decayed: list[nn.Parameter] = []
     plain: list[nn.Parameter] = []
     for parameter in module.parameters():
@@ -27,7 +27,7 @@ def build(optim: Optim, module: nn.Module) -> Optimizer:
 
 
 def learning_rate(optim: Optim, step: int, steps: int) -> float:
-    """Learning rate of optimiser step ``step`` (0-based) of ``steps``."""
+    """Return the learning rate of optimiser step ``step`` (0-based) of ``steps``."""
     warmup = round(optim.warmup * steps)
     rise = optim.lr - optim.floor
     if step < warmup:
@@ -40,9 +40,9 @@ def learning_rate(optim: Optim, step: int, steps: int) -> float:
 
 
 def by_rows(objective: nn.Module, optim: Optim) -> None:
-    """Make gradients of word embeddings sparse if the optimiser then gives the result of dense ones.
+    """Make gradients of word embeddings sparse if the optimiser's result stays the same.
 
-    They are those of the rows of a batch's words, a few of a hundred. ``objective``: its encoders' tables in main memory, of
+    They hold only the rows of a batch's words, a few percent. The word tables of ``objective`` are in main memory, in
     one process.
     """
     for encoder in objective.modules():

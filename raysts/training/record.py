@@ -1,4 +1,4 @@
-"""``run.json``: how and where a run was trained, and how it ended."""
+"""The run record ``run.json``: how and where a run was trained, and its result."""
 
 import contextlib
 from datetime import UTC, datetime
@@ -21,16 +21,16 @@ from raysts.training.runtime import Runtime
 
 
 def begin(job: Job, runtime: Runtime) -> dict[str, Any]:
-    """Open the record; the layout of a run that has begun is kept, because bit-exact resume needs it."""
+    """Open the record. A resumed run keeps its layout, because bit-exact resume needs it."""
     record = RunFolder(job.folder).written()
     record.pop("reason", None)  # of an earlier failure
     precision = resolve(job.recipe.train.precision, runtime.device)
     layout: dict[str, Any] = {"world_size": runtime.world, "threads": torch.get_num_threads(), "precision": precision}
     if runtime.device.type == "cpu":
         layout["fused_layers"] = native.library() is not None
-    known = record.get("layout", {})
-    if known.get("world_size") == runtime.world:
-        layout |= known
+    stored = record.get("layout", {})
+    if stored.get("world_size") == runtime.world:
+        layout |= stored
         if layout.get("fused_layers") and native.library() is None:
             raise RunFailed(
                 f"run {job.id} began with compiled layers, and here there are none: it would end as another model. "
@@ -46,7 +46,7 @@ def begin(job: Job, runtime: Runtime) -> dict[str, Any]:
         "layout": layout,
         "device": _device_name(runtime.device),
         "where": runtime.where,
-        "started_at": record.get("started_at") or _now(),
+        "started_at": record.get("started_at") or _utc_now(),
         "versions": _versions(),
         "timings": record.get("timings", {}),
     }
@@ -59,8 +59,10 @@ def begin(job: Job, runtime: Runtime) -> dict[str, Any]:
 
 
 def end(record: dict[str, Any], job: Job, state: TrainState, candidate: str, seconds: float) -> None:
-    """Complete the record of a run that has come to its end. ``candidate``: name of the encoder that is kept where dev does not
-    choose."""
+    """Complete the record of a finished run.
+
+    ``candidate``: name of the encoder that is kept if dev does not select.
+    """
     by_dev = job.recipe.by_dev
     scores = state.best_scores if by_dev else state.latest
     dev = {
@@ -71,7 +73,7 @@ def end(record: dict[str, Any], job: Job, state: TrainState, candidate: str, sec
     }
     record |= {
         "status": "done",
-        "finished_at": _now(),
+        "finished_at": _utc_now(),
         "steps": state.step,
         "kept": {"step": state.best_step, "candidate": state.best_candidate}
         if by_dev
@@ -82,7 +84,7 @@ def end(record: dict[str, Any], job: Job, state: TrainState, candidate: str, sec
     record["timings"] |= {"train_seconds": round(state.seconds, 3), "last_start_seconds": round(seconds, 3)}
 
 
-def _now() -> str:
+def _utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -98,8 +100,8 @@ def _device_name(device: torch.device) -> str:
 def _versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {}
+    versions = {}
     for name in ("raysts", "torch", "transformers", "ray", "numpy", "pyarrow"):
         with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            versions[name] = version(name)
+    return versions

@@ -1,4 +1,4 @@
-"""Where a training run happens: in this process, as a Ray Train worker, as a Tune trial. The loop need not know."""
+"""The process of a training run: in-process, a Ray Train worker, or a Tune trial."""
 
 from collections.abc import Callable
 from enum import IntEnum
@@ -11,7 +11,7 @@ from raysts.data.batches import Reader, read_batches
 
 
 class Preemption(IntEnum):
-    """What a process has been told about its future."""
+    """Termination notice that this process has received."""
 
     NONE = 0
     SAVE = 1
@@ -21,16 +21,17 @@ class Preemption(IntEnum):
 
 
 class Preempted(BaseException):  # noqa: N818
-    """Training has stopped at a checkpoint because the process was told to end; not an error of the run."""
+    """End of training at a checkpoint after a termination notice. The run has no error."""
 
 
 class Runtime:
-    """One process of a training run; this one trains alone, in the caller's process.
+    """Process of a training run. This class trains alone, in the caller's process.
 
     Attributes:
         read: source of batches.
-        shards: whether the module is spread over the processes, which then run it and ask for its state together.
-        saves_end: whether a run at its end writes a checkpoint before its model, so that a kill in between costs nothing.
+        shards: True if the module is sharded over the processes, which then run it and gather its state together.
+        saves_end: True if a finished run writes a checkpoint before its model, so that a kill in between costs
+            nothing.
     """
 
     saves_end, shards = True, False
@@ -52,30 +53,30 @@ class Runtime:
             torch.set_num_threads(threads)
 
     def wrap(self, module: nn.Module, precision: str) -> nn.Module:
-        """The module as it is called: with gradients averaged over processes where there are several.
+        """Return the module to call, in which several processes average gradients.
 
-        ``precision``: resolved; what is spread over processes is sent in it.
+        ``precision``: resolved. Sharded weights are sent in it.
         """
         return module
 
     def report(self, line: dict[str, Any]) -> None:
-        """Take note of one metrics line (dev evaluations and the end of a run)."""
+        """Report one metrics line (dev evaluations and the end of a run)."""
         if self._say is not None:
             self._say(progress_text(line))
 
     def observe(self, facts: dict[str, Any], line: dict[str, Any], sentences: int) -> None:
-        """Take note of every metrics line, for whoever watches. ``sentences``: that an example sends through an encoder."""
+        """Pass every metrics line to observers. ``sentences``: texts of an example."""
 
     def barrier(self) -> None:
         """Wait for the other processes."""
 
     def preemption(self) -> Preemption:
-        """What this process has been told about its end; it never takes back what it has said."""
+        """Return the termination notice so far. It never decreases."""
         return Preemption.NONE
 
 
 def progress_text(line: dict[str, Any]) -> str:
-    """A metrics line as people read it."""
+    """Return a metrics line as text for people."""
     parts = [f"step {line['step']}/{line['steps']}"]
     parts += [f"{name} {line[name]:.4f}" for name in ("loss", "dev") if line.get(name) is not None]
     if line.get("examples_per_second"):
@@ -84,9 +85,10 @@ def progress_text(line: dict[str, Any]) -> str:
 
 
 def averaged(module: nn.Module, device: torch.device) -> nn.Module:
-    """The module with gradients averaged over the processes that train it together, where it has any.
+    """Return the module with gradients averaged over its processes, if it has gradients.
 
-    Every step runs the same graph on all of them (``raysts.data.batches.Part``): DistributedDataParallel may rely on it.
+    Every step runs the same graph on all of them (``raysts.data.batches.Part``), so DistributedDataParallel may assume
+    it.
     """
     if not any(parameter.requires_grad for parameter in module.parameters()):
         return module

@@ -1,4 +1,4 @@
-"""Which encoder a run keeps: the first score of its candidates on the development set."""
+"""Selection of the encoder that a run keeps, by its score on the development set."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from raysts.training.runtime import Runtime
 def evaluate(
     job: Job, runtime: Runtime, candidates: dict[str, Encoder], model: CachedTokensModel, state: TrainState
 ) -> dict[str, float]:
-    """Score the candidates on dev (rank 0 does, all learn the result) and take note of the best; the best one's scores."""
+    """Score the candidates on dev, record the best in ``state`` and return its scores.
+
+    Rank 0 scores, and all processes get the result.
+    """
     assert job.dev is not None
     scores = torch.zeros(len(candidates), len(job.dev.metrics), dtype=torch.float64)
     if not job.recipe.by_dev:
@@ -30,8 +33,8 @@ def evaluate(
         for i, encoder in enumerate(candidates.values()):
             try:
                 model.encoder = encoder
-                found = job.dev.scores(model)
-                scores[i] = torch.tensor([found[metric] for metric in job.dev.metrics], dtype=torch.float64)
+                dev_scores = job.dev.scores(model)
+                scores[i] = torch.tensor([dev_scores[metric] for metric in job.dev.metrics], dtype=torch.float64)
             except UndefinedCorrelationError:
                 scores[i] = math.nan  # every process learns it, and ends
     scores = collective.total(scores.to(runtime.device) * (runtime.rank == 0)).cpu()
@@ -55,14 +58,14 @@ def evaluate(
 
 
 class CachedTokensModel(SentenceModel):
-    """A model in training as its development set sees it: now one encoder, now another, and always the same sentences."""
+    """A model with a replaceable encoder, which tokenises its development sentences once."""
 
     def __init__(self, model: SentenceModel) -> None:
         super().__init__(model.encoder, model.tokenizer, model.max_length, prompts=model.prompts)
         self._tokenized: tuple[Sequence[str], Tokens] | None = None
 
     def tokenize(self, texts: Sequence[str], prompt: str | None = None) -> Tokens:
-        """Token ids of ``texts``, made at the first evaluation."""
+        """Return the token ids of ``texts``, computed at the first evaluation."""
         if self._tokenized is None or self._tokenized[0] is not texts:
             self._tokenized = texts, super().tokenize(texts, prompt)
         return self._tokenized[1]

@@ -1,7 +1,7 @@
-"""A run whose weights, gradients and moments are spread over its processes (FSDP2), for backbones that do not fit on one.
+"""Runs sharded over processes (FSDP2): weights, gradients and moments, for large backbones.
 
-What is on disk knows nothing of it: states are gathered when they are written, one tensor after the other, and spread when
-they are read, so that a run goes on with another number of processes, or whole.
+Files are independent of the sharding: writing gathers states one tensor after the other and reading shards them. So a
+run continues with another number of processes, or with one.
 """
 
 from typing import Any
@@ -15,11 +15,11 @@ from raysts.models.precision import numbers
 
 
 def shard(objective: nn.Module, device: torch.device, precision: str) -> nn.Module:
-    """Spread the objective over all processes, in place: layer by layer, each moved to the device by itself.
+    """Shard the objective over all processes, in place, and move it to the device by layers.
 
-    It may be whole in main memory before. What is not a layer, a backbone or a head is a group of its own, and there must be no
-    parameter that belongs to two of them. What each process keeps is float32; a backbone whose ``precision`` is of two bytes is
-    put together in it, which is half the traffic and half the memory of a layer, and its gradients are added up in float32.
+    Before the call it may be complete in main memory. Each layer, head and remaining backbone is a group, and groups
+    must share no parameter. Each process keeps float32. A backbone with a two-byte ``precision`` is gathered in it,
+    which halves the traffic and memory of a layer. Its gradients are summed in float32.
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
@@ -44,7 +44,10 @@ def shard(objective: nn.Module, device: torch.device, precision: str) -> nn.Modu
 
 
 def whole(value: Tensor) -> Tensor:
-    """A tensor that may be spread, in main memory; of the other processes, which must ask too, nothing is kept."""
+    """Return a gathered tensor in main memory. All ranks must call this.
+
+    If the tensor is sharded, ranks above 0 get an empty one.
+    """
     if not _spread(value):
         return value
     gathered: Tensor = value.full_tensor()  # type: ignore[attr-defined]
@@ -52,7 +55,7 @@ def whole(value: Tensor) -> Tensor:
 
 
 def like(value: Tensor, parameter: Any) -> Tensor:
-    """A whole tensor as its parameter is spread, if it is and the tensor has its shape."""
+    """Return a full tensor sharded like its parameter, if that is sharded and the shapes match."""
     if not _spread(parameter) or value.shape != parameter.shape:
         return value
     from torch.distributed.tensor import distribute_tensor
@@ -63,10 +66,10 @@ def like(value: Tensor, parameter: Any) -> Tensor:
 
 
 def own(value: Any) -> Tensor:
-    """What this process has of a tensor that may be spread."""
+    """Return this process's part of a tensor that may be sharded."""
     return value.to_local() if _spread(value) else value
 
 
 def _spread(value: Tensor) -> bool:
-    """Whether it is a ``DTensor``, whose module takes half a second to import: for nothing where nothing is spread."""
+    """Return True for a ``DTensor``, without the half second that importing its class takes."""
     return hasattr(value, "full_tensor")

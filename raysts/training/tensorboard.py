@@ -1,4 +1,4 @@
-"""Training runs as TensorBoard reads them."""
+"""Training runs in TensorBoard's format."""
 
 import contextlib
 import time
@@ -16,12 +16,10 @@ def write_scalars(
     hparams: Mapping[str, Any] | None = None,
     kept: tuple[int, float] | None = None,
 ) -> None:
-    """Every number of a run at its step and its time; a folder that has these lines already stays as it is.
+    """Write every number of a run at its step and time, unless the folder has these lines.
 
-    Args:
-        start: when training began, Unix time.
-        hparams: what the run has in the HPARAMS tab.
-        kept: step and score by which that tab compares it, as the scalar ``kept``.
+    ``start`` of training is in Unix time. ``hparams`` and ``kept`` (step and score, a scalar) appear in the HPARAMS
+    tab.
     """
     store, lines = Store.of(folder), f".{len(metrics)}-lines"
     if any(path.name.endswith(lines) for path in store.list(folder)):
@@ -44,7 +42,7 @@ def write_scalars(
 
 
 def numbers(metrics: Sequence[Mapping[str, Any]], start: float) -> Iterator[tuple[int, float, dict[str, float]]]:
-    """Step, Unix time and numbers of every line."""
+    """Yield step, Unix time and numbers of every line."""
     for line in metrics:
         named = {
             name: float(value)

@@ -1,1 +1,1 @@
-"""One file per kind of node."""
+"""Steps of agreement and evaluation."""

@@ -1,7 +1,6 @@
-"""What the members of an ensemble say of pairs of held-out texts, where no labelled pairs are there to judge by.
+"""Mean cosines of the members on pairs of held-out texts, which replace missing labels.
 
-Their vectors of these texts are kept until the members are evaluated, which measures them on the same texts: none is embedded
-twice.
+The members' vectors of these texts are stored until the evaluation of the members, which reuses them.
 
 Shapes: N held-out texts, D dimensions.
 """
@@ -32,35 +31,43 @@ OWN = "own"
 
 
 class EmbedHeldOut:
-    """The cosines of held-out texts with each other, as a model pools them; units are model folders, their content ids (None: of
-    a model of a run) and where vectors are kept.
+    """Worker that computes the cosines between held-out texts, at a model's own pooling.
 
-    Gives one float32 [N / 2, N / 2] for each half of the texts. ``layers``: other choices of layers at which vectors are kept.
+    A unit holds the model folder, its content id (None: a model of a run) and the file for its vectors. The result is
+    one float32 [N / 2, N / 2] for each half of the texts. ``layers``: further choices of layers whose vectors are
+    stored.
     """
 
     def __init__(self, device: str | None, texts: Sequence[str], layers: Sequence[Layers], prompt: str | None) -> None:
         self.device, self.texts, self.layers, self.prompt = device, texts, layers, prompt
 
     def __call__(self, work: tuple[Path, str | None, Path]) -> list[np.ndarray]:
-        model, content, kept = work
+        model, content, path = work
         teacher = teachers.load(model, prompt=self.prompt, device=self.device, content=content)
-        keep: dict[str, Any]
+        arrays: dict[str, Any]
         if isinstance(teacher, teachers.EncoderTeacher):
-            pooling, own = teacher.model.pooling, teacher.model.layers
-            found = teacher.model.represent_layers(self.texts, tuple(dict.fromkeys([own, *self.layers])))
-            vectors_ND = found[own]["vectors"]
-            keep = {f"{pooling} {at}": values["vectors"] for at, values in found.items() if {*values} == {"vectors"}}
+            pooling, stored_layers = teacher.model.pooling, teacher.model.layers
+            by_layers = teacher.model.represent_layers(self.texts, tuple(dict.fromkeys([stored_layers, *self.layers])))
+            vectors_ND = by_layers[stored_layers]["vectors"]
+            arrays = {
+                f"{pooling} {choice}": values["vectors"]
+                for choice, values in by_layers.items()
+                if {*values} == {"vectors"}
+            }
         else:
             vectors_ND = teacher.vectors(teacher.tokenize(self.texts))
-            keep = {OWN: vectors_ND}
-        with Store.of(kept).put(kept) as draft, draft.open("wb") as file:
-            np.savez(file, **keep)
+            arrays = {OWN: vectors_ND}
+        with Store.of(path).put(path) as draft, draft.open("wb") as file:
+            np.savez(file, **arrays)
         halves = np.split(unit(vectors_ND), [len(self.texts) // 2])
         return [unit_ND @ unit_ND.T for unit_ND in halves]
 
 
 def kept_vectors(path: Path, pooling: str, layers: Sequence[Layers]) -> dict[Layers, np.ndarray]:
-    """What :class:`EmbedHeldOut` kept of a model at a pooling, [N, D] at each choice of layers; empty unless at all of them."""
+    """Return the stored vectors of a model at a pooling, [N, D] by choice of layers.
+
+    The result is empty unless the file has all choices.
+    """
     file = Store.of(path).get(path)
     if file is None:
         return {}
@@ -73,7 +80,7 @@ def kept_vectors(path: Path, pooling: str, layers: Sequence[Layers]) -> dict[Lay
 
 @dataclass(frozen=True, kw_only=True)
 class AgreementNode:
-    """``agreements/<id>.parquet``: pairs of held-out texts with the mean of the cosines that the members give them."""
+    """Step of the mean cosines of held-out pairs, written to ``agreements/<id>.parquet``."""
 
     id: str
     title: str
@@ -84,10 +91,10 @@ class AgreementNode:
 
     @classmethod
     def of(cls, inputs: Inputs, members: Sequence[Model]) -> AgreementNode:
-        """That of the members of a pipeline, on the held-out part of the corpus's own text."""
+        """Return the step for these members, on the held-out part of the user's text."""
         pipeline, text = inputs.pipeline, inputs.corpus.text
         assert text is not None and text.held
-        who = "teachers" if pipeline.teachers else "members"
+        role = "teachers" if pipeline.teachers else "members"
         return cls(
             id=step_id(
                 "agreement",
@@ -96,7 +103,7 @@ class AgreementNode:
                 texts=sorted(text.held_out),
                 prompt=pipeline.teacher_prompt,
             ),
-            title=f"agreement of {pipeline.select_top or len(members)} {who} on {text.held:,} held-out texts",
+            title=f"agreement of {pipeline.select_top or len(members)} {role} on {text.held:,} held-out texts",
             needs=tuple(member.id for member in members if isinstance(member, Step)),
             sentences=text.held * len(members),
             inputs=inputs,
@@ -122,7 +129,7 @@ class AgreementNode:
 
     @property
     def folder(self) -> Path:
-        """Of what is kept of the members until they are evaluated."""
+        """Return the folder of the members' vectors, which exists until their evaluation."""
         return self.inputs.storage / "agreements" / self.id
 
     def kept(self, member: Model) -> Path:
@@ -130,7 +137,7 @@ class AgreementNode:
 
     @property
     def texts(self) -> list[str]:
-        """The held-out texts, those that select first."""
+        """Return the held-out texts. The first half selects."""
         assert self.inputs.corpus.text is not None
         return self.inputs.corpus.text.held_out
 
@@ -151,8 +158,8 @@ class AgreementNode:
         ]
         args = (self.texts, pipeline.measured, pipeline.teacher_prompt)
         sums: list[Any] = [np.float32(0), np.float32(0)]
-        for found in executor.map(EmbedHeldOut, args, units, pipeline.resources, say):
-            sums = [total + cosines for total, cosines in zip(sums, found, strict=True)]
+        for cosine_halves in executor.map(EmbedHeldOut, args, units, pipeline.resources, say):
+            sums = [total + cosines for total, cosines in zip(sums, cosine_halves, strict=True)]
         parts = [
             pairs_of(texts, total / np.float32(len(units)), split)
             for texts, total, split in zip(halves, sums, SPLITS, strict=True)

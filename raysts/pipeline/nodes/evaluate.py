@@ -1,10 +1,10 @@
-"""Evaluation of a backbone, of members with their ensemble, of a weight average, or of students: rows of the results table.
+"""Evaluation of a backbone, members with their ensemble, weight averages, or students.
 
-The scores that a model gives the rows of test sets are named by what goes into them and kept: ``row_scores/<id>.parquet``.
-Whichever pipeline measures an equal model on equal data next takes them from there, and makes results rows with its own columns
-(system, role, member, ...) and clean rows: so pipelines share backbones and members, and an evaluation that is killed goes on.
-Its ``evaluations/<node>/`` holds the sum of the members' vectors (``members-001.npz``), from which their ensemble is made, and
-goes when the results are written.
+A model's row scores are an artifact named by their inputs, ``row_scores/<id>.parquet``. Another pipeline that measures
+an equal model on equal data reads them, and adds its own columns (system, role, member, ...) and clean rows. So
+pipelines share backbones and members, and a killed evaluation continues. ``evaluations/<step>/`` holds the sum of the
+members' vectors (``members-001.npz``), from which the ensemble is computed. It is deleted once the results are
+written.
 """
 
 from __future__ import annotations
@@ -56,8 +56,10 @@ NAMES: dict[Role, str] = {
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Subject:
-    """What is measured: a model at a pooling of its token vectors, or an ensemble. ``content``: what it is, for ids. ``model``:
-    None: the backbone, or the ensemble."""
+    """A model at a pooling of its token vectors, or an ensemble.
+
+    ``content`` identifies it in ids. ``model`` is None for the backbone and the ensemble.
+    """
 
     content: Any
     pooling: str
@@ -67,10 +69,10 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class EmbedTexts:
-    """Represents the texts of an evaluation at several choices of layers.
+    """Worker that embeds the texts of an evaluation at several choices of layers.
 
-    Units are model folders, their content ids (None: of a model of a run), their pooling, and where their vectors of held-out
-    texts are kept, if they are. ``held_out``: those of the texts of which vectors may be kept.
+    A unit holds the model folder, its content id (None: a model of a run), its pooling, and the file with its stored
+    vectors of ``held_out`` texts, if it has one.
     """
 
     device: str | None
@@ -80,22 +82,22 @@ class EmbedTexts:
     held_out: Sequence[str] = ()
 
     def __call__(self, unit: tuple[Path, str | None, str, Path | None]) -> dict[Layers, Representation]:
-        """None for vectors that are there, where they are not of all of the texts."""
-        model, content, pooling, kept = unit
-        held_out, known = {*self.held_out}, kept_vectors(kept, pooling, self.layers) if kept else {}
-        if not known:
+        """Return the vectors by choice of layers, or nothing if precomputed vectors lack a text."""
+        model, content, pooling, path = unit
+        held_out, stored = {*self.held_out}, kept_vectors(path, pooling, self.layers) if path else {}
+        if not stored:
             return self._embed(model, content, pooling, self.texts)
-        left = [text for text in self.texts if text not in held_out]
-        found = self._embed(model, content, pooling, left) if left else {}
-        if left and not found:
+        texts = [text for text in self.texts if text not in held_out]
+        embedded = self._embed(model, content, pooling, texts) if texts else {}
+        if texts and not embedded:
             return {}
         row_of = {text: row for row, text in enumerate(self.texts)}
-        whole: dict[Layers, Representation] = {}
-        for choice, vectors in known.items():
-            parts = [vectors, found[choice]["vectors"]] if left else [vectors]
-            order = np.argsort([row_of[text] for text in (*self.held_out, *left)])
-            whole[choice] = {"vectors": np.concatenate(parts)[order]}
-        return whole
+        representations: dict[Layers, Representation] = {}
+        for choice, vectors in stored.items():
+            parts = [vectors, embedded[choice]["vectors"]] if texts else [vectors]
+            order = np.argsort([row_of[text] for text in (*self.held_out, *texts)])
+            representations[choice] = {"vectors": np.concatenate(parts)[order]}
+        return representations
 
     def _embed(
         self, model: Path, content: str | None, pooling: str, texts: Sequence[str]
@@ -105,19 +107,19 @@ class EmbedTexts:
             if isinstance(other, teachers.PrecomputedVectors) and other.missing(texts) is not None:
                 return {}
             return {self.layers[0]: {"vectors": other.vectors(other.tokenize(texts))}}
-        how = {"pooling": pooling, "prompt": self.prompt, "device": self.device, "content": content}
-        loaded = pretrained.load(model, **how)  # type: ignore[arg-type]
+        options = {"pooling": pooling, "prompt": self.prompt, "device": self.device, "content": content}
+        loaded = pretrained.load(model, **options)  # type: ignore[arg-type]
         return loaded.represent_layers(texts, self.layers)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateNode:
-    """The results rows of one part: of the backbone, the members with their ensemble, a weight average, or the students.
+    """Step that writes the results rows of one role.
 
     Attributes:
-        models: what is evaluated; none for the backbone.
-        agreement: what is measured beside the tasks where there are no labels to select by.
-        teacher: of the students, which knows how much each member counts; None: all do alike.
+        models: the evaluated models; empty for the backbone.
+        agreement: a measure besides the tasks, without labels that select.
+        teacher: of the students; it has the weights of the members. None: equal weights.
     """
 
     id: str
@@ -141,11 +143,11 @@ class EvaluateNode:
         agreement: AgreementNode | None = None,
         teacher: Teachers | None = None,
     ) -> EvaluateNode:
-        """The evaluation of ``models``, which have that role; of members that ``teacher`` combines it is given."""
+        """Return the evaluation of the models of a role. For members, ``teacher`` combines them."""
         pipeline, settings = inputs.pipeline, inputs.distilled
-        unlike = role == "member" and settings is not None and (settings.target != "mean" or settings.weights)
-        own = [pooled_by(m.model) for m in models if foreign(inputs, m) and teachers.kind(m.model) == "encoder"]
-        (_, layers), *others = _choices(inputs, role).items()
+        weighted = role == "member" and settings is not None and (settings.target != "mean" or settings.weights)
+        poolings = [pooled_by(m.model) for m in models if foreign(inputs, m) and teachers.kind(m.model) == "encoder"]
+        (_, layers), *further = _choices(inputs, role).items()
         dev = inputs.dev(members_dev(pipeline)) if scored_on_dev(pipeline, role) else None
         node_id = content_id(
             [
@@ -158,12 +160,12 @@ class EvaluateNode:
                 pipeline.evaluation.resamples,
                 [inputs.corpus.fingerprint(table) for table in inputs.test_tables],
                 [pipeline.combine, pipeline.select_top, pipeline.name],
-                *others,
+                *further,
                 *([inputs.corpus.fingerprint(members_dev(pipeline))] if dev else []),
                 *([agreement.id] if agreement else []),
                 *([prompt] if (prompt := _prompt(inputs, role)) is not None else []),
-                *([[settings.target, settings.weights]] if unlike and settings else []),
-                *([own] if own else []),
+                *([[settings.target, settings.weights]] if weighted and settings else []),
+                *([poolings] if poolings else []),
             ]
         )
         return cls(
@@ -172,7 +174,7 @@ class EvaluateNode:
             needs=(
                 *(model.id for model in models if isinstance(model, Step)),
                 *([agreement.id] if agreement else []),
-                *([teacher.vectors.id] if teacher and unlike else []),
+                *([teacher.vectors.id] if teacher and weighted else []),
             ),
             sentences=(
                 inputs.test_sentences
@@ -194,7 +196,7 @@ class EvaluateNode:
 
     @property
     def step(self) -> Step:
-        kept = [self.agreement.folder] if self.agreement and self.role == "member" else []
+        folders = [self.agreement.folder] if self.agreement and self.role == "member" else []
         return Step(
             kind="scores",
             id=self.id,
@@ -204,52 +206,56 @@ class EvaluateNode:
             work=self.run,
             resources=embedding_resources(self.inputs.pipeline.resources),
             sentences=self.sentences,
-            scratch=(self.inputs.storage / "evaluations" / self.id, *kept),
+            scratch=(self.inputs.storage / "evaluations" / self.id, *folders),
         )
 
     def rows(self) -> list[Row]:
         return results.read_part(self.inputs.storage, self.id)
 
     def run(self, executor: Executor, store: Store, say: Say) -> None:
-        inputs, subjects, together = self.inputs, self._subjects, self._ensemble
-        every = [*subjects, together] if together else subjects
-        missing = [each for each in every if store.get(self._row_scores_of(each)) is None]
+        inputs, subjects, combined = self.inputs, self._subjects, self._ensemble
+        measured = [*subjects, combined] if combined else subjects
+        missing = [subject for subject in measured if store.get(self._row_scores_of(subject)) is None]
         sums = PartialSums(store, self.id)
-        summed = [each for each in subjects if each.content in {model.id for model in self.chosen}] if together else []
-        to_sum = summed[sums.count :] if together in missing else []
-        waiting = [each for each in subjects if each in missing or each in to_sum]
-        if known := len(subjects) - len(waiting):
-            say(f"{self.title}: {known} of {len(subjects)} were measured before")
-        weights = self._weights(store) if together else {}
-        for layers, group in itertools.groupby(waiting, key=lambda each: each.layers):
-            alike = list(group)
-            units = self._units(alike)
+        summed = (
+            [subject for subject in subjects if subject.content in {model.id for model in self.chosen}]
+            if combined
+            else []
+        )
+        to_sum = summed[sums.count :] if combined in missing else []
+        waiting = [subject for subject in subjects if subject in missing or subject in to_sum]
+        if stored := len(subjects) - len(waiting):
+            say(f"{self.title}: {stored} of {len(subjects)} were measured before")
+        weights = self._weights(store) if combined else {}
+        for layers, group in itertools.groupby(waiting, key=lambda subject: subject.layers):
+            batch = list(group)
+            units = self._units(batch)
             args = (self.texts, layers, _prompt(inputs, self.role), self._held_out.texts if self._held_out else ())
             embedded = executor.map(EmbedTexts, args, units, inputs.pipeline.resources, say)
-            for each, of_model in zip(alike, embedded, strict=True):
-                folder = self._folder(each)
-                representations = self._as_trained(each.model, of_model)
-                if each in missing:
-                    self._keep(each, representations, similarities_of(folder))
-                if each.model and each in to_sum:
-                    vectors = self._as_taught(each.model, representations)
-                    sums.add(vectors, inputs.target, weights[each.model.id])
-                if each.model:
-                    say(f"{self.title}: {subjects.index(each) + 1} of {len(subjects)}")
+            for subject, output in zip(batch, embedded, strict=True):
+                folder = self._folder(subject)
+                representations = self._as_trained(subject.model, output)
+                if subject in missing:
+                    self._keep(subject, representations, similarities_of(folder))
+                if subject.model and subject in to_sum:
+                    vectors = self._as_taught(subject.model, representations)
+                    sums.add(vectors, inputs.target, weights[subject.model.id])
+                if subject.model:
+                    say(f"{self.title}: {subjects.index(subject) + 1} of {len(subjects)}")
                 if not representations:
                     say(
                         f"{self.title}: {folder} has no vectors of the test texts; neither it nor an ensemble is measured"
                     )
-        rows = [self._rows(each) for each in subjects]
-        if together and all(rows):
-            if together in missing:
+        rows = [self._rows(subject) for subject in subjects]
+        if combined and all(rows):
+            if combined in missing:
                 means: dict[Layers, Representation] = {
                     layers: {"vectors": ensemble.combined(inputs.target, total, list(weights.values()))}
                     for layers, total in sums.totals.items()
                 }
-                self._keep(together, means, {"cosine": cosine_of_vectors})
-            rows.append(self._rows(together))
-        results.write(inputs.storage, self.id, [row for of_subject in rows for row in of_subject])
+                self._keep(combined, means, {"cosine": cosine_of_vectors})
+            rows.append(self._rows(combined))
+        results.write(inputs.storage, self.id, [row for subject_rows in rows for row in subject_rows])
         for path in self.step.scratch:
             store.delete(path)
 
@@ -258,15 +264,15 @@ class EvaluateNode:
 
     @property
     def _held_out(self) -> AgreementNode | None:
-        """What keeps the members' vectors of held-out texts."""
+        """Return the step that stores the members' vectors of held-out texts."""
         return self.agreement if self.role == "member" else None
 
     def _units(self, subjects: Sequence[Subject]) -> list[tuple[Path, str | None, str, Path | None]]:
         units = []
-        for each in subjects:
-            folder = self._folder(each)
-            kept = self._held_out.kept(each.model) if self._held_out and each.model else None
-            units.append((folder, self.inputs.contents.get(folder), each.pooling, kept))
+        for subject in subjects:
+            folder = self._folder(subject)
+            path = self._held_out.kept(subject.model) if self._held_out and subject.model else None
+            units.append((folder, self.inputs.contents.get(folder), subject.pooling, path))
         return units
 
     # -- what is kept of a model, by what goes into it ------------------------------------------------------------------
@@ -275,8 +281,8 @@ class EvaluateNode:
     def _subjects(self) -> list[Subject]:
         choices = _choices(self.inputs, self.role)
         if self.role == "backbone":
-            known = self.inputs.backbone_id
-            return [Subject(content=known, pooling=pooling, layers=layers) for pooling, layers in choices.items()]
+            backbone_id = self.inputs.backbone_id
+            return [Subject(content=backbone_id, pooling=pooling, layers=layers) for pooling, layers in choices.items()]
         return [
             Subject(content=model.id, pooling=self._pooled_by(model)[0], layers=choices[self.pooling], model=model)
             for model in self.models
@@ -284,7 +290,7 @@ class EvaluateNode:
 
     @cached_property
     def _ensemble(self) -> Subject | None:
-        """The members combined, where a pipeline does so."""
+        """Return the combination of the members, or None if the pipeline combines none."""
         pipeline, settings = self.inputs.pipeline, self.inputs.distilled
         if self.role != "member" or not pipeline.combine:
             return None
@@ -322,12 +328,12 @@ class EvaluateNode:
         representations: Mapping[Layers, Representation],
         similarities: Mapping[str, Similarity],
     ) -> None:
-        """Measure the scores that a subject gives every row, and keep them.
+        """Compute the row scores of a subject and store them.
 
         Raises:
             RunFailed: the model gives values that are not finite, or the same for every pair.
         """
-        inputs, found = self.inputs, dict[Choice, list[RowScores]]()
+        inputs, by_choice = self.inputs, dict[Choice, list[RowScores]]()
         sets = [*harness.sets_of(inputs.corpus, inputs.tasks), *(self.agreement.test.sets if self.agreement else ())]
         for layers, values in representations.items():
             represent = lookup(self.texts, values)
@@ -338,62 +344,67 @@ class EvaluateNode:
                 harness.rows_of(of_layers, {}, 0)
             except UndefinedCorrelationError as error:  # which of several
                 raise RunFailed(f"{self.title}: '{self._folder(subject)}': {error}") from None
-            found[subject.pooling, str(layers)] = of_layers
+            by_choice[subject.pooling, str(layers)] = of_layers
         inputs.corpus.check_unchanged(inputs.test_tables)
-        scores.write(self._row_scores_of(subject), found)
+        scores.write(self._row_scores_of(subject), by_choice)
 
     def _rows(self, subject: Subject) -> list[Row]:
-        """Return the results rows of what is kept of a subject, with the columns of this pipeline."""
+        """Return the results rows of a subject's stored scores, with the columns of this pipeline."""
         rows: list[Row] = []
-        for (pooling, layers), found in (scores.read(self._row_scores_of(subject)) or {}).items():
-            known = {**self._in_pipeline(subject), "pooling": pooling, "layers": layers}
-            tested = [of_set for of_set in found if of_set.split != "dev"]
-            rows += harness.rows_of(tested, known, self.inputs.pipeline.evaluation.resamples, self.contamination.clean)
+        for (pooling, layers), row_scores in (scores.read(self._row_scores_of(subject)) or {}).items():
+            columns = {**self._in_pipeline(subject), "pooling": pooling, "layers": layers}
+            tested = [of_set for of_set in row_scores if of_set.split != "dev"]
+            rows += harness.rows_of(
+                tested, columns, self.inputs.pipeline.evaluation.resamples, self.contamination.clean
+            )
         return rows
 
     def _kept(self, model: str) -> dict[Choice, list[RowScores]]:
-        """Return what is kept of a model (its id; ``backbone`` and ``ensemble``)."""
-        found: dict[Choice, list[RowScores]] = {}
+        """Return the stored row scores of a model (its id, ``backbone`` or ``ensemble``)."""
+        by_choice: dict[Choice, list[RowScores]] = {}
         for subject in [self._ensemble] if model == "ensemble" else self._subjects:
             if subject is not None and (subject.model is None or subject.model.id == model):
-                found |= scores.read(self._row_scores_of(subject)) or {}
-        return found
+                by_choice |= scores.read(self._row_scores_of(subject)) or {}
+        return by_choice
 
     def row_scores(self, model: str) -> dict[Choice, ModelScores]:
-        """Return the scores of a model (its id; ``backbone`` and ``ensemble``) by which it is compared."""
-        return {choice: scores.scores_by_set(found) for choice, found in self._kept(model).items()}
+        """Return the scores that comparisons of a model (its id, ``backbone`` or ``ensemble``) use."""
+        return {choice: scores.scores_by_set(row_scores) for choice, row_scores in self._kept(model).items()}
 
     def dev_scores(self, model: str) -> dict[Choice, float]:
-        """Return the scores of a model on the development set, by which checkpoints are selected, too."""
+        """Return a model's scores on the development set, which also select checkpoints."""
         if (dev := self.dev) is None:
             return {}
-        on_dev = {c: [of for of in found if of.split == "dev"] for c, found in self._kept(model).items()}
-        return {choice: dev.values(found)[dev.metrics[0]] for choice, found in on_dev.items() if found}
+        on_dev = {
+            c: [set_scores for set_scores in row_scores if set_scores.split == "dev"]
+            for c, row_scores in self._kept(model).items()
+        }
+        return {choice: dev.values(row_scores)[dev.metrics[0]] for choice, row_scores in on_dev.items() if row_scores}
 
     def _weights(self, store: Store) -> dict[str, float]:
-        found = self.teacher.weights(store) if self.teacher else [1.0] * len(self.chosen)
-        return dict(zip((model.id for model in self.chosen), found, strict=True))
+        weights = self.teacher.weights(store) if self.teacher else [1.0] * len(self.chosen)
+        return dict(zip((model.id for model in self.chosen), weights, strict=True))
 
     def _pooled_by(self, model: Model) -> tuple[str, Layers | None]:
-        """Pooling of a model's token vectors, and the layers; those are None where the recipes say it."""
+        """Return a model's pooling and layers. Layers are None if the recipes determine them."""
         if self.role == "member" and foreign(self.inputs, model) and teachers.kind(model.model) == "encoder":
             return pooled_by(model.model)
         return self.pooling, None
 
     def _as_taught(self, model: Model, representations: Mapping[Layers, Representation]) -> dict[Layers, np.ndarray]:
-        """The vectors of a member as they are combined: of one that was not trained here those that it gives by itself."""
+        """Return a member's vectors for the ensemble. An external member has its own pooling."""
         if foreign(self.inputs, model):
-            own = self._pooled_by(model)[1]
+            choice = self._pooled_by(model)[1]
             first = next(iter(representations.values()), None)
-            found = first if own is None else representations.get(own, first)
-            return {self.inputs.pipeline.compared: found["vectors"]} if found else {}
+            representation = first if choice is None else representations.get(choice, first)
+            return {self.inputs.pipeline.compared: representation["vectors"]} if representation else {}
         return {layers: values["vectors"] for layers, values in representations.items()}
 
     # -- what all rows have in common; read when the members are done --------------------------------------------------
 
     @cached_property
     def texts(self) -> list[str]:
-        """The distinct sentences of the tasks, and of the development set where it is scored."""
+        """Return the distinct sentences of the tasks and of the development sets that are scored."""
         judged = [*(self.dev.texts if self.dev else ()), *(self.agreement.texts if self.agreement else ())]
         return list(dict.fromkeys([*harness.sentences(self.inputs.corpus, self.inputs.tasks), *judged]))
 
@@ -403,7 +414,7 @@ class EvaluateNode:
 
     @property
     def pooling(self) -> str:
-        """Of the token vectors, where a model has none of its own."""
+        """Return the pooling of models that configure none."""
         return next(iter(_choices(self.inputs, self.role)))
 
     @cached_property
@@ -416,21 +427,24 @@ class EvaluateNode:
 
     @cached_property
     def chosen_by(self) -> dict[str, str | None]:
-        """The development set that chose a model among others, by the model's id; that of an ensemble by ``ensemble``."""
+        """Return the development set that selected a model, by model id or ``ensemble``."""
         pipeline = self.inputs.pipeline
         dev, top = self.inputs.dev_name(members_dev(pipeline)), pipeline.select_top
         outcome = decide(candidates(self.members), [], combine=pipeline.combine, select_top=top, dev=dev)
         return {"ensemble": dev if top is not None else None, outcome.selected or "": outcome.selected_by}
 
     def _as_trained(self, model: Model | None, embedded: dict[Layers, Representation]) -> dict[Layers, Representation]:
-        """With the one choice of layers of a model with heads as its recipe says it: the last may be ``only-12`` there."""
+        """Return the vectors under the recipe's choice of layers, for a model with heads.
+
+        Such a model has one choice, which may be ``only-12`` for the last layer.
+        """
         job = getattr(model, "job", None)
         if job is None or len(embedded) > 1 or embedded.keys() <= set(self.inputs.pipeline.measured):
             return embedded
         return {job.recipe.layers: next(iter(embedded.values()))}
 
     def _in_pipeline(self, subject: Subject) -> Row:
-        """The columns that only this pipeline knows, of every row that was measured of a subject."""
+        """Return the columns of a subject's rows that depend on this pipeline."""
         inputs, model = self.inputs, subject.model
         role = "ensemble" if subject is self._ensemble else self.role
         record, job = model.record if model else {}, getattr(model, "job", None)
@@ -452,42 +466,48 @@ class EvaluateNode:
 
 
 def scored_on_dev(pipeline: Pipeline, role: str) -> bool:
-    """Whether models of a role are scored on the development set when they are evaluated: the backbone, at which training
-    starts, and whatever may be handed over."""
+    """Return True if evaluation scores models of a role on the development set.
+
+    Those are the backbone, at which training starts, and every model that may be delivered.
+    """
     return role == "backbone" or pipeline.deliver == "best"
 
 
 def _prompt(inputs: Inputs, role: str) -> str | None:
-    """What stands before every text where the models of a role do not say so by themselves."""
+    """Return the prompt for models of a role that configure none."""
     pipeline = inputs.pipeline
     return {"backbone": pipeline.prompt, "member": pipeline.teacher_prompt}.get(role)
 
 
 def _choices(inputs: Inputs, role: str) -> dict[str, tuple[Layers, ...]]:
-    """Choices of layers that are measured, by how token vectors are pooled where a model does not say it: first as the
-    recipes have it; of the backbone then as it was distributed too."""
+    """Return the measured choices of layers, by default pooling.
+
+    The recipes' pooling is first. The backbone is also measured as it was distributed.
+    """
     pipeline = inputs.pipeline
     recipes = (pipeline.sed if role == "student" else None, *reversed(pipeline.stages_of(0).values()))
     pooling: str = next((recipe.pooling for recipe in recipes if recipe), "mean")
     encoders = [path for path in inputs.teacher_folders if teachers.kind(path) == "encoder"]
-    if role == "member" and len(theirs := {pooled_by(folder)[0] for folder in encoders}) == 1:
-        (pooling,) = theirs
-    found = {pooling: pipeline.measured}
+    if role == "member" and len(poolings := {pooled_by(folder)[0] for folder in encoders}) == 1:
+        (pooling,) = poolings
+    choices = {pooling: pipeline.measured}
     if role == "backbone":
-        own, layers = inputs.distributed
-        found[own] = tuple(dict.fromkeys([*found.get(own, ()), layers]))
-    return found
+        distributed, layers = inputs.distributed
+        choices[distributed] = tuple(dict.fromkeys([*choices.get(distributed, ()), layers]))
+    return choices
 
 
 def similarities_of(model: Path) -> Mapping[str, Similarity]:
-    """What a model, or vectors that are there, are measured by."""
+    """Return the similarities of a model, or cosine for precomputed vectors."""
     encoder = teachers.kind(model) == "encoder"
     return pretrained.similarities(model) if encoder else {"cosine": cosine_of_vectors}
 
 
 class PartialSums:
-    """The sum of the vectors of the first :attr:`count` members of an ensemble. ``totals``: per choice of layers what
-    :func:`raysts.ops.ensemble.added` makes of them, float32."""
+    """Sum of the vectors of the first :attr:`count` members of an ensemble.
+
+    ``totals``: by choice of layers, the float32 result of :func:`raysts.ops.ensemble.added`.
+    """
 
     def __init__(self, store: Store, node: str) -> None:
         self.store, self.folder = store, store.path(f"evaluations/{node}")

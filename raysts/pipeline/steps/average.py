@@ -78,11 +78,11 @@ def greedy(scores: Sequence[Score], score_of: Callable[[tuple[int, ...]], Score]
 
     The best model comes first; then, best first, each is added where the average does not score less with it.
     """
-    left = list(range(len(scores)))
+    remaining = list(range(len(scores)))
     chosen: tuple[int, ...] = ()
     reached: Score = None
-    while left:
-        candidate = left.pop(best([scores[index] for index in left]))
+    while remaining:
+        candidate = remaining.pop(best([scores[index] for index in remaining]))
         wider = tuple(sorted((*chosen, candidate)))
         score = score_of(wider) if chosen else scores[candidate]
         if not chosen or best([score, reached]) == 0:
@@ -123,7 +123,7 @@ def _write_average(
     def name(average: tuple[int, ...]) -> str:
         return "+".join(members[index].id for index in average)
 
-    def write(status: str, average: tuple[int, ...], **more: Any) -> None:
+    def write(status: str, average: tuple[int, ...], **fields: Any) -> None:
         averaged = [members[index] for index in average]
         stage = next(reversed(pipeline.stages), role)
         record = {
@@ -133,15 +133,15 @@ def _write_average(
             "transductive": any(member.record.get("transductive") for member in averaged),
             "averages": scored,
         }
-        store.write_json(run.path / "run.json", record | more)
+        store.write_json(run.path / "run.json", record | fields)
 
     def score(averages: Sequence[tuple[int, ...]]) -> list[Score]:
         if dev is None:
             return [None for _ in averages]
-        left = [average for average in averages if name(average) not in scored]
-        units = [[members[index].model for index in average] for average in left]
+        unscored = [average for average in averages if name(average) not in scored]
+        units = [[members[index].model for index in average] for average in unscored]
         for average, scores in zip(
-            left, executor.map(ScoreAverage, (dev,), units, pipeline.resources, say), strict=True
+            unscored, executor.map(ScoreAverage, (dev,), units, pipeline.resources, say), strict=True
         ):
             scored[name(average)] = scores
             write("running", average)

@@ -1,4 +1,4 @@
-"""Training: one stage of one member or student is a run with a folder of its own."""
+"""Training: each stage of a member or student is a run in a separate folder."""
 
 from __future__ import annotations
 
@@ -30,14 +30,11 @@ def train_step(
     agreement: AgreementNode | None = None,
     layers: Layers | None = None,
 ) -> Step:
-    """Return the step that trains a recipe.
+    """Return the step that trains a recipe from the model ``parent``.
 
-    Args:
-        parent: the model that it starts from.
-        member: number of the member or student; None of a single one.
-        teachers: what a distillation learns from.
-        agreement: what selects where the corpus lacks the development set of the objective.
-        layers: layers that the written model pools; default: those that it is trained with.
+    ``member`` is the number of the member or student, None of a single one. A distillation learns from ``teachers``.
+    ``agreement`` selects if the corpus lacks the objective's development set. The written model pools ``layers``, by
+    default those of its training.
     """
     layers = recipe.layers if layers is None else layers
     recipe = inputs.resolved(recipe)
@@ -69,7 +66,7 @@ def train_step(
     }
     if name := inputs.own_title(spec.table):
         data["name"] = name
-    asked, folder = inputs.pipeline.resources, inputs.storage / "runs" / run
+    resources, folder = inputs.pipeline.resources, inputs.storage / "runs" / run
     before = [parent.id] if isinstance(parent, Step) else []
     before += [step.id for step in teachers.steps] if teachers else []
     before += [judge] if judge else []
@@ -80,10 +77,10 @@ def train_step(
         needs=(*before, spec.id),
         output=folder / "model",
         resources={
-            "workers": asked.workers,
-            "cpus": asked.cpus,
-            "gpus": asked.gpus,
-            "memory": asked.memory or inputs.worker_gigabytes,
+            "workers": resources.workers,
+            "cpus": resources.cpus,
+            "gpus": resources.gpus,
+            "memory": resources.memory or inputs.worker_gigabytes,
         },
         sentences=inputs.optimiser_steps(recipe) * recipe.batch * recipe.spec.sentences,
         scratch=(folder / "checkpoints",),
@@ -111,7 +108,7 @@ def train_step(
 
 
 def train_all(steps: Sequence[Step], resources: Resources, executor: Executor, say: Say) -> list[str]:
-    """Train runs, some of which start from the models of others, and return why some failed."""
+    """Train runs, some of which start from each other's models, and return their failures."""
     chains: dict[str, list[Any]] = {}  # by the id of their last run
     for step in steps:
         chain = next((chains.pop(need) for need in step.needs if need in chains), [])

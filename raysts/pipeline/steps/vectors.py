@@ -1,7 +1,7 @@
 """Vectors of the student's sentences by its teachers, computed once: one shard per window.
 
-All teachers that fit stand in one process, which embeds a window with one after the other and writes what they are combined
-to: nothing stands between. A shard is complete or absent, so a killed pass continues where it was.
+A process holds all teachers that fit, embeds a window with one after the other and writes only their combination. A
+shard is complete or absent, so a killed pass continues.
 """
 
 from __future__ import annotations
@@ -103,13 +103,13 @@ class Teachers:
             weights=self.settings.weights,
             precision=inputs.pipeline.precision,
         )
-        who = "teacher" if inputs.pipeline.teachers else "member"
+        role = "teacher" if inputs.pipeline.teachers else "member"
         needs = [*(m.id for m in self.members if isinstance(m, Step)), spec.id]
         needs += [tokens.id for tokens in inputs.teacher_specs(recipe)]
         return Step(
             kind="vectors",
             id=step,
-            title=f"{TITLES[self.settings.target]} of {count} {who}{'s' if count > 1 else ''}",
+            title=f"{TITLES[self.settings.target]} of {count} {role}{'s' if count > 1 else ''}",
             needs=tuple(dict.fromkeys(needs)),
             output=inputs.storage / "embeddings" / step,
             work=self._embed,
@@ -140,14 +140,11 @@ class Teachers:
         )
 
     def weights(self, store: Store) -> list[float]:
-        """Return the weights of the selected teachers.
-
-        Weights by agreement exist once the vectors do.
-        """
-        asked = self.settings.weights
-        if isinstance(asked, tuple):
-            return list(asked)
-        if asked == AGREEMENT:
+        """Return the weights of the selected teachers. Weights by agreement exist once the vectors do."""
+        weights = self.settings.weights
+        if isinstance(weights, tuple):
+            return list(weights)
+        if weights == AGREEMENT:
             return list((store.read_json(self.vectors.output / WEIGHTS, fresh=True) or {})["weights"])
         return [1.0] * (self.inputs.pipeline.select_top or len(self.members))
 
@@ -237,9 +234,9 @@ class Source(NamedTuple):
 
 
 class EmbedTeachers:
-    """Writes a shard: what the teachers of an ensemble give of a window, combined in their order.
+    """Worker that writes a shard: the teachers' vectors of a window, combined in their order.
 
-    Units are windows. Teachers that do not fit beside those before them are loaded for each window.
+    Units are windows. Teachers that do not fit in memory beside those before them are loaded for each window.
     """
 
     def __init__(
@@ -253,11 +250,11 @@ class EmbedTeachers:
     ) -> None:
         self.device, self.sources, self.folder, self.target, self.weights = device, sources, folder, target, weights
         self.windows = [Windows(source.tokens) for source in sources]
-        held, room = 0, room_on(device, resources)
+        size, room = 0, room_on(device, resources)
         self.held: dict[int, teachers.Teacher] = {}
         for number, source in enumerate(sources):
-            held += teachers.weight_bytes(source.model)
-            if number == 0 or held <= room:
+            size += teachers.weight_bytes(source.model)
+            if number == 0 or size <= room:
                 self.held[number] = source.load(device)
 
     def __call__(self, window: int) -> None:
@@ -299,11 +296,11 @@ class SampleTeachers:
         source = self.sources[number]
         windows = Windows(source.tokens)
         draw = np.random.default_rng(derive_seed(0, "teachers"))
-        parts, left = [], SAMPLE
+        parts, remaining = [], SAMPLE
         for window in draw.permutation(len(windows))[:FITTED_ON]:
-            rows = np.sort(draw.permutation(int(windows.sizes[window]))[:left])
+            rows = np.sort(draw.permutation(int(windows.sizes[window]))[:remaining])
             parts.append(columns_of(windows.read(int(window)), ("sentence",), ())["sentence"].take(rows))
-            left -= len(rows)
+            remaining -= len(rows)
         teacher = source.load(self.device)
         return np.concatenate([teacher.vectors(part) for part in parts if len(part)])
 
@@ -333,10 +330,10 @@ class FitTarget:
             windows, model = Windows(self.start.tokens), self.start.untrained(self.device)
             targets, starts = [], []
             for window, part in zip(fitted, parts, strict=True):
-                some = np.arange(0, len(part), -(-len(part) // TURNED_BY))
-                tokens = columns_of(windows.read(window), ("sentence",), ())["sentence"].take(some)
+                sample = np.arange(0, len(part), -(-len(part) // TURNED_BY))
+                tokens = columns_of(windows.read(window), ("sentence",), ())["sentence"].take(sample)
                 (represented,) = represent_tokens(model.encoder, tokens, (model.layers,), model.precision)
-                targets.append(part[some] @ map_DK)
+                targets.append(part[sample] @ map_DK)
                 starts.append(represented["vectors"])
             map_DK = map_DK @ ensemble.turn(np.concatenate(targets), np.concatenate(starts))
         with store.put(self.path) as draft, draft.open("wb") as file:
@@ -365,12 +362,12 @@ def write_targets(
     Arguments as of :class:`EmbedTeachers`, the weights by default equal.
     """
     windows, store = Windows(sources[0].tokens), Store.of(folder)
-    whole = {path.name for path in store.list(folder) if store.whole(path, deep=True)}
-    left = [window for window in range(len(windows)) if shard_name(window) not in whole]
+    intact = {path.name for path in store.list(folder) if store.whole(path, deep=True)}
+    missing = [window for window in range(len(windows)) if shard_name(window) not in intact]
     args = (sources, folder, target, weights or [1.0] * len(sources), resources)
-    for done, _ in enumerate(executor.map(EmbedTeachers, args, left, resources, say), 1):
-        if done % max(1, len(left) // 10) == 0:
-            say(f"teachers: {len(windows) - len(left) + done} of {len(windows)} shards")
+    for done, _ in enumerate(executor.map(EmbedTeachers, args, missing, resources, say), 1):
+        if done % max(1, len(missing) // 10) == 0:
+            say(f"teachers: {len(windows) - len(missing) + done} of {len(windows)} shards")
 
 
 def finish(windows: Windows, folder: Path, member_ids: Sequence[str], facts: dict[str, Any]) -> None:
@@ -399,7 +396,7 @@ def foreign(inputs: Inputs, member: Model) -> bool:
 
 
 def _how_named_reads(inputs: Inputs, recipe: Recipe, member: Model) -> list[Any] | None:
-    """Return how a named model gives vectors, None where it reads as members do."""
+    """Return how a named model gives vectors, or None if it reads as members do."""
     if member.model not in inputs.teacher_folders:
         return None
     if teachers.kind(member.model) == "vectors":
