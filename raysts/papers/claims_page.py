@@ -27,18 +27,23 @@ def write_report(data: ClaimsData, folder: Path) -> Path:
 def render(data: ClaimsData) -> str:
     """Return the page as HTML."""
     estimates = [
-        Estimate(_short(each), 100 * each.difference, 100 * each.low, 100 * each.high, each.verdict or "")
-        for each in data.verdicts
-        if each.difference is not None and each.low is not None and each.high is not None and each.why is None
+        Estimate(
+            _short(verdict), 100 * verdict.difference, 100 * verdict.low, 100 * verdict.high, verdict.verdict or ""
+        )
+        for verdict in data.verdicts
+        if verdict.difference is not None
+        and verdict.low is not None
+        and verdict.high is not None
+        and verdict.why is None
     ]
     chart = forest_plot("forest", f"Claims of {data.paper}: differences x 100", estimates) if estimates else None
-    other = any(each.claim.in_place_of for each in data.verdicts)
+    other = any(verdict.claim.in_place_of for verdict in data.verdicts)
     return html.render("papers/claims.html", data=data, chart=chart, rows=rows(data), verdicts=VERDICTS, other=other)
 
 
-def _short(found: Verdict) -> str:
+def _short(verdict: Verdict) -> str:
     """Return the claim for the chart, which has a legend for the marks."""
-    return f"{found.claim.says} †" if found.claim.in_place_of else found.claim.says
+    return f"{verdict.claim.says} †" if verdict.claim.in_place_of else verdict.claim.says
 
 
 def rows(data: ClaimsData) -> list[Sequence[str]]:
@@ -46,33 +51,37 @@ def rows(data: ClaimsData) -> list[Sequence[str]]:
     return [HEADS, *map(row, data.verdicts)]
 
 
-def row(found: Verdict) -> Sequence[str]:
+def row(result: Verdict) -> Sequence[str]:
     """Return a claim as a row of text, with values times 100."""
-    claim = found.claim
-    says = claim.marked + (" (transductive)" if found.transductive else "")
-    if found.a is None or found.b is None or found.difference is None:
-        return says, claim.source, claim.printed, "", "", "", f"not measured: {found.why}"
-    counts = " and ".join(str(count) for count in (found.models[1], found.models[0]))
-    measured = f"{100 * found.b:.2f} -> {100 * found.a:.2f} ({counts} models; {', '.join(found.on)})"
-    interval = "" if found.low is None or found.high is None else f" [{100 * found.low:+.2f}, {100 * found.high:+.2f}]"
-    p = "" if found.p_holm is None else "<1e-4" if found.p_holm < 1e-4 else f"{found.p_holm:.2g}"
-    verdict = f"not measured: {found.why}" if found.why else found.verdict or "nothing is concluded without resamples"
-    return says, claim.source, claim.printed, measured, f"{100 * found.difference:+.2f}{interval}", p, verdict
+    claim = result.claim
+    says = claim.marked + (" (transductive)" if result.transductive else "")
+    if result.a is None or result.b is None or result.difference is None:
+        return says, claim.source, claim.printed, "", "", "", f"not measured: {result.why}"
+    counts = " and ".join(str(count) for count in (result.models[1], result.models[0]))
+    measured = f"{100 * result.b:.2f} -> {100 * result.a:.2f} ({counts} models; {', '.join(result.on)})"
+    interval = (
+        "" if result.low is None or result.high is None else f" [{100 * result.low:+.2f}, {100 * result.high:+.2f}]"
+    )
+    p = "" if result.p_holm is None else "<1e-4" if result.p_holm < 1e-4 else f"{result.p_holm:.2g}"
+    verdict = (
+        f"not measured: {result.why}" if result.why else result.verdict or "nothing is concluded without resamples"
+    )
+    return says, claim.source, claim.printed, measured, f"{100 * result.difference:+.2f}{interval}", p, verdict
 
 
 def markdown(data: ClaimsData) -> str:
     """Return the table as Markdown."""
-    made = f"`{data.command}`\n\n{data.seeds} seeds from {data.backbone}, {data.created_at}\n\n"
-    return made + html.markdown_table(rows(data))
+    header = f"`{data.command}`\n\n{data.seeds} seeds from {data.backbone}, {data.created_at}\n\n"
+    return header + html.markdown_table(rows(data))
 
 
 def text(data: ClaimsData) -> str:
     """Return the claims of a paper for a terminal, one a line."""
-    shown = [row(each) for each in data.verdicts]
-    width = max(len(each[-1].partition(":")[0]) for each in shown)
+    shown = [row(cells) for cells in data.verdicts]
+    width = max(len(cells[-1].partition(":")[0]) for cells in shown)
     lines = [f"{data.paper}: {data.seeds} seeds from {data.backbone}"]
-    for says, source, printed, _, difference, _, said in shown:
-        verdict, _, why = said.partition(": ")
+    for says, source, printed, _, difference, _, conclusion in shown:
+        verdict, _, why = conclusion.partition(": ")
         paper = f"; {printed}" if printed else ""
         lines.append(f"  {verdict:<{width}}  {says}  {' '.join(filter(None, (difference, why)))}  ({source}{paper})")
     return "\n".join(lines)

@@ -294,13 +294,13 @@ SEARCHED = {("gausscse", 3): "raysts tune gausscse@paper"}
 
 def commands() -> dict[tuple[str, int], str]:
     """Return the command that fills each table, by paper and table number."""
-    found = {
+    runs = {
         (experiment.paper, number): f"raysts run {name}@paper"
         for name, experiment in EXPERIMENTS.items()
         if experiment.paper
         for number in experiment.tables
     }
-    return dict(sorted((found | SEARCHED).items()))
+    return dict(sorted((runs | SEARCHED).items()))
 
 
 def is_experiment(recipe: object) -> TypeGuard[str]:
@@ -311,8 +311,8 @@ def is_experiment(recipe: object) -> TypeGuard[str]:
 def backbones(recipe: str, overrides: Mapping[str, Any]) -> list[str | None]:
     """Return the backbones of an experiment. None means that of its systems."""
     name, _, scale = recipe.partition("@")
-    asked = overrides.get("backbone")
-    return [str(asked)] if asked else list((scale == "paper" and EXPERIMENTS[name].backbones) or [None])
+    override = overrides.get("backbone")
+    return [str(override)] if override else list((scale == "paper" and EXPERIMENTS[name].backbones) or [None])
 
 
 def prefix(backbone: str | None) -> str:
@@ -337,28 +337,28 @@ def pipelines(
     Raises:
         InputError: an override fits no point, or sets a value that the experiment varies.
     """
-    several = backbones(recipe, overrides)
-    made: dict[str, Pipeline] = {}
-    for backbone in several:
-        known = {"backbone": backbone} if backbone else {}
-        of_one = _on_backbone(recipe, {**overrides, **known}, depth, (found or {}).get(backbone, {}))
-        made |= {f"{prefix(backbone) if len(several) > 1 else ''}{name}": one for name, one in of_one.items()}
-    return made
+    names = backbones(recipe, overrides)
+    by_name: dict[str, Pipeline] = {}
+    for backbone in names:
+        choice = {"backbone": backbone} if backbone else {}
+        of_one = _on_backbone(recipe, {**overrides, **choice}, depth, (found or {}).get(backbone, {}))
+        by_name |= {f"{prefix(backbone) if len(names) > 1 else ''}{name}": one for name, one in of_one.items()}
+    return by_name
 
 
 def _on_backbone(
     recipe: str, overrides: Mapping[str, Any], depth: Callable[[str], int], best: Mapping[str, Any]
 ) -> dict[str, Pipeline]:
-    name, at, scale = recipe.partition("@")
+    name, separator, scale = recipe.partition("@")
     experiment = EXPERIMENTS[name]
 
     def at_point(point: Point) -> Pipeline:
-        made = pipeline(point.system)
-        if set(made.stages) - set(POST):
-            made = apply_overrides(made, {key: n for key, n in experiment.usual.items() if _takes(made, key)})
-        made = at_scale(made, recipe, scale) if at else made
-        pooling = papers_pooling(made) if experiment.paper == "sed" else {}
-        return apply_overrides(made, {**pooling, **point.settings, **(best if point.searched else {})})
+        base = pipeline(point.system)
+        if set(base.stages) - set(POST):
+            base = apply_overrides(base, {key: n for key, n in experiment.usual.items() if _takes(base, key)})
+        base = at_scale(base, recipe, scale) if separator else base
+        pooling = papers_pooling(base) if experiment.paper == "sed" else {}
+        return apply_overrides(base, {**pooling, **point.settings, **(best if point.searched else {})})
 
     backbone = overrides.get("backbone", at_point(experiment.points(1)[0]).backbone)
     layers = depth(str(backbone))
@@ -372,18 +372,18 @@ def _on_backbone(
     if unknown:
         apply_overrides(max(before, key=lambda base: len(base.recipes)), unknown)  # says what is wrong with them
     varied = dict.fromkeys(key for point in points for key in point.settings if key in overrides)
-    found: dict[str, Pipeline] = {}
+    by_point: dict[str, Pipeline] = {}
     problems: list[str] = []
     for point, base in zip(points, before, strict=True):
-        own = {key: value for key, value in overrides.items() if key not in varied and _takes(base, key)}
-        own |= {"members": 1} if point.alone else {}
+        settings = {key: value for key, value in overrides.items() if key not in varied and _takes(base, key)}
+        settings |= {"members": 1} if point.alone else {}
         try:
-            found[point.name] = made = apply_overrides(base, own)
+            by_point[point.name] = variant = apply_overrides(base, settings)
         except InputError as error:
             problems += error.problems
             continue
         for key, value in point.settings.items():
-            if apply_overrides(made, {key: value}) != made:  # ``settings.tau`` is ``latte.settings.tau`` too
+            if apply_overrides(variant, {key: value}) != variant:  # ``settings.tau`` is ``latte.settings.tau`` too
                 varied[key] = None
     problems += [
         f"{key}: is what '{name}' varies, so it cannot be set; a system by its own name can be run with any value"
@@ -391,7 +391,7 @@ def _on_backbone(
     ]
     if problems:
         raise InputError(list(dict.fromkeys(problems)))
-    return found
+    return by_point
 
 
 def _takes(made: Pipeline, key: str) -> bool:

@@ -53,7 +53,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A row: ``name`` and ``group`` (its heading) in the paper's words, ``system`` in raysts' grammar.
+    """A row: ``name`` and ``group`` (its heading) as in the paper, ``system`` in the grammar.
 
     ``unmade``: the reason why raysts has no such system. ``cells``: by column one value per metric, None if nothing is
     printed.

@@ -121,9 +121,9 @@ def notes(shown: PaperTable) -> list[str]:
 def describe_source(source: Source) -> str:
     """Return a run as text: ``nli-ct-sed on bert-base-uncased: 10 members (ids)``."""
     ids = ", ".join(run[:8] for run in source.ids)
-    several = source.role in ("member", "student") and len(source.ids) > 1
-    who = f"{len(source.ids)} {source.role}s" if several else source.role
-    return "; ".join([f"{source.run} on {source.backbone}: {who} ({ids})", *source.remarks])
+    plural = source.role in ("member", "student") and len(source.ids) > 1
+    subject = f"{len(source.ids)} {source.role}s" if plural else source.role
+    return "; ".join([f"{source.run} on {source.backbone}: {subject} ({ids})", *source.remarks])
 
 
 def caption(table: Table) -> str:
@@ -137,11 +137,13 @@ def caption(table: Table) -> str:
 def system_label(table: Table, row: Row) -> str:
     """Return the system's name and the conditions in which it differs from most rows."""
     usual = _usual(table)
-    own = _own(row)
-    others = [
-        _words(name, own[name]) for name in _CONDITIONS if name in usual and own.get(name, usual[name]) != usual[name]
+    conditions = _own(row)
+    differences = [
+        _words(name, conditions[name])
+        for name in _CONDITIONS
+        if name in usual and conditions.get(name, usual[name]) != usual[name]
     ]
-    return ", ".join([row.system or "", *others])
+    return ", ".join([row.system or "", *differences])
 
 
 def _words(condition: str, value: str) -> str:

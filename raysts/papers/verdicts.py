@@ -55,8 +55,8 @@ def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus, stand_
     named = first.evaluation.tasks
     tasks = harness.check_tasks(corpus, named, heavy=False) if named else harness.default_tasks(corpus, heavy=False)
     could = [_stood_in(claim, corpus) for claim in CLAIMS[paper]]
-    others = Counter(claim.stands_in for claim in could if claim.in_place_of)
-    if stand_ins and others:
+    substituted = Counter(claim.stands_in for claim in could if claim.in_place_of)
+    if stand_ins and substituted:
         tasks = tuple(dict.fromkeys([*tasks, *(on for claim in could if claim.in_place_of for on in claim.on)]))
         pipelines = {
             point: one.updated(evaluation=one.evaluation.updated(tasks=tasks)) for point, one in pipelines.items()
@@ -64,30 +64,34 @@ def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus, stand_
     points = {*pipelines, OVERLAP, LONGER}
     chosen = could if stand_ins else CLAIMS[paper]
     claims = {claim: _obstacle(claim, points, tasks, corpus, first.backbone) for claim in chosen}
-    wanted = {side.point for claim, why in claims.items() if why is None for side in (claim.a, claim.b)}
-    without = [point for point in pipelines if point not in wanted]
+    measured = {side.point for claim, why in claims.items() if why is None for side in (claim.a, claim.b)}
+    without = [point for point in pipelines if point not in measured]
     reasons = Counter(why for why in claims.values() if why)
     notes = []
     if reasons:
-        said = f"{reasons.total()} of {len(claims)} claims cannot be measured with {corpus.where}: {_counted(reasons)}"
-        if others and not stand_ins:
-            said += f"; 'raysts claims {paper} --stand-ins' holds {others.total()} of them: {_counted(others)}"
-        notes.append(said)
-    if others and stand_ins:
-        notes.append(f"{others.total()} claims are held on other sets than the paper's: {_counted(others)}")
+        message = (
+            f"{reasons.total()} of {len(claims)} claims cannot be measured with {corpus.where}: {_counted(reasons)}"
+        )
+        if substituted and not stand_ins:
+            message += (
+                f"; 'raysts claims {paper} --stand-ins' holds {substituted.total()} of them: {_counted(substituted)}"
+            )
+        notes.append(message)
+    if substituted and stand_ins:
+        notes.append(f"{substituted.total()} claims are held on other sets than the paper's: {_counted(substituted)}")
     if without:
         notes.append(f"not run, for no claim that can be measured is about them: {', '.join(without)}")
-    if not wanted:
+    if not measured:
         raise InputError(
             f"{paper}: {notes[0]}; at least one must be, or there is nothing to run: give data with such a set "
             f"('raysts data fetch' makes them), or name one that is there in evaluation.tasks"
         )
     notes = [f"{paper}: {note}" for note in notes]
-    return Agenda(claims, {point: one for point, one in pipelines.items() if point in wanted}, notes)
+    return Agenda(claims, {point: one for point, one in pipelines.items() if point in measured}, notes)
 
 
-def _counted(what: Counter[str]) -> str:
-    return ", ".join(f"{name} ({count})" for name, count in what.items())
+def _counted(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} ({count})" for name, count in counts.items())
 
 
 def _there(task: str, corpus: Corpus) -> bool:
@@ -96,10 +100,10 @@ def _there(task: str, corpus: Corpus) -> bool:
 
 def _stood_in(claim: Claim, corpus: Corpus) -> Claim:
     """Return the claim on the substitute sets, if the corpus has only those."""
-    others = tuple(STAND_INS[task] for task in claim.on if task in STAND_INS and _there(STAND_INS[task], corpus))
-    if not others or any(_there(task, corpus) for task in claim.on):
+    substitutes = tuple(STAND_INS[task] for task in claim.on if task in STAND_INS and _there(STAND_INS[task], corpus))
+    if not substitutes or any(_there(task, corpus) for task in claim.on):
         return claim
-    return claim._replace(on=others, in_place_of=claim.on)
+    return claim._replace(on=substitutes, in_place_of=claim.on)
 
 
 def _obstacle(
@@ -111,8 +115,8 @@ def _obstacle(
         if side.point not in points:
             return f"'{side.point}' cannot be made of word vectors"
     if not {*claim.on} & {*tasks}:
-        there = any(_there(task, corpus) for task in claim.on)
-        return f"{'not among evaluation.tasks' if there else 'no test set'}: {', '.join(claim.on)}"
+        available = any(_there(task, corpus) for task in claim.on)
+        return f"{'not among evaluation.tasks' if available else 'no test set'}: {', '.join(claim.on)}"
     return None
 
 
@@ -143,13 +147,13 @@ class Verdict:
 
     def as_plain(self) -> dict[str, Any]:
         claim = self.claim
-        known = {
+        fields = {
             "source": claim.source, "claim": claim.says, "a": claim.a.text, "b": claim.b.text, "of": claim.of,
             "printed": claim.printed, "holds": claim.holds, "in_place_of": claim.in_place_of,
         }  # fmt: skip
-        own = {key: value for key, value in asdict(self).items() if key not in ("claim", "a", "b", "models")}
+        values = {key: value for key, value in asdict(self).items() if key not in ("claim", "a", "b", "models")}
         counts = {"a_models": self.models[0], "b_models": self.models[1]}
-        return known | {"a_value": self.a, "b_value": self.b} | counts | own
+        return fields | {"a_value": self.a, "b_value": self.b} | counts | values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,21 +198,25 @@ def concluded(verdicts: Sequence[Verdict]) -> list[Verdict]:
     A difference is shown if both interval and adjusted p show it.
     """
     adjusted: dict[int, float] = {}
-    for table in dict.fromkeys(each.claim.table for each in verdicts):
-        tested = [(i, each.p) for i, each in enumerate(verdicts) if each.claim.table == table and each.p is not None]
+    for table in dict.fromkeys(verdict.claim.table for verdict in verdicts):
+        tested = [
+            (i, verdict.p)
+            for i, verdict in enumerate(verdicts)
+            if verdict.claim.table == table and verdict.p is not None
+        ]
         adjusted |= dict(zip((i for i, _ in tested), holm([p for _, p in tested]), strict=True))
     return [
-        replace(each, p_holm=adjusted[i], verdict=_verdict(each, adjusted[i])) if i in adjusted else each
-        for i, each in enumerate(verdicts)
+        replace(verdict, p_holm=adjusted[i], verdict=_verdict(verdict, adjusted[i])) if i in adjusted else verdict
+        for i, verdict in enumerate(verdicts)
     ]
 
 
-def _verdict(found: Verdict, p: float) -> str | None:
-    if found.low is None or found.high is None:
+def _verdict(result: Verdict, p: float) -> str | None:
+    if result.low is None or result.high is None:
         return None
-    shown = p < LEVEL and not found.low <= 0 <= found.high
-    above = shown and found.low > 0
-    if not found.claim.holds:
+    shown = p < LEVEL and not result.low <= 0 <= result.high
+    above = shown and result.low > 0
+    if not result.claim.holds:
         return CONTRADICTED if above else AS_NO
     return SEEN if above else CONTRADICTED if shown else NOT_SEEN
 
@@ -257,11 +265,11 @@ def _models(side: Side, plans: Mapping[str, Plan], baselines: Mapping[str, Model
         side.role, side.role
     )
     node = next(node for node in plan.evaluations if node.role == role)
-    kept = [model.id for model in node.models]
+    models = [model.id for model in node.models]
     if side.role in ("ensemble", "backbone"):
-        kept = [side.role]
-    found = [_at(node, model, str(side.layers or plan.pipeline.compared)) for model in kept]
-    return found if all(found) else []
+        models = [side.role]
+    scores = [_at(node, model, str(side.layers or plan.pipeline.compared)) for model in models]
+    return scores if all(scores) else []
 
 
 def _at(node: EvaluateNode, model: str, layers: str) -> ModelScores:

@@ -172,7 +172,7 @@ def finite(vectors_ND: np.ndarray, model: str) -> np.ndarray:
 
 
 class EncoderTeacher:
-    """A model that raysts loads; arguments as of :func:`raysts.models.pretrained.load`."""
+    """A model that raysts loads. Arguments as of :func:`raysts.models.pretrained.load`."""
 
     def __init__(self, path: Path, **options: Any) -> None:
         self.path, self.model = path, pretrained.load(path, **options)

@@ -87,8 +87,7 @@ def progress_text(line: dict[str, Any]) -> str:
 def averaged(module: nn.Module, device: torch.device) -> nn.Module:
     """Return the module with gradients averaged over its processes, if it has gradients.
 
-    Every step runs the same graph on all of them (``raysts.data.batches.Part``), so DistributedDataParallel may assume
-    it.
+    Every step runs the same graph on all of them, so DistributedDataParallel may assume it.
     """
     if not any(parameter.requires_grad for parameter in module.parameters()):
         return module

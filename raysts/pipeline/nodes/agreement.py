@@ -34,8 +34,7 @@ class EmbedHeldOut:
     """Worker that computes the cosines between held-out texts, at a model's own pooling.
 
     A unit holds the model folder, its content id (None: a model of a run) and the file for its vectors. The result is
-    one float32 [N / 2, N / 2] for each half of the texts. ``layers``: further choices of layers whose vectors are
-    stored.
+    one float32 [N / 2, N / 2] for each half of the texts. Vectors are also stored at the choices ``layers``.
     """
 
     def __init__(self, device: str | None, texts: Sequence[str], layers: Sequence[Layers], prompt: str | None) -> None:

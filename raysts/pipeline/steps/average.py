@@ -31,7 +31,7 @@ TITLES: dict[Role, str] = {"soup": "weight average", "greedy-soup": "greedy weig
 
 
 def average_step(inputs: Inputs, role: Role, members: Sequence[Model]) -> Step:
-    """Return the step that averages the weights of members, of which ``select_top`` may be in it."""
+    """Return the step that averages the weights of members, at most ``select_top`` of them."""
     top, table = inputs.pipeline.select_top, members_dev(inputs.pipeline)
     by_dev = role == "greedy-soup" or top is not None
     step = step_id(
