@@ -16,12 +16,13 @@ from pathlib import Path
 from ports import free_ports
 
 SERVE = """
-import io, logging, sys
+import io, logging, sys, threading
 from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
 from werkzeug.serving import run_simple
 
 logging.getLogger("werkzeug").setLevel("ERROR")  # it writes a line for each request
 api = create_backend_app("moto_api")
+one = threading.Lock()  # moto looks at the condition of a write, then writes: in a store that is one step
 
 class Handler(MotoRequestHandler):
     # werkzeug's own makes a connection and a thread for each request
@@ -41,9 +42,10 @@ class Handler(MotoRequestHandler):
                 self.send_header(name, value)
             self.sized = any(name.lower() == "content-length" for name, _ in headers)
 
-        parts = (api if self.path.startswith("/moto-api/") else self.server.app)(environ, start_response)
-        body = b"".join(parts)
-        parts.close()
+        with one:
+            parts = (api if self.path.startswith("/moto-api/") else self.server.app)(environ, start_response)
+            body = b"".join(parts)
+            parts.close()
         if not self.sized:
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -96,7 +96,7 @@ class Study:
             "backbone": plan.backbone_id,
             "objective version": spec.version,
             f"data {recipe.table}": plan.corpus.fingerprint(recipe.table),
-            f"data {spec.dev}": plan.corpus.fingerprint(spec.dev),
+            f"data {spec.dev}": plan.corpus.fingerprint(spec.dev) if plan.corpus.files(spec.dev) else None,
         }
 
     def check(self) -> None:

@@ -45,7 +45,7 @@ def test_a_trial_knows_nothing_of_those_before_it_in_its_process(
     for job in (one, other):
         outcome = run_trial(job, SPEARMAN, lambda: TrialRuntime("cpu", threads=1, metric=SPEARMAN))
         assert outcome.status == "finished"
-    assert made == [len(dev.pairs.sentences)] * 2  # eight evaluations of two trials
+    assert made == [len(dev.texts)] * 2  # eight evaluations of two trials
     assert folder_id(stage.backbone) == backbone
 
     alone = without(other, folder=tmp_path / "alone")
