@@ -131,7 +131,7 @@ def test_members_train_at_once_and_come_back_whoever_dies(
     assert (remote.root / "backbones").is_dir() and list(remote.root.glob("tokens/*/part-*"))
     shutil.rmtree(remote.root)
     again = planned(remote.uri, *plans[2])
-    assert [node.status(again.store) for chain in again.chains for node in chain] == ["done"] * 2
+    assert [node.state(again.store) for chain in again.chains for node in chain] == ["done"] * 2
     assert all(remote.get(node.model / "model.safetensors", fresh=True) for chain in again.chains for node in chain)
 
     assert [outcomes[0], *outcomes[2:]] == [None] * 3, outcomes
