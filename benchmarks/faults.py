@@ -175,8 +175,14 @@ def trial(
                 "refused" if every else "unavailable" if method == "PUT" and "/locks/" in path else None
             )
         start(second)
-        wait(lambda: any("/pipelines/" in q.path and q.method == "PUT" for q in straight.log), second)
-        took = next(request.at for request in straight.log if "/pipelines/" in request.path and request.method == "PUT")
+
+        def written() -> list[float]:
+            """Return the times of the second driver's writes of the record that the store took."""
+            puts = [q for q in straight.log if "/pipelines/" in q.path and q.method == "PUT"]
+            return [q.at for q in puts if q.status < 300]  # the first is refused where it knows an earlier version
+
+        wait(lambda: bool(written()), second)
+        took = written()[0]
 
         def back() -> None:
             between.fault = lambda method, path: None
