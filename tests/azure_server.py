@@ -10,14 +10,11 @@ import hmac
 import os
 import secrets
 import shutil
-import socket
-import subprocess
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ports import free_ports
+from ports import free_ports, listening
 
 COMMAND = "azurite-blob"
 ACCOUNT = "devstoreaccount1"
@@ -32,19 +29,8 @@ def server(log: Path) -> Iterator[str]:
     command = shutil.which(COMMAND)
     assert command, f"needs {COMMAND} (npm install azurite)"
     options = ["--inMemoryPersistence", "--silent", "--skipApiVersionCheck", "--blobPort", str(port)]
-    with log.open("wb") as file:
-        process = subprocess.Popen([command, *options], stdout=file, stderr=file, cwd=log.parent)
-    try:
-        while True:
-            with contextlib.suppress(OSError):
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            assert process.poll() is None, log.read_text()
-            time.sleep(0.05)
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait()
+    with listening([command, *options], port, log) as endpoint:
+        yield endpoint
 
 
 def environment(endpoint: str, mirrors: Path, setenv: Callable[[str, str], None]) -> None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import contextlib
 import secrets
 import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 
 def free_ports(count: int) -> list[int]:
@@ -16,3 +20,21 @@ def free_ports(count: int) -> list[int]:
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             found.add(port)
     return list(found)
+
+
+@contextlib.contextmanager
+def listening(command: Sequence[str], port: int, log: Path) -> Iterator[str]:
+    """Run a server in a process of its own, and give its ``host:port`` once it listens there."""
+    with log.open("wb") as file:
+        process = subprocess.Popen([*command], stdout=file, stderr=file, cwd=log.parent)
+    try:
+        while True:
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.05)
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()

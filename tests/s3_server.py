@@ -5,15 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import socket
-import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ports import free_ports
+from ports import free_ports, listening
 
 SERVE = """
 import io, logging, sys, threading
@@ -60,23 +57,8 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing
 def server(log: Path) -> Iterator[str]:
     """A moto server in a process of its own; its ``host:port``."""
     (port,) = free_ports(1)
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-c", SERVE, str(port)],
-            stdout=file,
-            stderr=file,
-        )
-    try:
-        while True:
-            with contextlib.suppress(OSError):
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            assert process.poll() is None, log.read_text()
-            time.sleep(0.05)
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait()
+    with listening([sys.executable, "-c", SERVE, str(port)], port, log) as endpoint:
+        yield endpoint
 
 
 def environment(endpoint: str, mirrors: Path, setenv: Callable[[str, str], None]) -> None:

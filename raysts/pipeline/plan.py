@@ -188,8 +188,9 @@ class Plan(Inputs):
 
         The smallest step away from the backbone comes first, a model as it is stored before its other poolings.
         """
-        evaluated = all(evaluation.step.state(self.store) == "done" for evaluation in self.evaluations)
-        if self.pipeline.deliver != "best" or not evaluated:
+        if self.pipeline.deliver != "best":
+            return []
+        if any(evaluation.step.state(self.store) != "done" for evaluation in self.evaluations):
             return []
         choices = []
         for evaluation in self.evaluations:

@@ -34,8 +34,7 @@ class Step:
         needs: ids of the steps before it.
         output: a file, the ``model`` of a run folder, or a folder whose ``manifest.json`` lists the files.
         work: does the remaining work; after a kill the next call continues. It raises RunFailed if the work cannot be
-            done and
-            keeps the finished part. None: the step is a training run.
+            done, and keeps the finished part. None: the step is a training run.
         job: the training run, which an executor trains beside others.
         resources: workers, cpus, gpus; of training also memory, in GB per worker.
         sentences: texts that it processes.
@@ -71,13 +70,14 @@ class Step:
         return self.job
 
     def files(self, store: Store) -> list[Path]:
-        """Return the files and folders that it wrote, empty before its output is complete."""
-        if self.output.suffix:
-            if not store.exists(self.output) and store.get(self.output):
-                store.upload(self.output)  # somebody emptied the bucket, and this machine still has the file
-            return [self.output] if store.get(self.output) else []
+        """Return the files and folders of its output, of a folder none without its manifest."""
         if self.output.name == "model":
-            return [self.output] if self.record.get("status") == "done" else []
+            return [self.output]
+        if self.output.suffix:
+            present = store.get(self.output) is not None
+            if present and not store.exists(self.output):
+                store.upload(self.output)  # somebody emptied the bucket, and this machine still has the file
+            return [self.output] if present else []
         manifest = store.read_json(self.output / "manifest.json", fresh=True) or {}
         return [self.output / Path(part["file"]).name for part in manifest.get("parts", ())]
 
@@ -86,10 +86,11 @@ class Step:
 
         Damaged files are renamed.
         """
-        whole = [store.whole(path, deep) for path in self.files(store)]
+        status = self.record.get("status") if self.output.name == "model" else "done"
+        whole = [store.whole(path, deep) for path in self.files(store)] if status == "done" else []
         if whole and all(whole):
             return "done"
-        return "failed" if self.record.get("status") == "failed" else "waiting"
+        return "failed" if status == "failed" else "waiting"
 
     def describe(self, store: Store) -> dict[str, Any]:
         """Return the step as ``raysts plan --json`` shows it."""

@@ -102,59 +102,47 @@ def _average(
 ) -> None:
     run = RunFolder(inputs.storage / "runs" / step)
     with run.lock(f"{title}, run {step}", ORPHAN_WAIT):
-        if run.finished() is None:
-            _write_average(inputs, role, run, title, members, executor, store, say)
+        if run.finished() is not None:
+            return
+        pipeline = inputs.pipeline
+        members, dev = selected(members, pipeline.select_top), inputs.dev(members_dev(pipeline))
+        scored: dict[str, dict[str, Score]] = run.written().get("averages", {})
 
+        def name(average: tuple[int, ...]) -> str:
+            return "+".join(members[index].id for index in average)
 
-def _write_average(
-    inputs: Inputs,
-    role: Role,
-    run: RunFolder,
-    title: str,
-    members: Sequence[Model],
-    executor: Executor,
-    store: Store,
-    say: Say,
-) -> None:
-    pipeline = inputs.pipeline
-    members, dev = selected(members, pipeline.select_top), inputs.dev(members_dev(pipeline))
-    scored: dict[str, dict[str, Score]] = run.written().get("averages", {})
+        def write(status: str, average: tuple[int, ...], **fields: Any) -> None:
+            averaged = [members[index] for index in average]
+            stage = next(reversed(pipeline.stages), role)
+            record = {
+                "run_id": run.path.name,
+                "status": status,
+                **inputs.facts(stage, role, None, [run_id(member) for member in averaged]),
+                "transductive": any(member.record.get("transductive") for member in averaged),
+                "averages": scored,
+            }
+            store.write_json(run.path / "run.json", record | fields)
 
-    def name(average: tuple[int, ...]) -> str:
-        return "+".join(members[index].id for index in average)
+        def score(averages: Sequence[tuple[int, ...]]) -> list[Score]:
+            if dev is None:
+                return [None for _ in averages]
+            unscored = [average for average in averages if name(average) not in scored]
+            units = [[members[index].model for index in average] for average in unscored]
+            for average, scores in zip(
+                unscored, executor.map(ScoreAverage, (dev,), units, pipeline.resources, say), strict=True
+            ):
+                scored[name(average)] = scores
+                write("running", average)
+            return [scored[name(average)][dev.metrics[0]] for average in averages]
 
-    def write(status: str, average: tuple[int, ...], **fields: Any) -> None:
-        averaged = [members[index] for index in average]
-        stage = next(reversed(pipeline.stages), role)
-        record = {
-            "run_id": run.path.name,
-            "status": status,
-            **inputs.facts(stage, role, None, [run_id(member) for member in averaged]),
-            "transductive": any(member.record.get("transductive") for member in averaged),
-            "averages": scored,
-        }
-        store.write_json(run.path / "run.json", record | fields)
-
-    def score(averages: Sequence[tuple[int, ...]]) -> list[Score]:
-        if dev is None:
-            return [None for _ in averages]
-        unscored = [average for average in averages if name(average) not in scored]
-        units = [[members[index].model for index in average] for average in unscored]
-        for average, scores in zip(
-            unscored, executor.map(ScoreAverage, (dev,), units, pipeline.resources, say), strict=True
-        ):
-            scored[name(average)] = scores
-            write("running", average)
-        return [scored[name(average)][dev.metrics[0]] for average in averages]
-
-    chosen = (0,) if role == "first" else tuple(range(len(members)))
-    if role == "greedy-soup":
-        chosen = greedy(score([(index,) for index in chosen]), lambda average: score([average])[0])
-    (reached,) = score([chosen])
-    with store.put_dir(run.path / "model") as draft:
-        pretrained.average([members[index].model for index in chosen]).save(draft)
-    labels = {members[index].record.get("selected_by") for index in chosen}
-    labels |= {dev.name} if dev and (role == "greedy-soup" or pipeline.select_top is not None) else set()
-    scores = None if dev is None else {"kept": reached, "scores": scored[name(chosen)]}
-    write("done", chosen, dev=scores, selected_by=joined(labels))
-    say(f"{title}: members {', '.join(map(str, chosen))} are in it; {len(scored)} averages were scored")
+        chosen = (0,) if role == "first" else tuple(range(len(members)))
+        if role == "greedy-soup":
+            chosen = greedy(score([(index,) for index in chosen]), lambda average: score([average])[0])
+        (reached,) = score([chosen])
+        with store.put_dir(run.path / "model") as draft:
+            pretrained.average([members[index].model for index in chosen]).save(draft)
+        labels = {members[index].record.get("selected_by") for index in chosen}
+        labels |= {dev.name} if dev and (role == "greedy-soup" or pipeline.select_top is not None) else set()
+        scores = None if dev is None else {"kept": reached, "scores": scored[name(chosen)]}
+        write("done", chosen, dev=scores, selected_by=joined(labels))
+        say(f"{title}: members {', '.join(map(str, chosen))} are in it; {len(scored)} averages were scored")
