@@ -19,8 +19,8 @@ from raysts.evaluation.scores import ModelScores, RowScores
 from raysts.evaluation.statistics import holm
 from raysts.papers.claims import CLAIMS, STAND_INS, Claim, Side
 from raysts.papers.match import BACKBONES
-from raysts.pipeline.nodes.evaluate import EvaluateNode
 from raysts.pipeline.plan import Plan
+from raysts.pipeline.steps.scores import Evaluation
 from raysts.recipes.recipe import Pipeline
 from raysts.report.run.data import environment
 from raysts.storage.store import Store
@@ -272,7 +272,7 @@ def _models(side: Side, plans: Mapping[str, Plan], baselines: Mapping[str, Model
     return scores if all(scores) else []
 
 
-def _at(node: EvaluateNode, model: str, layers: str) -> ModelScores:
+def _at(node: Evaluation, model: str, layers: str) -> ModelScores:
     by_choice = node.row_scores(model)
     return by_choice.get((node.pooling, layers)) or (next(iter(by_choice.values())) if len(by_choice) == 1 else {})
 

@@ -17,10 +17,10 @@ from raysts.evaluation.standings import AGREEMENT, AVERAGE, AVERAGED, TEACHER
 from raysts.models import pretrained
 from raysts.models.layers import Layers, as_layers
 from raysts.models.modules import pooled_by
-from raysts.pipeline.nodes.evaluate import EvaluateNode
 from raysts.pipeline.outcome import Outcome, members_dev
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import Model, Step
+from raysts.pipeline.steps.scores import Evaluation
 from raysts.recipes.recipe import SOUPS
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.runs import record_of
@@ -148,7 +148,7 @@ def _handed_over(plan: Plan, outcome: Outcome) -> tuple[str, Choice, str, ModelS
     return "backbone", _as_distributed(plan), "system", _input(plan)
 
 
-def _evaluation(plan: Plan, role: str) -> EvaluateNode | None:
+def _evaluation(plan: Plan, role: str) -> Evaluation | None:
     return next((node for node in plan.evaluations if node.role == role), None)
 
 
@@ -158,7 +158,7 @@ def _pooling_of(plan: Plan, role: str) -> str:
 
 
 def _scores(plan: Plan, role: str, model: str, choice: Choice) -> ModelScores:
-    """Return a model's row scores at a pooling (see :meth:`EvaluateNode.row_scores`).
+    """Return a model's row scores at a pooling (see :meth:`Evaluation.row_scores`).
 
     A model with heads has scores at one pooling only, which it gives for every choice.
     """

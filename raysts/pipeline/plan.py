@@ -11,11 +11,11 @@ from raysts.models.layers import as_layers
 from raysts.models.modules import pooled_by
 from raysts.pipeline import teachers, validate
 from raysts.pipeline.inputs import Inputs
-from raysts.pipeline.nodes.agreement import AgreementNode
-from raysts.pipeline.nodes.evaluate import EvaluateNode, Role
 from raysts.pipeline.outcome import Candidate, Option, Outcome, decide, members_dev
 from raysts.pipeline.step import Model, NamedModel, State, Step, candidates
+from raysts.pipeline.steps.agreement import Agreement
 from raysts.pipeline.steps.average import average_step
+from raysts.pipeline.steps.scores import Evaluation, Role
 from raysts.pipeline.steps.tokens import tokens_step
 from raysts.pipeline.steps.train import train_step
 from raysts.pipeline.steps.vectors import Teachers
@@ -107,9 +107,9 @@ class Plan(Inputs):
         return Teachers(inputs=self, recipe=self.pipeline.sed, members=tuple(self.members))
 
     @cached_property
-    def agreement(self) -> AgreementNode | None:
+    def agreement(self) -> Agreement | None:
         """Return the pairs of held-out texts that judge where no labels do."""
-        return AgreementNode.of(self, self.members) if self.by_agreement and self.members else None
+        return Agreement(inputs=self, members=tuple(self.members)) if self.by_agreement and self.members else None
 
     @property
     def chooser(self) -> Dev | None:
@@ -208,17 +208,22 @@ class Plan(Inputs):
         return choices
 
     @cached_property
-    def evaluations(self) -> list[EvaluateNode]:
+    def evaluations(self) -> list[Evaluation]:
         """Return the evaluations of backbone, members with their ensemble, averages and students."""
-        by_role: list[tuple[Role, Sequence[Model]]] = [("backbone", [])]
-        by_role += [("member", self.members)] if self.members else []
-        by_role += [(role, [soup]) for role, soup in self.soups.items()]
-        by_role += [("student", self.outcomes)] if self.outcomes else []
+        models: dict[Role, Sequence[Model]] = {"backbone": [], "member": self.members}
+        models |= {role: [soup] for role, soup in self.soups.items()}
+        models["student"] = self.outcomes
         return [
-            EvaluateNode.of(
-                self, role, models, self.members, self.agreement, self.teacher if role == "member" else None
+            Evaluation(
+                inputs=self,
+                role=role,
+                models=tuple(of_role),
+                members=tuple(self.members),
+                agreement=self.agreement,
+                teachers=self.teacher if role == "member" else None,
             )
-            for role, models in by_role
+            for role, of_role in models.items()
+            if of_role or role == "backbone"
         ]
 
     # -- how far it is -----------------------------------------------------------------------------------------------

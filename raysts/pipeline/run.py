@@ -101,7 +101,7 @@ class _Driver:
         """Return the damaged steps of those that a batch, or the user, reads."""
         read = {need for step in batch for need in step.needs}
         if not batch:
-            read = {self.plan.outcome.selected or "", *(evaluation.id for evaluation in self.plan.evaluations)}
+            read = {self.plan.outcome.selected or "", *(evaluation.step.id for evaluation in self.plan.evaluations)}
         steps = [step for step in self.plan.steps if step.id in read]
         return {step.id for step in steps if step.state(self.store, deep=True) != "done"}
 

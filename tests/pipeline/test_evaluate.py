@@ -17,7 +17,8 @@ from small_runs import Interrupted
 from raysts.commands.plan import plan as plan_recipe
 from raysts.pipeline import run as driver
 from raysts.pipeline.local import LocalExecutor
-from raysts.pipeline.nodes.evaluate import EmbedTexts, PartialSums
+from raysts.pipeline.steps.embed import EmbedTexts
+from raysts.pipeline.steps.scores import PartialSums
 from raysts.storage.store import Store
 
 CHANGES = {

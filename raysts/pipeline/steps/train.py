@@ -9,8 +9,8 @@ from raysts.data.derive import TARGETS
 from raysts.models.layers import Layers
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
-from raysts.pipeline.nodes.agreement import AgreementNode
 from raysts.pipeline.step import Model, Step, step_id
+from raysts.pipeline.steps.agreement import Agreement
 from raysts.pipeline.steps.vectors import Teachers
 from raysts.recipes.recipe import Recipe, Resources
 from raysts.recipes.tree import to_plain
@@ -27,7 +27,7 @@ def train_step(
     member: int | None,
     role: str = "member",
     teachers: Teachers | None = None,
-    agreement: AgreementNode | None = None,
+    agreement: Agreement | None = None,
     layers: Layers | None = None,
 ) -> Step:
     """Return the step that trains a recipe from the model ``parent``.
@@ -41,7 +41,7 @@ def train_step(
     spec, corpus = inputs.store_spec(recipe), inputs.corpus
     dev, judge = inputs.dev(recipe.spec.dev), None
     if dev is None and agreement is not None:
-        dev, judge = agreement.dev, agreement.id
+        dev, judge = agreement.dev, agreement.step.id
     selected_by = None
     if recipe.by_dev or recipe.train.patience is not None:
         selected_by = judge or corpus.fingerprint(recipe.spec.dev)

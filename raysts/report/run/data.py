@@ -101,7 +101,7 @@ def report_data(plan: Plan, name: str, command: str, seconds: Mapping[str, float
     records = dict(zip([node.id for node in nodes], at_once(lambda node: node.record, nodes), strict=True))
     took = {id_: (record.get("timings") or {}).get("train_seconds") for id_, record in records.items()}
     statuses, outcome = plan.states(), plan.outcome
-    complete = all(statuses[node.id] == "done" for node in plan.evaluations)
+    complete = all(statuses[node.step.id] == "done" for node in plan.evaluations)
     known = delivered(plan, outcome) if complete else None
     return ReportData(
         name=name,
@@ -127,7 +127,7 @@ def report_data(plan: Plan, name: str, command: str, seconds: Mapping[str, float
         environment=environment(
             next(filter(None, records.values()), {}), data=plan.corpus.described, storage=Store.of(plan.storage).uri
         ),
-        notes=_notes(plan, any(statuses[node.id] == "done" for node in plan.evaluations)),
+        notes=_notes(plan, any(statuses[node.step.id] == "done" for node in plan.evaluations)),
         delivered=known.sentence if known else None,
         candidates=outcome.candidates,
         dev=_dev_sets(plan),

@@ -1,0 +1,433 @@
+"""Scores of a backbone, members with their ensemble, weight averages, or students on the tasks.
+
+The row scores of a model are named by what decides them, ``row_scores/<id>.parquet``. Another pipeline that measures
+an equal model on equal data reads them and adds its own columns (system, role, member, ...) and clean rows. So
+pipelines share backbones and members, and a killed step continues. ``evaluations/<step>/`` holds the sum of the
+members' vectors (``members-001.npz``), from which the ensemble is computed, until the step is done.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from raysts.errors import RunFailed
+from raysts.evaluation import harness, results, scores
+from raysts.evaluation.contamination.contamination import Contamination
+from raysts.evaluation.dev import Dev
+from raysts.evaluation.scores import Choice, ModelScores, RowScores
+from raysts.evaluation.statistics import UndefinedCorrelationError
+from raysts.evaluation.tasks import lookup
+from raysts.ids import content_id
+from raysts.models import pretrained
+from raysts.models.layers import Layers, as_layers
+from raysts.models.modules import pooled_by
+from raysts.ops import ensemble
+from raysts.ops.ensemble import Target
+from raysts.ops.similarity import Similarity, cosine_of_vectors
+from raysts.pipeline import teachers
+from raysts.pipeline.inputs import Inputs
+from raysts.pipeline.local import Executor, Say
+from raysts.pipeline.outcome import decide, members_dev
+from raysts.pipeline.step import Model, Step, candidates, embedding_resources, run_id, selected, step_id
+from raysts.pipeline.steps.agreement import Agreement
+from raysts.pipeline.steps.embed import EmbedTexts
+from raysts.pipeline.steps.vectors import Teachers, foreign
+from raysts.storage.atomic import remove_drafts
+from raysts.storage.store import Store
+
+if TYPE_CHECKING:
+    from raysts.models.sentence_model import Representation
+
+Row = dict[str, Any]
+Role = Literal["backbone", "member", "soup", "greedy-soup", "student"]
+TITLES: dict[Role, str] = {
+    "backbone": "backbone", "member": "members", "soup": "soup", "greedy-soup": "greedy soup", "student": "student"
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Subject:
+    """A model at a pooling of its token vectors, or an ensemble.
+
+    ``content`` identifies it in ids. ``model`` is None for the backbone and the ensemble.
+    """
+
+    content: Any
+    pooling: str
+    layers: tuple[Layers, ...]
+    model: Model | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """The models of one role, the step that scores them, and their scores.
+
+    Attributes:
+        models: the evaluated models; empty for the backbone.
+        agreement: a measure besides the tasks, without labels that select.
+        teachers: of the students; they weight the members of the ensemble. None: equal weights.
+    """
+
+    inputs: Inputs
+    role: Role
+    models: tuple[Model, ...]
+    members: tuple[Model, ...]
+    agreement: Agreement | None = None
+    teachers: Teachers | None = None
+
+    @cached_property
+    def step(self) -> Step:
+        """Return the step that scores the models and writes their results rows."""
+        inputs, pipeline, weights = self.inputs, self.inputs.pipeline, self._weights_by
+        step = step_id(
+            "scores",
+            role=self.role,
+            row_scores=[self._row_scores_of(subject).stem for subject in self.subjects],
+            training_text=sorted(inputs.specs),  # clean rows do not hold it
+            resamples=pipeline.evaluation.resamples,
+            system=pipeline.name,
+            ensemble=[pipeline.combine, pipeline.select_top, str(pipeline.compared), inputs.target, weights],
+        )
+        needs = [model.id for model in self.models if isinstance(model, Step)]
+        needs += [self.agreement.step.id] if self.agreement else []
+        needs += [weights] if weights else []
+        return Step(
+            kind="scores",
+            id=step,
+            title=f"evaluate {TITLES[self.role]}",
+            needs=tuple(needs),
+            output=inputs.storage / "results" / f"{step}.parquet",
+            work=self._measure,
+            resources=embedding_resources(pipeline.resources),
+            sentences=(
+                inputs.test_sentences
+                + (len(self.dev.texts) if self.dev else 0)
+                + (len(self.agreement.texts) if self.agreement else 0)
+            )
+            * max(1, len(self.models)),
+            scratch=(inputs.storage / "evaluations" / step,),
+        )
+
+    # -- what is measured --------------------------------------------------------------------------------------------
+
+    @cached_property
+    def subjects(self) -> list[Subject]:
+        """Return the models of this role at their poolings."""
+        if self.role == "backbone":
+            content = self.inputs.backbone_id
+            return [
+                Subject(content=content, pooling=pooling, layers=layers) for pooling, layers in self._choices.items()
+            ]
+        layers = self._choices[self.pooling]
+        return [
+            Subject(content=model.id, pooling=self._pooled_by(model)[0], layers=layers, model=model)
+            for model in self.models
+        ]
+
+    @cached_property
+    def ensemble(self) -> Subject | None:
+        """Return the combination of the members, or None if the pipeline combines none."""
+        if self.role != "member" or not self.inputs.pipeline.combine:
+            return None
+        content = [
+            "ensemble",
+            [[model.id, self._pooled_by(model)] for model in self.chosen],
+            str(self.inputs.pipeline.compared),
+            [self.inputs.target, self._weights_by],
+        ]
+        return Subject(content=content, pooling=self.pooling, layers=self._choices[self.pooling])
+
+    @cached_property
+    def chosen(self) -> list[Model]:
+        """Return the members that form the ensemble."""
+        return selected(self.members, self.inputs.pipeline.select_top)
+
+    @property
+    def pooling(self) -> str:
+        """Return the pooling of models that configure none."""
+        return next(iter(self._choices))
+
+    @property
+    def dev(self) -> Dev | None:
+        """Return the development set that scores this role: of the start, and of what may be delivered."""
+        scored = self.role == "backbone" or self.inputs.pipeline.deliver == "best"
+        return self.inputs.chooser if scored else None
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Return the distinct sentences of the tasks and of the development sets that are scored."""
+        judged = [*(self.dev.texts if self.dev else ()), *(self.agreement.texts if self.agreement else ())]
+        return list(dict.fromkeys([*harness.sentences(self.inputs.corpus, self.inputs.tasks), *judged]))
+
+    @cached_property
+    def _choices(self) -> dict[str, tuple[Layers, ...]]:
+        """Return the measured choices of layers, by default pooling.
+
+        The recipes' pooling is first. The backbone is also measured as it was distributed.
+        """
+        inputs, pipeline = self.inputs, self.inputs.pipeline
+        recipes = (pipeline.sed if self.role == "student" else None, *reversed(pipeline.stages_of(0).values()))
+        pooling: str = next((recipe.pooling for recipe in recipes if recipe), "mean")
+        encoders = [path for path in inputs.teacher_folders if teachers.kind(path) == "encoder"]
+        if self.role == "member" and len(poolings := {pooled_by(folder)[0] for folder in encoders}) == 1:
+            (pooling,) = poolings
+        choices = {pooling: pipeline.measured}
+        if self.role == "backbone":
+            distributed, layers = inputs.distributed
+            choices[distributed] = tuple(dict.fromkeys([*choices.get(distributed, ()), layers]))
+        return choices
+
+    def _pooled_by(self, model: Model) -> tuple[str, Layers | None]:
+        """Return a model's pooling and layers. Layers are None if the recipes determine them."""
+        if self.role == "member" and foreign(self.inputs, model) and teachers.kind(model.model) == "encoder":
+            return pooled_by(model.model)
+        return self.pooling, None
+
+    @property
+    def _prompt(self) -> str | None:
+        """Return the prompt for models that configure none."""
+        pipeline = self.inputs.pipeline
+        return {"backbone": pipeline.prompt, "member": pipeline.teacher_prompt}.get(self.role)
+
+    @property
+    def _weights_by(self) -> str | None:
+        """Return the id of the step after which the weights of the ensemble are known, or None if they are equal."""
+        return self.teachers.vectors.id if self.teachers and self.teachers.settings.weights else None
+
+    # -- scores on record --------------------------------------------------------------------------------------------
+
+    def rows(self) -> list[Row]:
+        """Return the results rows that the step has written."""
+        return results.read_rows(self.step.output)
+
+    def row_scores(self, model: str) -> dict[Choice, ModelScores]:
+        """Return the scores that comparisons of a model (its id, ``backbone`` or ``ensemble``) use."""
+        return {choice: scores.scores_by_set(row_scores) for choice, row_scores in self._stored(model).items()}
+
+    def dev_scores(self, model: str) -> dict[Choice, float]:
+        """Return a model's scores on the development set, which also select checkpoints."""
+        if (dev := self.dev) is None:
+            return {}
+        on_dev = {
+            choice: [set_scores for set_scores in row_scores if set_scores.split == "dev"]
+            for choice, row_scores in self._stored(model).items()
+        }
+        return {choice: dev.values(row_scores)[dev.metrics[0]] for choice, row_scores in on_dev.items() if row_scores}
+
+    def _stored(self, model: str) -> dict[Choice, list[RowScores]]:
+        by_choice: dict[Choice, list[RowScores]] = {}
+        for subject in [self.ensemble] if model == "ensemble" else self.subjects:
+            if subject is not None and (subject.model is None or subject.model.id == model):
+                by_choice |= scores.read(self._row_scores_of(subject)) or {}
+        return by_choice
+
+    def _row_scores_of(self, subject: Subject) -> Path:
+        inputs = self.inputs
+        row_scores_id = content_id(
+            [
+                harness.VERSION,
+                [subject.content, subject.pooling, [str(layers) for layers in subject.layers]],
+                self._prompt,
+                self._data,
+                self.agreement.step.id if self.agreement else None,
+            ]
+        )
+        return inputs.storage / "row_scores" / f"{row_scores_id}.parquet"
+
+    @cached_property
+    def _data(self) -> list[Any]:
+        """Return the names and content of the tables that the scores are of."""
+        corpus, tasks = self.inputs.corpus, harness.tasks_of(self.inputs.corpus)
+        tables = [(name, table) for name in self.inputs.tasks for table in tasks[name].tables(corpus)]
+        dev = members_dev(self.inputs.pipeline)
+        tables += [("dev", dev)] if self.dev is not None and corpus.files(dev) else []
+        return [[name, table, corpus.fingerprint(table)] for name, table in tables]
+
+    # -- the work ----------------------------------------------------------------------------------------------------
+
+    def _measure(self, executor: Executor, store: Store, say: Say) -> None:
+        inputs, subjects, combined, title = self.inputs, self.subjects, self.ensemble, self.step.title
+        measured = [*subjects, *([combined] if combined else [])]
+        missing = {id(subject) for subject in measured if store.get(self._row_scores_of(subject)) is None}
+        weights = self._weights(store) if combined else {}
+        sums = PartialSums(store, self.step.id)
+        summed = [id(subject) for subject in subjects if subject.model and subject.model.id in weights]
+        to_sum = summed[sums.count :] if id(combined) in missing else []
+        waiting = [subject for subject in subjects if id(subject) in {*missing, *to_sum}]
+        if stored := len(subjects) - len(waiting):
+            say(f"{title}: {stored} of {len(subjects)} were measured before")
+        for subject, embedded in self._embedded(waiting, executor, say):
+            vectors = self._as_trained(subject.model, embedded)
+            if id(subject) in missing:
+                self._write(subject, vectors, _similarities(self._folder(subject)))
+            if subject.model and id(subject) in to_sum:
+                sums.add(self._as_taught(subject.model, vectors), inputs.target, weights[subject.model.id])
+            if subject.model:
+                say(f"{title}: {subjects.index(subject) + 1} of {len(subjects)}")
+            if not vectors:
+                folder = self._folder(subject)
+                say(f"{title}: {folder} has no vectors of the test texts; neither it nor an ensemble is measured")
+        rows = [self._rows(subject) for subject in subjects]
+        if combined and all(rows):
+            if id(combined) in missing:
+                weight = list(weights.values())
+                totals = {k: ensemble.combined(inputs.target, total, weight) for k, total in sums.totals.items()}
+                means = {layers: {"vectors": total} for layers, total in totals.items()}
+                self._write(combined, means, {"cosine": cosine_of_vectors})
+            rows.append(self._rows(combined))
+        results.write(inputs.storage, self.step.id, list(itertools.chain(*rows)))
+        for path in self.step.scratch:
+            store.delete(path)
+
+    def _embedded(
+        self, subjects: Sequence[Subject], executor: Executor, say: Say
+    ) -> Iterable[tuple[Subject, dict[Layers, Representation]]]:
+        """Yield each subject with the vectors of the texts by choice of layers."""
+        for layers, group in itertools.groupby(subjects, key=lambda subject: subject.layers):
+            batch = list(group)
+            folders = map(self._folder, batch)
+            units = [(f, self.inputs.contents.get(f), of.pooling) for f, of in zip(folders, batch, strict=True)]
+            args = (self.texts, layers, self._prompt)
+            yield from zip(
+                batch, executor.map(EmbedTexts, args, units, self.inputs.pipeline.resources, say), strict=True
+            )
+
+    def _folder(self, subject: Subject) -> Path:
+        return subject.model.model if subject.model else self.inputs.start
+
+    def _weights(self, store: Store) -> dict[str, float]:
+        weights = self.teachers.weights(store) if self.teachers else [1.0] * len(self.chosen)
+        return dict(zip((model.id for model in self.chosen), weights, strict=True))
+
+    def _as_taught(self, model: Model, vectors: Mapping[Layers, Representation]) -> dict[Layers, np.ndarray]:
+        """Return a member's vectors for the ensemble. An external member has its own pooling."""
+        if foreign(self.inputs, model):
+            first = next(iter(vectors.values()), None)
+            chosen = vectors.get(self._pooled_by(model)[1] or "", first)
+            return {self.inputs.pipeline.compared: chosen["vectors"]} if chosen else {}
+        return {layers: values["vectors"] for layers, values in vectors.items()}
+
+    def _as_trained(self, model: Model | None, vectors: dict[Layers, Representation]) -> dict[Layers, Representation]:
+        """Return the vectors under the recipe's choice of layers, for a model with heads.
+
+        Such a model has one choice, which may be ``only-12`` for the last layer.
+        """
+        if model is None or model.job is None or len(vectors) > 1:
+            return vectors
+        measured = vectors.keys() <= set(self.inputs.pipeline.measured)
+        return vectors if measured else {model.job.recipe.layers: next(iter(vectors.values()))}
+
+    def _write(
+        self,
+        subject: Subject,
+        vectors: Mapping[Layers, Representation],
+        similarities: Mapping[str, Similarity],
+    ) -> None:
+        """Compute the row scores of a subject and store them.
+
+        Raises:
+            RunFailed: the model gives values that are not finite, or the same for every pair.
+        """
+        inputs, by_choice = self.inputs, dict[Choice, list[RowScores]]()
+        sets = [*harness.sets_of(inputs.corpus, inputs.tasks), *(self.agreement.test.sets if self.agreement else ())]
+        for layers, values in vectors.items():
+            represent = lookup(self.texts, values)
+            try:
+                of_layers = harness.row_scores(sets, represent, similarities)
+                if self.dev is not None:
+                    of_layers += self.dev.row_scores(represent, similarities)
+                harness.rows_of(of_layers, {}, 0)
+            except UndefinedCorrelationError as error:  # which of several
+                raise RunFailed(f"{self.step.title}: '{self._folder(subject)}': {error}") from None
+            by_choice[subject.pooling, str(layers)] = of_layers
+        inputs.corpus.check_unchanged(inputs.test_tables)
+        scores.write(self._row_scores_of(subject), by_choice)
+
+    # -- results rows, when the members are done -----------------------------------------------------------------------
+
+    def _rows(self, subject: Subject) -> list[Row]:
+        """Return the results rows of a subject's stored scores, with the columns of this pipeline."""
+        rows: list[Row] = []
+        resamples = self.inputs.pipeline.evaluation.resamples
+        for (pooling, layers), row_scores in (scores.read(self._row_scores_of(subject)) or {}).items():
+            columns = {**self._columns(subject), "pooling": pooling, "layers": layers}
+            tested = [of_set for of_set in row_scores if of_set.split != "dev"]
+            rows += harness.rows_of(tested, columns, resamples, self._contamination.clean)
+        return rows
+
+    @cached_property
+    def _contamination(self) -> Contamination:
+        return self.inputs.contamination()
+
+    @cached_property
+    def _selected_by(self) -> dict[str, str | None]:
+        """Return the development set that selected a model, by model id or ``ensemble``."""
+        pipeline = self.inputs.pipeline
+        dev, top = self.inputs.dev_name(members_dev(pipeline)), pipeline.select_top
+        outcome = decide(candidates(self.members), [], combine=pipeline.combine, select_top=top, dev=dev)
+        return {"ensemble": dev if top is not None else None, outcome.selected or "": outcome.selected_by}
+
+    def _columns(self, subject: Subject) -> Row:
+        """Return the columns of a subject's rows that depend on this pipeline."""
+        inputs, model = self.inputs, subject.model
+        role = "ensemble" if subject is self.ensemble else self.role
+        record, job = (model.record, model.job) if model else ({}, None)
+        parents = [inputs.backbone_id] if role == "backbone" else [run_id(member) for member in self.chosen]
+        transductive = role == "ensemble" and any(member.record.get("transductive") for member in self.chosen)
+        return {
+            "run_id": run_id(model) if model else None,
+            "parent_run_ids": record.get("parents") or parents,
+            "system": inputs.pipeline.name,
+            "recipe": "-".join(inputs.pipeline.stages) or "raw",
+            "role": role,
+            # A student that is one of several here may have been trained as the only one.
+            "member": job.facts["member"] if job else record.get("member"),
+            "seed": record.get("seed"),
+            "transductive": bool(record.get("transductive", transductive)),
+            "selected_by": record.get("selected_by") or self._selected_by.get(model.id if model else role),
+            "step": (record.get("kept") or {}).get("step"),
+        }
+
+
+def _similarities(model: Path) -> Mapping[str, Similarity]:
+    """Return the similarities of a model, or cosine for precomputed vectors."""
+    encoder = teachers.kind(model) == "encoder"
+    return pretrained.similarities(model) if encoder else {"cosine": cosine_of_vectors}
+
+
+class PartialSums:
+    """Sum of the vectors of the first :attr:`count` members of an ensemble.
+
+    ``totals``: by choice of layers, the float32 result of :func:`raysts.ops.ensemble.added`.
+    """
+
+    def __init__(self, store: Store, step: str) -> None:
+        self.store, self.folder = store, store.path(f"evaluations/{step}")
+        self.totals: dict[Layers, np.ndarray] = {}
+        self.count = 0
+        remove_drafts(self.folder)
+        for path in store.list(self.folder):  # in order: the last one that is whole counts
+            if path.match("members-*.npz") and store.get(path):
+                self.count = int(path.stem.removeprefix("members-"))
+                with np.load(path) as arrays:
+                    self.totals = {as_layers(name): arrays[name] for name in arrays.files}
+
+    def add(self, vectors: Mapping[Layers, np.ndarray], target: Target = "mean", weight: float = 1.0) -> None:
+        """Add the vectors of the next member, and store the sum."""
+        for layers, values in vectors.items():
+            self.totals[layers] = ensemble.added(target, self.totals.get(layers), values, weight)
+        arrays: dict[str, Any] = {str(layers): total for layers, total in self.totals.items()}
+        with self.store.put(self._file(self.count + 1)) as draft, draft.open("wb") as file:
+            np.savez(file, **arrays)
+        self.store.delete(self._file(self.count))
+        self.count += 1
+
+    def _file(self, members: int) -> Path:
+        return self.folder / f"members-{members:03d}.npz"
