@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -175,8 +175,8 @@ def run_on(executor: Executor, plan: Plan, options: RunOptions) -> Result:
     name = options.name or plan.pipeline.name
     command = options.command or f"raysts run {name}"
 
-    def report(plan: Plan, seconds: dict[str, float]) -> Path:
-        return write_report(report_data(plan, name, command, seconds), plan.storage / "reports" / name)
+    def report(store: Store, record: Mapping[str, Any]) -> Path:
+        return write_report(report_data(store, record), store.path(f"reports/{name}"))
 
     from raysts.pipeline.run import run
 

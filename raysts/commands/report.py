@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from raysts.commands.options import MEASURE, Command, Result, RunOptions, StoragePlace, one_of, option, say_on_stderr
+from raysts.commands.options import MEASURE, Command, Result, StoragePlace, one_of, option, say_on_stderr
 from raysts.errors import InputError
 
 if TYPE_CHECKING:
-    from raysts.pipeline.plan import Plan
     from raysts.storage.store import Store
 
 WHICH = one_of("--name", "--paper")
@@ -28,7 +27,7 @@ def report(
     Returns:
         status, reports (paths); for a paper also text and the fields of :meth:`raysts.papers.measured.PaperData.as_plain`.
     """
-    from raysts.commands.context import run_names, store_of
+    from raysts.commands.context import run_names, run_record, store_of
     from raysts.papers import measured, tables
 
     store = store_of(storage)
@@ -41,44 +40,22 @@ def report(
     runs = [name] if name else run_names(store)
     if not runs:
         raise InputError(f"no run in {store.uri}: there is nothing to report; 'raysts run quickstart' makes one")
-    plans = {run: _restore_plan(run, store) for run in runs}
+    records = {run: run_record(store, run) for run in runs}
     store.check(writes=True)
-    reports = [_rewrite_report(run, *planned, store) for run, planned in plans.items()]
-    return {"status": "done", "storage": store.uri, "reports": reports}
+    return {"status": "done", "storage": store.uri, "reports": [_rewrite(record, store) for record in records.values()]}
 
 
-def _restore_plan(name: str, store: Store) -> tuple[Plan, dict[str, Any]]:
-    """Return the plan of a recorded run and its record.
-
-    Raises:
-        InputError: the plan is not the recorded one.
-    """
-    from raysts.commands.context import plan_of, run_record
-    from raysts.recipes.recipe import Pipeline
-    from raysts.recipes.tree import built
-
-    record = run_record(store, name)
-    options = RunOptions(storage=store.root, skip_bad=record.get("skip_bad", False)).after(record)
-    plan = plan_of(built(Pipeline, record["pipeline"]), options)
-    if [step.id for step in plan.steps] != record["nodes"]:
-        raise InputError(
-            f"run '{name}': its data ({record['data']}), its backbone or raysts itself has changed since it ran, so its "
-            f"report cannot be made again; the one it has stays ({store.path(f'reports/{name}/index.html')})"
-        )
-    return plan, record
-
-
-def _rewrite_report(name: str, plan: Plan, record: dict[str, Any], store: Store) -> str:
-    """Write the report of a run from the storage and return its path."""
+def _rewrite(record: dict[str, Any], store: Store) -> str:
+    """Write the report of a run from its record and the storage, and return its path."""
     from raysts.report.run.data import report_data
     from raysts.report.run.page import write_report
 
-    states = plan.states()
-    if record.get("status") == "done" and (lost := [step.title for step in plan.steps if states[step.id] != "done"]):
+    name, data = record["name"], report_data(store, record)
+    lost = [step.title for step in data.nodes if step.status != "done"]
+    if record["status"] == "done" and lost:
         say_on_stderr(
             f"{name}: is without what is gone or damaged: {', '.join(lost)}; to make it again: {record['command']}"
         )
-    data = report_data(plan, name, record["command"], record["seconds"])
     return str(write_report(data, store.path(f"reports/{name}")))
 
 

@@ -68,15 +68,12 @@ def run(
 
 def text_of(result: Result) -> str:
     """Return the result of a run as text."""
-    from raysts.data.parquet import skipped_line
     from raysts.evaluation.standings import format_results, named_teachers
     from raysts.pipeline.deliver import Delivered
 
     rows = named_teachers(result["results"], result.pop("teachers", {}))
     lines = [format_results(rows, brief=True)] if rows else []
     lines += result.get("notes", [])
-    lines += map(skipped_line, result["skipped"])
-    lines += [f"left out: member {gone['member']}, which failed: {gone['reason']}" for gone in result["left_out"]]
     if result.get("delivered"):
         lines.append(Delivered(**result["delivered"]).sentence)
     if result["model"]:

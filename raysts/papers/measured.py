@@ -98,7 +98,7 @@ def every_row(storage: Path) -> list[MeasuredRow]:
     """
     store = Store.of(storage.absolute())
     records = [record for path in store.get_all("pipelines", "*.json") if (record := store.read_json(path))]
-    by_part = {node: record for record in records for node in record.get("nodes", ())}
+    by_part = {step["id"]: record for record in records for step in record.get("steps", ())}
     backbones = {record["backbone_id"]: record["pipeline"]["backbone"] for record in records}
     named = {record["name"]: _as_named(record["pipeline"]) for record in records}
     runs = {path.parent.name for path in store.get_all("runs", "run.json", "recipe.json") if path.name == "run.json"}

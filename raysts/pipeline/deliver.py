@@ -5,7 +5,7 @@ The input is the backbone as it was distributed. A difference is that of a paire
 embedded again, so the numbers are reproducible. Messages claim only what the interval shows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ from raysts.evaluation.standings import AGREEMENT, AVERAGE, AVERAGED, TEACHER
 from raysts.models import pretrained
 from raysts.models.layers import Layers, as_layers
 from raysts.models.modules import pooled_by
-from raysts.pipeline.outcome import Outcome, members_dev
+from raysts.pipeline.outcome import Outcome
 from raysts.pipeline.plan import Plan
-from raysts.pipeline.step import Model, Step
+from raysts.pipeline.step import Model
 from raysts.pipeline.steps.scores import Evaluation
 from raysts.recipes.recipe import SOUPS
 from raysts.storage.atomic import remove_drafts
@@ -96,7 +96,7 @@ def delivered(plan: Plan, outcome: Outcome) -> Delivered | None:
         what=role, layers=as_layers(choice[1]), by=selector, agreement=_agreement(plan, role, model_id, choice)
     )
     input_scores = _input(plan)
-    on = _compared_on(plan, scores, input_scores)
+    on = compared_on(plan, scores, input_scores)
     if on is None:
         return delivery
     if role == "backbone" and choice == _as_distributed(plan):
@@ -127,7 +127,7 @@ def _handed_over(plan: Plan, outcome: Outcome) -> tuple[str, Choice, str, ModelS
             chosen.what,
             choice,
             str(plan.chooser.name if plan.chooser else ""),
-            _scores(plan, chosen.what, model_id, choice),
+            scores_of(plan, chosen.what, model_id, choice),
         )
     if plan.pipeline.deliver == "best":
         return None
@@ -139,31 +139,33 @@ def _handed_over(plan: Plan, outcome: Outcome) -> tuple[str, Choice, str, ModelS
             role == "member" or model.record.get("selected_by")
         )
         selector = outcome.selected_by if selected_among and outcome.selected_by else "system"
-        return role, (pooling, str(layers)), selector, _scores(plan, role, model.id, (pooling, str(layers)))
+        return role, (pooling, str(layers)), selector, scores_of(plan, role, model.id, (pooling, str(layers)))
     if plan.pipeline.combine == "ensemble" and outcome.ensemble:
-        choice = _pooling_of(plan, "member"), str(plan.pipeline.compared)
-        return "ensemble", choice, "system", _scores(plan, "member", "ensemble", choice)
+        choice = pooling_of(plan, "member"), str(plan.pipeline.compared)
+        return "ensemble", choice, "system", scores_of(plan, "member", "ensemble", choice)
     if plan.members:
         return None
     return "backbone", _as_distributed(plan), "system", _input(plan)
 
 
-def _evaluation(plan: Plan, role: str) -> Evaluation | None:
+def evaluation(plan: Plan, role: str) -> Evaluation | None:
+    """Return the evaluation of a role, if the plan has one."""
     return next((node for node in plan.evaluations if node.role == role), None)
 
 
-def _pooling_of(plan: Plan, role: str) -> str:
-    evaluation = _evaluation(plan, role)
-    return evaluation.pooling if evaluation else "mean"
+def pooling_of(plan: Plan, role: str) -> str:
+    """Return the pooling at which models of a role are compared."""
+    of_role = evaluation(plan, role)
+    return of_role.pooling if of_role else "mean"
 
 
-def _scores(plan: Plan, role: str, model: str, choice: Choice) -> ModelScores:
+def scores_of(plan: Plan, role: str, model: str, choice: Choice) -> ModelScores:
     """Return a model's row scores at a pooling (see :meth:`Evaluation.row_scores`).
 
     A model with heads has scores at one pooling only, which it gives for every choice.
     """
-    evaluation = _evaluation(plan, role)
-    by_choice = evaluation.row_scores(model) if evaluation else {}
+    of_role = evaluation(plan, role)
+    by_choice = of_role.row_scores(model) if of_role else {}
     same_layers = [scores for (_, layers), scores in by_choice.items() if layers == choice[1]]
     return by_choice.get(choice) or next(iter(same_layers or (by_choice.values() if len(by_choice) == 1 else ())), {})
 
@@ -174,10 +176,10 @@ def _as_distributed(plan: Plan) -> Choice:
 
 
 def _input(plan: Plan) -> ModelScores:
-    return _scores(plan, "backbone", "backbone", _as_distributed(plan))
+    return scores_of(plan, "backbone", "backbone", _as_distributed(plan))
 
 
-def _compared_on(plan: Plan, a: ModelScores, b: ModelScores) -> str | None:
+def compared_on(plan: Plan, a: ModelScores, b: ModelScores) -> str | None:
     """Return the test set of the comparison, or None.
 
     It is the first test set of the user data (in option order, then in data folder order), else STS-B, else the first
@@ -206,7 +208,7 @@ def against(plan: Plan, outcome: Outcome) -> dict[str, dict[str, Difference]]:
     models_of |= {**named, **({"member": trained} if trained else {})}
     for role, models in models_of.items():
         evaluated = "member" if role == "ensemble" or role in named else role
-        scores = [_scores(plan, evaluated, model, (_pooling_of(plan, evaluated), layers)) for model in models]
+        scores = [scores_of(plan, evaluated, model, (pooling_of(plan, evaluated), layers)) for model in models]
         if scores and all(scores):
             systems[role] = scores
     input_scores = _input(plan)
@@ -218,88 +220,13 @@ def against(plan: Plan, outcome: Outcome) -> dict[str, dict[str, Difference]]:
     for role in compared:
         sides = systems[subject], systems[role]
         shared = [name for name in sides[0][0] if all(name in model for side in sides for model in side)]
-        sets = {name: [name] for name in [_compared_on(plan, sides[0][0], sides[1][0])] if name in shared}
+        sets = {name: [name] for name in [compared_on(plan, sides[0][0], sides[1][0])] if name in shared}
         averaged = [name for name in AVERAGED if name in shared]
         sets |= {AVERAGE: averaged} if len(averaged) > 1 else {}
         found_differences[role] = {
             str(name): difference(*sides, on, plan.pipeline.evaluation.resamples) for name, on in sets.items()
         }
     return found_differences
-
-
-# -- what to be careful about --------------------------------------------------------------------------------------------
-
-
-def cautions(plan: Plan) -> list[str]:
-    """Return the warnings about a run's scores.
-
-    - A stage has models that end below their starting score on the development set. That score is of the stage before,
-      or
-      of the evaluated backbone, at the same pooling and on the same development set. Without one there is no warning.
-    - An ensemble is below its best member on a test set.
-    - A development set that selects models holds test rows.
-    """
-    backbone = _evaluation(plan, "backbone")
-    of_backbone = backbone.dev_scores("backbone") if backbone else {}
-    lines: dict[str, list[str]] = {}
-    trained: dict[str, int] = {}
-    names: dict[str, str] = {}
-    for chain in (*plan.chains, *plan.student_chains):
-        for before, node in zip([None, *chain[:-1]], chain, strict=True):
-            start, end = _start(plan, before, node, of_backbone), (node.record.get("dev") or {}).get("kept")
-            stage = str(node.training.facts["stage"])
-            trained[stage] = trained.get(stage, 0) + 1
-            names[stage] = plan.dev_name(node.training.recipe.spec.dev)
-            if start is not None and end is not None and end < start:
-                number = node.training.facts["member"]
-                model = f"{node.training.facts['role']}{'' if number is None else f' {number}'}"
-                lines.setdefault(stage, []).append(f"{model} at {100 * end:.2f}, from {100 * start:.2f}")
-    return [
-        f"{stage}: {len(fallen)} of {trained[stage]} ended below the start on {names[stage]}: {'; '.join(fallen)}"
-        for stage, fallen in lines.items()
-    ] + [*_below_best(plan), *_tested_on_dev(plan)]
-
-
-def _tested_on_dev(plan: Plan) -> list[str]:
-    """Return a warning if the selecting development set holds test rows, or an empty list."""
-    shared = plan.in_dev if plan.outcome.selected_by else {}
-    if not shared:
-        return []
-    overlaps = ", ".join(f"{count:,} of the {rows:,} rows of {name}" for name, (count, rows) in shared.items())
-    dev = plan.dev_name(members_dev(plan.pipeline))
-    return [f"{dev}, which chose, holds {overlaps}: scores on these are not of unseen rows"]
-
-
-def _below_best(plan: Plan) -> list[str]:
-    """Return a warning if the ensemble scores below its best member, or an empty list."""
-    choice = _pooling_of(plan, "member"), str(plan.pipeline.compared)
-    ensemble, members = _scores(plan, "member", "ensemble", choice), plan.outcome.ensemble
-    scores = {member: member_scores for member in members if (member_scores := _scores(plan, "member", member, choice))}
-    on = _compared_on(plan, ensemble, next(iter(scores.values()), {}))
-    if on is None or len(scores) < 2:
-        return []
-    behind = {
-        member: difference([ensemble], [member_scores], [on], 0).value for member, member_scores in scores.items()
-    }
-    best = min(behind, key=lambda member: behind[member])
-    if behind[best] >= 0:
-        return []
-    gap = difference([ensemble], [scores[best]], [on], plan.pipeline.evaluation.resamples)
-    message = gap.over(f"the best it is made of, {plan.teacher_names.get(best, best)}")
-    return [f"ensemble: {message} on {TITLES.get(on, on)} test"]
-
-
-def _start(plan: Plan, before: Step | None, node: Step, of_backbone: Mapping[Choice, float]) -> float | None:
-    """Return the development score at a run's start, at the run's pooling, or None."""
-    recipe = node.training.recipe
-    dev = recipe.spec.dev
-    if before is None:
-        from_backbone = node.training.facts["parents"][0] == plan.backbone_id
-        comparable = plan.chooser is not None and members_dev(plan.pipeline) == dev
-        return of_backbone.get((recipe.pooling, str(recipe.layers))) if from_backbone and comparable else None
-    earlier = before.training.recipe
-    same = (earlier.pooling, earlier.layers, earlier.spec.dev) == (recipe.pooling, recipe.layers, dev)
-    return (before.record.get("dev") or {}).get("kept") if same else None
 
 
 # -- the model -----------------------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ import pyarrow as pa
 from raysts.data.batches import BatchOrder
 from raysts.data.corpora import Corpus
 from raysts.data.derive import TARGETS, source_of
-from raysts.data.parquet import skipped_line
 from raysts.data.windows import WINDOW, Group, StoreSpec, select
 from raysts.data.world import WORLD_VERSION, tiny_config, write_tiny_backbone
 from raysts.errors import InputError
@@ -36,7 +35,7 @@ from raysts.models.static import is_static
 from raysts.ops.ensemble import Target
 from raysts.pipeline import teachers
 from raysts.pipeline.outcome import members_dev
-from raysts.pipeline.own_text import kept_last, on_own_text
+from raysts.pipeline.own_text import on_own_text
 from raysts.recipes.catalog import DistillationSettings
 from raysts.recipes.recipe import Pipeline, Recipe
 from raysts.schema import DEVS
@@ -250,11 +249,6 @@ class Inputs:
         """Return the unreadable files of the training tables, which ``skip_bad`` leaves out."""
         return self.corpus.skipped(recipe.table for recipe in self.pipeline.recipes.values())
 
-    @property
-    def skipped_lines(self) -> list[str]:
-        """Return one message for each file of :attr:`skipped`."""
-        return [*map(skipped_line, self.skipped)]
-
     def resolved(self, recipe: Recipe) -> Recipe:
         """Return the recipe with the pipeline's precision and the sources of its test sentences.
 
@@ -319,22 +313,6 @@ class Inputs:
         if spec.id not in self._groups:
             self._groups[spec.id] = select(self.corpus, spec.table, spec.data)
         return self._groups[spec.id]
-
-    def text_notes(self) -> list[str]:
-        return [self.corpus.text.line, *kept_last(self.pipeline, self.corpus)] if self.corpus.text else []
-
-    def cut(self) -> list[str]:
-        """Return a note for each stage that truncated texts, if its token shards exist."""
-        lines = []
-        for stage, recipe in self.pipeline.recipes.items():
-            spec = self.store_spec(recipe)
-            manifest = self.store.read_json(self.store_folder(spec) / "manifest.json") or {"parts": [], "rows": 0}
-            if cut := sum(part.get("cut", 0) for part in manifest["parts"]):
-                lines.append(
-                    f"{stage}: {cut:,} of {manifest['rows'] * len(spec.texts):,} texts had more than {spec.max_length} tokens "
-                    f"and were cut there in training (--set {stage}.train.max_length=N reads more of them)"
-                )
-        return lines
 
     def rows(self, recipe: Recipe) -> int:
         return sum(group.size for group in self.groups(self.store_spec(recipe)))

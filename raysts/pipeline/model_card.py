@@ -17,14 +17,13 @@ from raysts.data.fetch import sources
 from raysts.models import pretrained
 from raysts.models.layers import Layers, in_words
 from raysts.models.modules import describe
-from raysts.pipeline.deliver import cautions, delivered
 from raysts.pipeline.inputs import TINY
-from raysts.pipeline.outcome import Outcome, joined
+from raysts.pipeline.outcome import joined
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import Model
+from raysts.pipeline.verdict import Verdict
 from raysts.recipes import names
 from raysts.recipes.overrides import dump
-from raysts.recipes.recipe import Recipe
 
 _TAGS = ("sentence-transformers", "sentence-similarity", "feature-extraction", "raysts")
 
@@ -104,15 +103,8 @@ def _datasets(plan: Plan) -> list[str]:
     return sorted({source.dataset for table in fetched for source in sources().get(table, ()) if source.file is None})
 
 
-def _nested(recipe: Recipe | None) -> list[str]:
-    """Return the note on the dimensions to which this recipe's vectors may be truncated."""
-    widths = recipe.settings.matryoshka if recipe else ()
-    shown = ", ".join(map(str, widths))
-    return [f"Its first {shown} dimensions were trained to be sentence vectors by themselves."] if widths else []
-
-
 def card_of(
-    plan: Plan, outcome: Outcome, model: Model, folder: Path, rows: Sequence[Mapping[str, Any]], name: str, command: str
+    plan: Plan, verdict: Verdict, model: Model, folder: Path, rows: Sequence[Mapping[str, Any]], name: str, command: str
 ) -> str:
     """Return the card of the model that the run ``name`` delivers, with the results ``rows``.
 
@@ -148,22 +140,14 @@ def card_of(
         "rows": [row for row in rows if row["run_id"] == model.id],
         "command": command,
         "source": entry.source if entry else None,
-        "compared": delivery.sentence if (delivery := delivered(plan, outcome)) else None,
-        "selected_by": joined([outcome.selected_by, *by_dev]),
+        "compared": verdict.delivered.sentence if verdict.delivered else None,
+        "selected_by": joined([verdict.outcome.selected_by, *by_dev]),
         "base_model": pipeline.backbone if _on_hub(pipeline.backbone) else None,
         "teachers": pipeline.teachers,
         "licence": None if pipeline.backbone == TINY else _licence(plan.backbone),
         "datasets": _datasets(plan),
-        "random_backbone": pipeline.backbone == TINY,
         "versions": record.get("versions"),
-        "notes": [
-            *([outcome.choice] if outcome.choice else []),
-            *plan.text_notes(),
-            *cautions(plan),
-            *plan.cut(),
-            *_nested(recipes.get(record.get("stage", ""))),
-            *(f"Training data is not whole; {line}" for line in plan.skipped_lines),
-        ],
+        "notes": verdict.notes,
     }
     return render(card)
 

@@ -3,26 +3,27 @@
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from raysts.errors import InputError, RunFailed, limit_reached
 from raysts.evaluation import harness
-from raysts.pipeline.deliver import Delivered, cautions, delivered, write_model
+from raysts.pipeline.deliver import write_model
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.model_card import card_of
-from raysts.pipeline.outcome import Outcome
+from raysts.pipeline.notes import notes_before
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import NamedModel, Step
 from raysts.pipeline.steps.train import train_all
+from raysts.pipeline.verdict import Verdict
 from raysts.recipes.tree import to_plain
 from raysts.storage.atomic import remove_drafts
-from raysts.storage.store import at_once
+from raysts.storage.store import Store, at_once
 
-Report = Callable[[Plan, dict[str, float]], Path]
-"""Writes the report of a plan, given the seconds that steps took by their ids, and returns its path."""
+Report = Callable[[Store, Mapping[str, Any]], Path]
+"""Writes the report of a run from its storage and its record, and returns the path."""
 
 
 def run(
@@ -73,7 +74,7 @@ class _Driver:
         done = {step for step, state in self.plan.states().items() if state == "done"}
         self._write_record()
         self.say(f"{self.name}: {len(self.plan.steps)} steps, {len(done)} done")
-        for line in [*self.plan.text_notes(), *self.plan.skipped_lines]:
+        for line in notes_before(self.plan):
             self.say(line)
         self.plan.write_backbone()
         for line in harness.left_out(self.plan.corpus, self.plan.tasks):
@@ -129,7 +130,7 @@ class _Driver:
         chains, least = (plan.chains, least) if batch[0].id in members else (plan.student_chains, None)
         done = [chain[-1].state(self.store) == "done" for chain in chains]
         if least is None or sum(done) < least:
-            self._write_report()
+            self._write_report(self._write_record("failed", Verdict.of(plan)))
             needed = "" if least is None else f", and min_members={least}"
             raise RunFailed(
                 "\n".join(failures)
@@ -140,36 +141,35 @@ class _Driver:
         self._write_record()
 
     def _end(self) -> dict[str, Any]:
-        plan, outcome = self.plan, self.plan.outcome
-        rows, report = plan.rows_on_record(), self._write_report()
-        model, chosen = write_model(plan, outcome)
-        delivery = delivered(plan, outcome)
+        plan, verdict = self.plan, Verdict.of(self.plan)
+        assert verdict.contamination is not None, "the last steps score"
+        rows = plan.rows_on_record()
+        model, chosen = write_model(plan, verdict.outcome)
         if model is not None and chosen is not None and not isinstance(chosen, NamedModel):
             with self.store.put(model / "README.md") as draft:
-                draft.write_text(card_of(plan, outcome, chosen, model, rows, self.name, self.command), encoding="utf-8")
-        contamination = plan.contamination()
-        self._write_record("done", outcome, delivery)
+                draft.write_text(card_of(plan, verdict, chosen, model, rows, self.name, self.command), encoding="utf-8")
+        record = self._write_record("done", verdict)
+        report = self._write_report(record)
         return {
             "status": "done",
             "storage": self.store.uri,
             "name": self.name,
             "model": str(model) if model else None,
-            "delivered": delivery.as_plain() if delivery else None,
+            "delivered": record["delivered"],
             "report": str(report) if report else None,
             "results": rows,
             **({"teachers": names} if (names := plan.teacher_names) else {}),
-            "contamination": contamination.entries(plan.pipeline.name),
-            "notes": [*plan.text_notes(), *cautions(plan), *plan.cut(), *contamination.lines(plan.pipeline.name)],
+            "contamination": verdict.contamination.entries(plan.pipeline.name),
+            "notes": verdict.notes,
             "left_out": plan.left_out,
             "skipped": plan.skipped,
         }
 
-    def _write_report(self) -> Path | None:
-        return self.report(self.plan, self.seconds) if self.report else None
+    def _write_report(self, record: Mapping[str, Any]) -> Path | None:
+        return self.report(self.store, record) if self.report else None
 
-    def _write_record(
-        self, status: str = "running", outcome: Outcome | None = None, delivery: Delivered | None = None
-    ) -> None:
+    def _write_record(self, status: str = "running", verdict: Verdict | None = None) -> dict[str, Any]:
+        """Write all that a report needs besides the folders of steps and rows, and return it."""
         plan = self.plan
         record = {
             "name": self.name,
@@ -177,17 +177,27 @@ class _Driver:
             "command": self.command,
             "pipeline": to_plain(plan.pipeline),
             "data": plan.corpus.uri,
+            "sources": plan.corpus.described,
             "own": plan.corpus.user.as_plain(),
             "skip_bad": plan.corpus.skip_bad,
             "skipped": plan.skipped,
             "backbone_id": plan.backbone_id,
+            "distributed": list(plan.distributed),
             "members": [model.id for model in plan.members],
-            "nodes": [step.id for step in plan.steps],
+            "teachers": plan.teacher_names,
+            "steps": [step.recorded(plan.storage) for step in plan.steps],
             "seconds": self.seconds,
+            **({**verdict.as_record(), "dev": self._dev_sets()} if verdict else {}),
         }
-        if outcome:
-            record |= {"outcome": asdict(outcome), "delivered": delivery.as_plain() if delivery else None}
         self.store.write_json(self.key, record)
+        return record
+
+    def _dev_sets(self) -> dict[str, dict[str, Any]]:
+        """Return the development set of each stage: its table, the score that selects, and its rows."""
+        recipes = self.plan.pipeline.recipes
+        tables = {stage: recipe.spec.dev for stage, recipe in recipes.items()}
+        devs = {stage: (table, dev) for stage, table in tables.items() if (dev := self.plan.dev(table)) is not None}
+        return {s: {"table": table, "metric": dev.metrics[0], "rows": dev.size} for s, (table, dev) in devs.items()}
 
     @contextlib.contextmanager
     def _timed(self, step: Step) -> Iterator[None]:

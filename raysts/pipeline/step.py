@@ -5,7 +5,7 @@ A new kind of step is a function in a file of ``steps/`` that returns one, and t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -91,6 +91,24 @@ class Step:
         if whole and all(whole):
             return "done"
         return "failed" if status == "failed" else "waiting"
+
+    def recorded(self, storage: Path) -> dict[str, Any]:
+        """Return what the record of a run keeps of the step, for :meth:`of_record`."""
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "title": self.title,
+            "sentences": self.sentences,
+            "output": str(self.output.relative_to(storage)),
+            **({"member": self.job.facts["member"]} if self.job else {}),
+        }
+
+    @classmethod
+    def of_record(cls, recorded: Mapping[str, Any], storage: Path) -> Step:
+        """Return the step that a record tells of. It has a state, and no work."""
+        kind, id_, title, sentences = (recorded[name] for name in ("kind", "id", "title", "sentences"))
+        output = storage / recorded["output"]
+        return cls(kind=kind, id=id_, title=title, sentences=sentences, output=output, resources={})
 
     def describe(self, store: Store) -> dict[str, Any]:
         """Return the step as ``raysts plan --json`` shows it."""

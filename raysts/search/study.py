@@ -378,7 +378,7 @@ class Study:
             return
         paths = self.store.get_all(self.plan.storage / "pipelines", "*.json")
         pipelines = [self.store.read_json(path) or {} for path in paths]
-        used = {node for pipeline in pipelines for node in pipeline.get("nodes", ())}
+        used = {step["id"] for pipeline in pipelines for step in pipeline.get("steps", ())}
         for model in models:
             run = RunFolder(model.parent).record()
             if run.get("study") == self.name and model.parent.name not in used:

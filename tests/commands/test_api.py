@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -268,3 +271,17 @@ def test_reports_are_written_again(finished: run_commands.Finished) -> None:
     assert len(after) == pytest.approx(len(before), rel=0.01)
     every = result("report", "--storage", finished.storage)["reports"]
     assert set(map(str, finished.storage.glob("reports/*/index.html"))) == set(every)
+
+
+def test_a_report_needs_the_storage_alone(
+    small_world: Path, tmp_path: Path, copy_of: Callable[[Path, str], Path]
+) -> None:
+    data = copy_of(small_world, "data")
+    sets = ["--set", "evaluation.tasks=sts12", "--set", "evaluation.resamples=0", "--address", "none"]
+    page = Path(result("run", "raw", "--data", data, "--storage", tmp_path / "storage", *sets)["report"])
+    before = page.read_text(encoding="utf-8")
+    page.unlink()
+    shutil.rmtree(data)
+    result("report", "--storage", tmp_path / "storage")
+    created = re.compile(r"<time[^>]*>[^<]*</time>|20\d\d-\d\d-\d\d[ T]\d\d:\d\d[^<]*")
+    assert created.sub("", page.read_text(encoding="utf-8")) == created.sub("", before)

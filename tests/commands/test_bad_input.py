@@ -608,25 +608,6 @@ def test_reports_of_nothing(refused: Refused) -> None:
     refused("report", "--name", "../x", says=("no run '../x'",))
 
 
-def test_reports_of_data_that_has_changed(
-    small_world: Path, tmp_path: Path, copy_of: Callable[[Path, str], Path]
-) -> None:
-    data, storage = copy_of(small_world, "data"), tmp_path / "storage"
-    few = ["--set", "evaluation.tasks=sts12", "--set", "evaluation.resamples=0"]
-    assert raysts("run", "raw", "--data", data, "--storage", storage, "--address", "none", *few).code == 0
-    again = ["run", "raw", "--name", "another", "--data", small_world, "--storage", storage, "--address", "none"]
-    page = Path(result(*again, *few)["report"])
-    page.unlink()
-    table = pq.read_table(data / "sts" / "sts12.parquet")
-    pq.write_table(table.slice(1), data / "sts" / "sts12.parquet")
-    changed = raysts("report", "--storage", storage)
-    assert changed.code == 2 and "'raw'" in changed.err and "changed" in changed.err
-    assert not page.exists(), "of two reports one is refused, and neither is written"
-    shutil.rmtree(data)
-    gone = raysts("report", "--storage", storage)
-    assert gone.code == 2 and str(data) in gone.err
-
-
 @pytest.mark.parametrize(
     "arguments",
     [

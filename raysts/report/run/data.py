@@ -7,22 +7,18 @@ from datetime import UTC, datetime
 from typing import Any
 
 from raysts.evaluation.compare import Difference
-from raysts.evaluation.results import ResultRow, git_commit
+from raysts.evaluation.results import ResultRow, git_commit, read_rows
 from raysts.evaluation.run_metric import RunMetric
-from raysts.evaluation.standings import AGREEMENT, named_teachers
+from raysts.evaluation.standings import named_teachers
 from raysts.models.layers import Layers
-from raysts.pipeline.deliver import against, cautions, delivered
-from raysts.pipeline.inputs import TINY
-from raysts.pipeline.outcome import Option
-from raysts.pipeline.plan import Plan
+from raysts.pipeline.deliver import Delivered
+from raysts.pipeline.outcome import Option, outcome_of
 from raysts.pipeline.step import Step
 from raysts.recipes.overrides import dump
+from raysts.recipes.recipe import Pipeline
+from raysts.recipes.tree import built
 from raysts.storage.store import Store, at_once
 from raysts.training.metrics import read_metrics
-
-ABOUT_TINY = (
-    "The backbone is a small randomly initialised BERT for the embedded world; its scores say nothing about real text."
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,43 +91,53 @@ class ReportData:
     teachers: Mapping[str, str] = field(default_factory=dict)
 
 
-def report_data(plan: Plan, name: str, command: str, seconds: Mapping[str, float]) -> ReportData:
-    """Everything the report of a plan shows. ``seconds``: by node, of those that do not train."""
-    nodes = [step for step in plan.steps if step.job]
-    records = dict(zip([node.id for node in nodes], at_once(lambda node: node.record, nodes), strict=True))
-    took = {id_: (record.get("timings") or {}).get("train_seconds") for id_, record in records.items()}
-    statuses, outcome = plan.states(), plan.outcome
-    complete = all(statuses[node.step.id] == "done" for node in plan.evaluations)
-    known = delivered(plan, outcome) if complete else None
+def report_data(store: Store, record: Mapping[str, Any]) -> ReportData:
+    """Return everything the report of a run shows, by its record (``pipelines/<name>.json``) and its storage."""
+    steps = [Step.of_record(recorded, store.root) for recorded in record["steps"]]
+    states = at_once(lambda step: step.state(store), steps)
+    records = dict(zip([step.id for step in steps], at_once(lambda step: step.record, steps), strict=True))
+    members = {recorded["id"]: recorded["member"] for recorded in record["steps"] if "member" in recorded}
+    seconds = {id_: (run.get("timings") or {}).get("train_seconds") for id_, run in records.items() if id_ in members}
+    seconds = {**record["seconds"], **seconds}
+    parts = [step.output for step in steps if step.kind == "scores"]
+    pipeline = built(Pipeline, record["pipeline"])
+    pooling, layers = record["distributed"]
+    delivered = record.get("delivered")
+    against = {
+        role: {s: Difference(*gap) for s, gap in sets.items()} for role, sets in record.get("against", {}).items()
+    }
     return ReportData(
-        name=name,
-        command=command,
+        name=record["name"],
+        command=record["command"],
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        recipe_yaml=dump(plan.pipeline),
+        recipe_yaml=dump(pipeline),
         nodes=[
             NodeSummary(
-                id=node.id,
-                kind=node.kind,
-                title=node.title,
-                status=statuses[node.id],
-                seconds={**seconds, **took}.get(node.id),
-                detail=f"{node.sentences:,} sentences",
+                id=step.id,
+                kind=step.kind,
+                title=step.title,
+                status=state,
+                seconds=seconds.get(step.id),
+                detail=f"{step.sentences:,} sentences",
             )
-            for node in plan.steps
+            for step, state in zip(steps, states, strict=True)
         ],
-        runs=[_run(node, records[node.id]) for node in nodes if records[node.id]],
-        rows=named_teachers(plan.rows_on_record(), plan.teacher_names),
-        teachers=plan.teacher_names,
-        compare_layers=plan.pipeline.compared,
-        distributed=plan.distributed,
-        environment=environment(
-            next(filter(None, records.values()), {}), data=plan.corpus.described, storage=Store.of(plan.storage).uri
-        ),
-        notes=_notes(plan, any(statuses[node.step.id] == "done" for node in plan.evaluations)),
-        delivered=known.sentence if known else None,
-        candidates=outcome.candidates,
-        dev=_dev_sets(plan),
-        against=against(plan, outcome) if complete else {},
+        runs=[
+            _run(step, records[step.id], members[step.id]) for step in steps if step.id in members and records[step.id]
+        ],
+        rows=named_teachers([row for part in parts for row in read_rows(part)], record["teachers"]),
+        teachers=record["teachers"],
+        compare_layers=pipeline.compared,
+        distributed=(pooling, layers),
+        environment=environment(next(filter(None, records.values()), {}), data=record["sources"], storage=store.uri),
+        notes=record.get("notes", ()),
+        delivered=Delivered(**delivered).sentence if delivered else None,
+        candidates=outcome_of(record).candidates,
+        dev={
+            stage: (RunMetric(dev["metric"], dev["table"], selecting=True), dev["rows"])
+            for stage, dev in record.get("dev", {}).items()
+        },
+        against=against,
     )
 
 
@@ -141,59 +147,18 @@ def environment(record: Mapping[str, Any], **more: str) -> dict[str, str]:
     return {key: value for key, value in {**(record.get("versions") or {}), **where}.items() if value}
 
 
-def _run(node: Step, record: dict[str, Any]) -> RunSummary:
-    folder = node.training.folder
-    metrics = Store.of(folder).get(folder / "metrics.jsonl")
+def _run(step: Step, record: Mapping[str, Any], member: int | None) -> RunSummary:
+    store = Store.of(step.output)
+    metrics = store.get(step.output.parent / "metrics.jsonl")
     return RunSummary(
-        id=node.id,
+        id=step.id,
         stage=record.get("stage", ""),
         role=record.get("role", ""),
         # A student that is one of several here may have been trained as the only one.
-        member=node.training.facts["member"],
+        member=member,
         record=record,
         metrics=read_metrics(metrics) if metrics else [],
     )
-
-
-def _dev_sets(plan: Plan) -> dict[str, tuple[RunMetric, int]]:
-    tables = {stage: recipe.spec.dev for stage, recipe in plan.pipeline.recipes.items()}
-    return {
-        stage: (RunMetric(dev.metrics[0], table, selecting=True), dev.size)
-        for stage, table in tables.items()
-        if (dev := plan.dev(table)) is not None
-    }
-
-
-def _notes(plan: Plan, evaluated: bool) -> list[str]:
-    notes = []
-    if plan.pipeline.backbone == TINY:
-        notes.append(ABOUT_TINY)
-    for member in plan.left_out:
-        notes.append(
-            f"Member {member['member']} failed and is left out: ensemble and student are made of the "
-            f"{len(plan.members)} of {plan.pipeline.members} members that finished. Its reason: {member['reason']}"
-        )
-    notes += plan.text_notes()
-    notes += [f"Training data is not whole; {line}" for line in plan.skipped_lines]
-    by_labels = [stage for stage, recipe in plan.pipeline.recipes.items() if recipe.by_dev]
-    if by_labels:
-        names = dict.fromkeys(plan.dev_name(plan.pipeline.recipes[stage].spec.dev) for stage in by_labels)
-        said = (
-            f"Labels of {' and '.join(names)}"
-            if AGREEMENT not in names
-            else "Agreement with the ensemble, without labels,"
-        )
-        notes.append(f"{said} chose the kept checkpoint in: {', '.join(by_labels)}.")
-    if choice := plan.outcome.choice:
-        notes.append(choice)
-    for stage, recipe in plan.pipeline.recipes.items():
-        rows, asked = plan.rows(recipe), recipe.data.sample
-        if asked and rows < asked:
-            notes.append(f"{stage}: the table has {rows:,} rows, fewer than the {asked:,} asked for; all were used.")
-    notes += [*cautions(plan), *plan.cut()]
-    if evaluated:
-        notes += plan.contamination().lines(plan.pipeline.name)
-    return notes
 
 
 def throughput(metrics: Sequence[Mapping[str, Any]]) -> float | None:

@@ -9,10 +9,11 @@ from typing import Any
 
 from raysts.evaluation.run_metric import RunMetric, rank
 from raysts.pipeline.inputs import TINY
+from raysts.pipeline.notes import ABOUT_TINY
 from raysts.recipes import names
 from raysts.recipes.overrides import apply_overrides
 from raysts.recipes.tree import leaves, to_plain
-from raysts.report.run.data import ABOUT_TINY, environment
+from raysts.report.run.data import environment
 from raysts.search.record import Record
 from raysts.search.sampler import importance
 from raysts.search.scores import PointScores, by_best_run, by_mean, verdict
