@@ -69,7 +69,7 @@ def test_roles_of_a_run_have_the_values_that_the_run_recorded(options: list[obje
 def test_a_run_its_system_a_run_id_and_a_directory_are_the_same_model(options: list[object]) -> None:
     storage = Path(str(options[3]))
     record = json.loads((storage / "pipelines" / f"{NAME}.json").read_text())
-    student = next(run for run in record["nodes"] if _role(storage, run) == "student")
+    student = next(step["id"] for step in record["steps"] if _role(storage, step["id"]) == "student")
     for a, b in ((NAME, "nli-ct-sed"), (student, storage / "runs" / student / "model")):
         found = compared(options, a, b)
         assert {row["difference"] for row in found["comparison"]} == {0.0}

@@ -66,7 +66,7 @@ def test_students_differ_by_their_seed_alone_and_the_first_is_the_only_one(plan:
         f"student {k}: {stage}" for k in range(3) for stage in ("sed", "flow")
     ]
     assert len({node.id for node in three.steps}) == len(three.steps)
-    assert {node.id for node in one.steps} - {node.id for node in three.steps} == {one.evaluations[-1].id}
+    assert {node.id for node in one.steps} - {node.id for node in three.steps} == {one.evaluations[-1].step.id}
 
 
 def test_students_need_a_distillation() -> None:

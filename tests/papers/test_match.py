@@ -173,7 +173,7 @@ def test_the_latest_run_stands_there_with_what_is_special_about_it() -> None:
 
 def store(storage: Path, name: str, system: str, part: str, rows: list[dict[str, Any]], **changes: Any) -> None:
     tree = to_plain(pipeline(system, {"backbone": "/models/some-encoder", **changes}))
-    record = {"name": name, "pipeline": tree, "backbone_id": "content-of-it", "nodes": ["tokens", part]}
+    record = {"name": name, "pipeline": tree, "backbone_id": "content-of-it", "steps": [{"id": "tokens"}, {"id": part}]}
     write_json(storage / "pipelines" / f"{name}.json", record)
     results.write(storage, part, rows)
 

@@ -43,7 +43,7 @@ def test_an_ensemble_of_the_members_that_finished(small_world: Path, tmp_path: P
     assert json.loads(manifest.read_text())["members"] == [members[0], members[2]] and manifest.parent.name != teacher
     page = Path(first["report"]).read_text()
     assert "Member 1 failed and is left out" in page and "the 2 of 3 members that finished" in page
-    assert "left out: member 1, which failed" in raysts(*arguments("run", min_members=2)).out
+    assert "Member 1 failed and is left out" in raysts(*arguments("run", min_members=2)).out
     assert [path.name for path in (storage / "embeddings").iterdir()] == [manifest.parent.name]
 
     broken.unlink()

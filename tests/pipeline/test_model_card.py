@@ -27,7 +27,7 @@ def card(**changes: Any) -> str:
         "backbone": "tiny", "dimension": 128, "max_length": 40, "pooling": "mean", "layers": 1,
         "data": [{"stage": "nli", "table": "nli/train", "rows": 12_000, "sha256": "ab" * 32}],
         "recipe_yaml": "name: quickstart\n", "rows": [row("stsb", 0.71234)], "command": "raysts run quickstart",
-        "similarity": "cosine", "language": "en", "teachers": (), "datasets": (), "random_backbone": False, "notes": (),
+        "similarity": "cosine", "language": "en", "teachers": (), "datasets": (), "notes": (),
         **dict.fromkeys(("source", "base_model", "licence", "compared", "selected_by", "versions")),
     }  # fmt: skip
     return render(given | changes)
@@ -97,11 +97,11 @@ def test_the_card_says_what_a_user_must_know() -> None:
     text = card()
     assert "distilled from the mean embeddings of 4 members" in text
     assert "| nli | `nli/train` | 12,000 | `abababababababab` |" in text
-    assert "No labels of an evaluation set chose the checkpoint." in text and "random weights" not in text
+    assert "No labels of an evaluation set chose the checkpoint." in text
     assert "```bash\nraysts run quickstart\n```" in text and "```yaml\nname: quickstart\n```" in text
-    text = card(selected_by="stsb-dev", random_backbone=True, notes=["mind\nthis"], source="SED 5.1", role="member",
+    text = card(selected_by="stsb-dev", notes=["mind\nthis"], source="SED 5.1", role="member",
                 layers=2, versions={"torch": "2.13"})  # fmt: skip
-    assert "Labels of stsb-dev chose the checkpoint" in text and "random weights" in text and "- mind this" in text
+    assert "Labels of stsb-dev chose the checkpoint" in text and "- mind this" in text
     assert "one of 4 members" in text and "the last 2 layers" in text and "SED 5.1" in text and "torch 2.13" in text
 
 

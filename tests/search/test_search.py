@@ -496,7 +496,7 @@ def test_the_best_point_keeps_its_seeds_and_what_others_use_stays(study: StudyMa
     values = {0.0: (0.5, 0.5), 0.1: (0.2, 0.9), 0.2: (0.1, 0.2)}
     tasks = TrialQueue(made)
     used = made.trial({BOUND: 0.2}, 1)
-    write_json(made.plan.storage / "pipelines" / "p.json", {"nodes": [used.id]})
+    write_json(made.plan.storage / "pipelines" / "p.json", {"steps": [{"id": used.id}]})
     foreign = made.trial({BOUND: 0.2}, 0)
     while (trial := tasks.next()) is not None:
         trained(made, trial, "another" if trial.id == foreign.id else None)

@@ -108,7 +108,7 @@ class Evaluation:
             resources=embedding_resources(pipeline.resources),
             sentences=(
                 inputs.test_sentences
-                + (len(self.dev.texts) if self.dev else 0)
+                + (len(self.dev.texts) if self.dev and not inputs.by_agreement else 0)
                 + (len(self.agreement.texts) if self.agreement else 0)
             )
             * max(1, len(self.models)),
@@ -246,9 +246,8 @@ class Evaluation:
         """Return the names and content of the tables that the scores are of."""
         corpus, tasks = self.inputs.corpus, harness.tasks_of(self.inputs.corpus)
         tables = [(name, table) for name in self.inputs.tasks for table in tasks[name].tables(corpus)]
-        dev = members_dev(self.inputs.pipeline)
-        tables += [("dev", dev)] if self.dev is not None and corpus.files(dev) else []
-        return [[name, table, corpus.fingerprint(table)] for name, table in tables]
+        tables += [("dev", members_dev(self.inputs.pipeline))] if self.dev is not None else []
+        return [[name, table, corpus.fingerprint(table) if corpus.files(table) else None] for name, table in tables]
 
     # -- the work ----------------------------------------------------------------------------------------------------
 
