@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 
 from raysts.evaluation.agreement import SPLITS, judge, pairs_of
 from raysts.evaluation.dev import Dev
+from raysts.models.embedders import EncoderModel, load_embedder
 from raysts.models.layers import Layers
 from raysts.ops.ensemble import unit
-from raysts.pipeline import teachers
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.step import Model, Step, embedding_resources, selected, step_id
@@ -42,9 +42,9 @@ class EmbedHeldOut:
 
     def __call__(self, work: tuple[Path, str | None, Path]) -> list[np.ndarray]:
         model, content, path = work
-        teacher = teachers.load(model, prompt=self.prompt, device=self.device, content=content)
+        teacher = load_embedder(model, prompt=self.prompt, device=self.device, content=content)
         arrays: dict[str, Any]
-        if isinstance(teacher, teachers.EncoderTeacher):
+        if isinstance(teacher, EncoderModel):
             pooling, stored_layers = teacher.model.pooling, teacher.model.layers
             by_layers = teacher.model.represent_layers(self.texts, tuple(dict.fromkeys([stored_layers, *self.layers])))
             vectors_ND = by_layers[stored_layers]["vectors"]

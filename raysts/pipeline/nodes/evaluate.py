@@ -26,13 +26,11 @@ from raysts.evaluation.scores import Choice, ModelScores, RowScores
 from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.evaluation.tasks import lookup
 from raysts.ids import content_id
-from raysts.models import pretrained
+from raysts.models.embedders import load_embedder, open_embedder
 from raysts.models.layers import Layers, as_layers
-from raysts.models.modules import pooled_by
 from raysts.ops import ensemble
 from raysts.ops.ensemble import Target
 from raysts.ops.similarity import Similarity, cosine_of_vectors
-from raysts.pipeline import teachers
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.nodes.agreement import AgreementNode, kept_vectors
@@ -102,14 +100,9 @@ class EmbedTexts:
     def _embed(
         self, model: Path, content: str | None, pooling: str, texts: Sequence[str]
     ) -> dict[Layers, Representation]:
-        if teachers.kind(model) != "encoder":  # it pools as it does
-            other = teachers.load(model, prompt=self.prompt, device=self.device, content=content)
-            if isinstance(other, teachers.PrecomputedVectors) and other.missing(texts) is not None:
-                return {}
-            return {self.layers[0]: {"vectors": other.vectors(other.tokenize(texts))}}
-        options = {"pooling": pooling, "prompt": self.prompt, "device": self.device, "content": content}
-        loaded = pretrained.load(model, **options)  # type: ignore[arg-type]
-        return loaded.represent_layers(texts, self.layers)
+        options = {"pooling": pooling, "prompt": self.prompt, "device": self.device}
+        embedder = load_embedder(model, content=content, **options)
+        return {} if embedder.find_missing(texts) is not None else embedder.represent_layers(texts, self.layers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +139,7 @@ class EvaluateNode:
         """Return the evaluation of the models of a role. For members, ``teacher`` combines them."""
         pipeline, settings = inputs.pipeline, inputs.distilled
         weighted = role == "member" and settings is not None and (settings.target != "mean" or settings.weights)
-        poolings = [pooled_by(m.model) for m in models if foreign(inputs, m) and teachers.kind(m.model) == "encoder"]
+        poolings = [pooled for m in models if foreign(inputs, m) and (pooled := open_embedder(m.model).stored_pooling)]
         (_, layers), *further = _choices(inputs, role).items()
         dev = inputs.dev(members_dev(pipeline)) if scored_on_dev(pipeline, role) else None
         node_id = content_id(
@@ -236,7 +229,7 @@ class EvaluateNode:
                 folder = self._folder(subject)
                 representations = self._as_trained(subject.model, output)
                 if subject in missing:
-                    self._keep(subject, representations, similarities_of(folder))
+                    self._keep(subject, representations, open_embedder(folder).similarities)
                 if subject.model and subject in to_sum:
                     vectors = self._as_taught(subject.model, representations)
                     sums.add(vectors, inputs.target, weights[subject.model.id])
@@ -387,9 +380,9 @@ class EvaluateNode:
 
     def _pooled_by(self, model: Model) -> tuple[str, Layers | None]:
         """Return a model's pooling and layers. Layers are None if the recipes determine them."""
-        if self.role == "member" and foreign(self.inputs, model) and teachers.kind(model.model) == "encoder":
-            return pooled_by(model.model)
-        return self.pooling, None
+        external = self.role == "member" and foreign(self.inputs, model)
+        stored = open_embedder(model.model).stored_pooling if external else None
+        return stored or (self.pooling, None)
 
     def _as_taught(self, model: Model, representations: Mapping[Layers, Representation]) -> dict[Layers, np.ndarray]:
         """Return a member's vectors for the ensemble. An external member has its own pooling."""
@@ -487,20 +480,14 @@ def _choices(inputs: Inputs, role: str) -> dict[str, tuple[Layers, ...]]:
     pipeline = inputs.pipeline
     recipes = (pipeline.sed if role == "student" else None, *reversed(pipeline.stages_of(0).values()))
     pooling: str = next((recipe.pooling for recipe in recipes if recipe), "mean")
-    encoders = [path for path in inputs.teacher_folders if teachers.kind(path) == "encoder"]
-    if role == "member" and len(poolings := {pooled_by(folder)[0] for folder in encoders}) == 1:
+    stored = [open_embedder(path).stored_pooling for path in inputs.teacher_folders]
+    if role == "member" and len(poolings := {pooled[0] for pooled in stored if pooled}) == 1:
         (pooling,) = poolings
     choices = {pooling: pipeline.measured}
     if role == "backbone":
         distributed, layers = inputs.distributed
         choices[distributed] = tuple(dict.fromkeys([*choices.get(distributed, ()), layers]))
     return choices
-
-
-def similarities_of(model: Path) -> Mapping[str, Similarity]:
-    """Return the similarities of a model, or cosine for precomputed vectors."""
-    encoder = teachers.kind(model) == "encoder"
-    return pretrained.similarities(model) if encoder else {"cosine": cosine_of_vectors}
 
 
 class PartialSums:
