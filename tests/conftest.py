@@ -81,7 +81,7 @@ WHOLE = (
     "models/test_families.py::test_training", "models/test_families.py::test_onnx", "models/test_sentence_transformers.py",
     "cpu/test_kernels.py::test_large_blocks",
     "models/test_gaussian.py::test_directory", "models/test_layers.py::test_a_choice", "models/test_layers.py::test_a_dense",
-    "objectives/test_matryoshka.py::test_loss_and_gradients_are", "pipeline/test_teachers.py::test_a_graph",
+    "objectives/test_matryoshka.py::test_loss_and_gradients_are", "models/test_embedder.py::test_a_graph",
     "pipeline/test_teachers.py::test_what_is_taken", "evaluation/test_transfer.py", "evaluation/test_senteval.py",
     "evaluation/words/test_word_vectors.py", "pipeline/test_run.py",
     "pipeline/test_plan.py", "pipeline/test_students.py", "pipeline/test_min_members.py", "pipeline/test_evaluate.py",

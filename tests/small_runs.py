@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from torch import nn
 
@@ -31,6 +33,13 @@ HIDDEN = 32
 MAX_LENGTH = 24
 SGD_LIKE = Optim(name="adamw", lr=1e-3, schedule="linear", warmup=0.1, weight_decay=0.01, clip=1.0)
 TIMINGS = ("seconds", "examples_per_second")
+
+
+def write_vectors(path: Path, texts: list[str], vectors: np.ndarray) -> Path:
+    """Write precomputed vectors in several row groups."""
+    table = pa.table({"sentence": texts, "embedding": vectors.tolist()})
+    pq.write_table(table, path, row_group_size=1 + len(texts) // 3)
+    return path
 
 
 def write_backbone(folder: Path, family: str, vocabulary: int | None = None, seed: int = 0) -> Path:

@@ -125,7 +125,7 @@ def _models_pipeline(
     from raysts.commands.context import locate, store_of
     from raysts.ids import folder_id
     from raysts.models import pretrained
-    from raysts.pipeline import teachers
+    from raysts.models.embedders import find_embedder
     from raysts.pipeline.inputs import TINY
     from raysts.pipeline.validate import fitting_target, starts_of
     from raysts.recipes.catalog import DistillationSettings, student_defaults
@@ -136,7 +136,7 @@ def _models_pipeline(
     if top is not None and not 1 <= top <= len(models):
         raise InputError(f"--top {top}: must be from 1 to the number of members, {len(models)}")
     store = store_of(options.storage)
-    folders = [teachers.find(model, lambda name: locate(name, store)) for model in models]
+    folders = [find_embedder(model, lambda name: locate(name, store)) for model in models]
     backbone = _common_backbone(folders, store)
     if backbone is None and "backbone" not in (overrides or {}):
         raise InputError("distill: the members do not say what they started from; name it with --set backbone=MODEL")

@@ -13,11 +13,12 @@ from typing import Any
 import pyarrow as pa
 
 from raysts.data.derive import DERIVED
-from raysts.data.parquet import ParquetError, open_parquet, remedy
+from raysts.data.parquet import remedy
 from raysts.data.tables import Derivation, Table
 from raysts.data.user import DEV, TEXT, UserData, UserText
 from raysts.errors import InputError, nearest
 from raysts.schema import RETRIEVAL, TABLES, TESTS, TRAINING_TABLES, table_columns
+from raysts.storage.parquet import ParquetError, open_parquet
 from raysts.storage.store import FolderStore, Store
 
 

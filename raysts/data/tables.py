@@ -17,21 +17,11 @@ from raysts.data import checks
 from raysts.data.derive import DERIVED
 from raysts.data.derive import VERSION as DERIVED_VERSION
 from raysts.data.facts import Facts
-from raysts.data.parquet import (
-    BATCH_ROWS,
-    READ_ROWS,
-    ParquetError,
-    Skipped,
-    narrow,
-    open_parquet,
-    pages,
-    remedy,
-    sound_files,
-    unreadable,
-)
+from raysts.data.parquet import BATCH_ROWS, Skipped, narrow, remedy, sound_files
 from raysts.errors import RunFailed
 from raysts.ids import content_id
 from raysts.schema import table_columns
+from raysts.storage.parquet import READ_ROWS, ParquetError, open_parquet, pages, unreadable
 from raysts.storage.store import Store
 
 

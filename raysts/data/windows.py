@@ -19,13 +19,14 @@ import pyarrow.parquet as pq
 
 from raysts.data.corpora import Corpus
 from raysts.data.derive import label_codes
-from raysts.data.parquet import ParquetError, open_parquet, pages, remedy
+from raysts.data.parquet import remedy
 from raysts.data.tables import RowGroup
 from raysts.errors import InputError, RunFailed
 from raysts.ids import content_id
 from raysts.models.tokens import Tokens, tokenize_counted
 from raysts.schema import NLI_LABELS
 from raysts.storage.bucket import check_inside
+from raysts.storage.parquet import ParquetError, open_parquet, pages
 from raysts.storage.store import Store
 
 if TYPE_CHECKING:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, get_args
 
-from raysts.errors import InputError, nearest
+import numpy as np
+
+from raysts.errors import InputError, RunFailed, nearest
 
 if TYPE_CHECKING:  # commands check the name before anything starts
     import torch
@@ -73,3 +75,13 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
     if lower == torch.float32:
         return torch.autocast(device.type, enabled=False)
     return torch.autocast(device.type, dtype=lower)
+
+
+def check_finite(vectors_ND: np.ndarray, model: str) -> np.ndarray:
+    """Return ``vectors_ND``, or raise RunFailed if a value is NaN or infinite."""
+    if bad := len(vectors_ND) - int(np.isfinite(vectors_ND).all(axis=1).sum()):
+        raise RunFailed(
+            f"{model} gives NaN or infinite vectors of {bad:,} of {len(vectors_ND):,} texts (training diverged?); use an "
+            f"earlier checkpoint, another model or another precision"
+        )
+    return vectors_ND

@@ -20,18 +20,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raysts.data.checks import type_rule
-from raysts.data.parquet import READ_ROWS, open_parquet, pages
 from raysts.data.readers import Row, content_of, files_of, format_of, is_saved, missing, rows_of
 from raysts.errors import InputError, RunFailed, nearest
 from raysts.evaluation.compression import MOST_CALIBRATION, Dtype, ranges_of
 from raysts.models.layers import Layers
-from raysts.models.precision import Precision
+from raysts.models.precision import Precision, check_finite
 from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel, quantize
-from raysts.pipeline.teachers import finite
 from raysts.schema import Column
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.checksums import checksum
+from raysts.storage.parquet import READ_ROWS, open_parquet, pages
 from raysts.storage.store import FolderStore, Store
 
 ROWS = 8_192
@@ -201,7 +200,7 @@ def calibrate(output: Path, model: SentenceModel, units: Sequence[Unit], column:
             for text, draw in zip(_texts(batch, column), rng.random(batch.num_rows), strict=True)
             if draw < share
         ]
-        calibration = {"rows": len(texts), "ranges": ranges_of(finite(model.encode(texts), "the model")).tolist()}
+        calibration = {"rows": len(texts), "ranges": ranges_of(check_finite(model.encode(texts), "the model")).tolist()}
         store.write_json("_calibration.json", calibration)
     return np.array(calibration["ranges"], np.float32)
 
@@ -235,7 +234,7 @@ class EmbedFile:
         with Store.of(shard).put(shard) as draft:
             writer = None
             for batch in self.read(unit):
-                embeddings = finite(self.model.encode(_texts(batch, self.column)), f"'{self.path}'")
+                embeddings = check_finite(self.model.encode(_texts(batch, self.column)), f"'{self.path}'")
                 vectors = quantize(embeddings, self.dtype, self.ranges)
                 lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
                 table = pa.Table.from_batches([batch]).append_column(ADDED, lists)

@@ -27,13 +27,13 @@ from raysts.evaluation.contamination.text_overlap import normalise
 from raysts.evaluation.dev import Dev, dev_name, load_dev
 from raysts.ids import content_id, derive_seed, file_digest, folder_id, unchanged
 from raysts.models import memory, pretrained
+from raysts.models.embedders import find_embedder, open_embedder
 from raysts.models.layers import Layers, pooling_modes
 from raysts.models.modules import describe, pooled_by
 from raysts.models.pretrained import find, tokenizer_id
 from raysts.models.prompts import Prompts
 from raysts.models.static import is_static
 from raysts.ops.ensemble import Target
-from raysts.pipeline import teachers
 from raysts.pipeline.outcome import members_dev
 from raysts.pipeline.own_text import on_own_text
 from raysts.recipes.catalog import DistillationSettings
@@ -119,7 +119,7 @@ class Inputs:
     @cached_property
     def contents(self) -> dict[Path, str]:
         """Return the ids of the models from elsewhere, by folder. Every load checks them."""
-        ids = {folder: teachers.content_of(folder) for folder in self.teacher_folders}
+        ids = {folder: open_embedder(folder).id for folder in self.teacher_folders}
         return ids if self.pipeline.backbone == TINY else ids | {self.backbone: self.backbone_id}
 
     @property
@@ -155,8 +155,8 @@ class Inputs:
 
     @cached_property
     def teacher_folders(self) -> list[Path]:
-        """Return the teachers' paths: model folders or Parquet (:mod:`raysts.pipeline.teachers`)."""
-        return [teachers.find(name, self.locate) for name in self.pipeline.teachers]
+        """Return the teachers' paths: model folders or Parquet (:mod:`raysts.models.embedder`)."""
+        return [find_embedder(name, self.locate) for name in self.pipeline.teachers]
 
     def tokenizer_of(self, spec: StoreSpec) -> Path:
         """Return the folder of the tokenizer that makes these token shards."""
@@ -167,7 +167,7 @@ class Inputs:
     @cached_property
     def teacher_tokenizers(self) -> dict[Path, str]:
         """Return the ids of the teachers' tokenizers, by path."""
-        return {path: teachers.tokenizer_id(path) for path in self.teacher_folders}
+        return {path: open_embedder(path).tokenizer_id for path in self.teacher_folders}
 
     @property
     def distilled(self) -> DistillationSettings | None:
@@ -296,7 +296,7 @@ class Inputs:
         """Return the token shards that each teacher reads: its tokens, behind its prompt."""
         spec, prompt = self.store_spec(recipe), self.pipeline.teacher_prompt
         return [
-            replace(spec, tokenizer=self.teacher_tokenizers[path], prompt=teachers.prompt_of(path, prompt))
+            replace(spec, tokenizer=self.teacher_tokenizers[path], prompt=open_embedder(path, prompt=prompt).prompt)
             for path in self.teacher_folders
         ]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from raysts.evaluation.dev import Dev
 from raysts.ids import derive_seed
+from raysts.models.embedders import open_embedder, short_names
 from raysts.models.layers import as_layers
-from raysts.models.modules import pooled_by
-from raysts.pipeline import teachers, validate
+from raysts.pipeline import validate
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.outcome import Candidate, Option, Outcome, decide, members_dev
 from raysts.pipeline.step import Model, NamedModel, State, Step, candidates
@@ -94,7 +94,7 @@ class Plan(Inputs):
     def teacher_names(self) -> dict[str, str]:
         """Return what tables call the teachers that were not trained here, by the run id in their rows."""
         foreign = [number for number, model in enumerate(self.teacher_models) if not model.record]
-        names = teachers.short_names([self.pipeline.teachers[number] for number in foreign])
+        names = short_names([self.pipeline.teachers[number] for number in foreign])
         return {self.teacher_models[number].id: name for number, name in zip(foreign, names, strict=True)}
 
     # -- what is made of the members ---------------------------------------------------------------------------------
@@ -196,8 +196,8 @@ class Plan(Inputs):
         for evaluation in self.evaluations:
             models = [("backbone", self.backbone_id, "backbone", self.distributed)]
             if evaluation.models:
-                encoders = [m for m in evaluation.models if teachers.kind(m.model) == "encoder"]
-                models = [(evaluation.role, m.id, m.id, pooled_by(m.model)) for m in encoders]
+                pooled = [(m, open_embedder(m.model).stored_pooling) for m in evaluation.models]
+                models = [(evaluation.role, m.id, m.id, stored) for m, stored in pooled if stored]
             for what, model_id, kept, stored in models:
                 options = [
                     Option(what=what, id=model_id, pooling=pooling, layers=as_layers(layers), score=score)

@@ -8,23 +8,24 @@ from typing import Any
 
 import pyarrow as pa
 
-from raysts.data.parquet import READ_ROWS
 from raysts.data.windows import text_windows
 from raysts.data.world import tiny_config, unknown_fraction
 from raysts.errors import InputError
 from raysts.evaluation import harness
 from raysts.evaluation.tasks import ModelTask
 from raysts.models import lora, pretrained, static
+from raysts.models.embedder import Embedder
+from raysts.models.embedders import open_embedder
 from raysts.models.families import family_of
 from raysts.models.layers import Layers, layer_indices
 from raysts.models.modules import describe
 from raysts.ops.ensemble import Target
-from raysts.pipeline import teachers
 from raysts.pipeline.inputs import TINY, Inputs
 from raysts.pipeline.outcome import STSB_DEV, members_dev
 from raysts.recipes.catalog import AGREEMENT, CATALOG, DistillationSettings
 from raysts.recipes.recipe import SOUPS, Pipeline
 from raysts.schema import table_columns
+from raysts.storage.parquet import READ_ROWS
 from raysts.storage.runs import record_of
 
 MOST_UNKNOWN = 0.05
@@ -205,11 +206,12 @@ def _teachers(inputs: Inputs) -> tuple[list[int], list[str]]:
     dims, problems = [], []
     for name, path in zip(inputs.pipeline.teachers, inputs.teacher_folders, strict=True):
         try:
-            teachers.check(path)
-            dims.append(teachers.dim(path))
-            teachers.prompt_of(path, inputs.pipeline.teacher_prompt)
-            if teachers.kind(path) == "vectors":
-                _check_every_text(inputs, teachers.PrecomputedVectors(path))
+            embedder = open_embedder(path, prompt=inputs.pipeline.teacher_prompt, device="cpu")
+            embedder.check()
+            dims.append(embedder.dim)
+            embedder.prompt  # noqa: B018 (refuses an unknown name)
+            if embedder.kind == "vectors":
+                _check_every_text(inputs, embedder)
         except InputError as error:
             problems += error.problems
             continue
@@ -219,7 +221,7 @@ def _teachers(inputs: Inputs) -> tuple[list[int], list[str]]:
     return dims, problems
 
 
-def _check_every_text(inputs: Inputs, vectors: teachers.PrecomputedVectors) -> None:
+def _check_every_text(inputs: Inputs, vectors: Embedder) -> None:
     """Check that every sentence of the distillation and every held-out text has a vector.
 
     Raises:
@@ -227,7 +229,7 @@ def _check_every_text(inputs: Inputs, vectors: teachers.PrecomputedVectors) -> N
     """
     assert inputs.pipeline.sed is not None
     spec, text = inputs.store_spec(inputs.pipeline.sed), inputs.corpus.text
-    if inputs.by_agreement and text and (number := vectors.missing(text.held_out)) is not None:
+    if inputs.by_agreement and text and (number := vectors.find_missing(text.held_out)) is not None:
         raise InputError(
             f"teacher '{vectors.path}' has no vector of {text.held_out[number]!r:.70}; embed all of the text"
         )
@@ -242,7 +244,7 @@ def _check_every_text(inputs: Inputs, vectors: teachers.PrecomputedVectors) -> N
             parts = ((first, columns[spec.texts[0]]) for first, columns in text_windows(group, spec))
         for first, column in parts:
             texts = column.to_pylist()
-            if (number := vectors.missing(texts)) is not None:
+            if (number := vectors.find_missing(texts)) is not None:
                 raise InputError(
                     f"teacher '{vectors.path}' has no vector of row {group.first + first + number:,} of {spec.table} "
                     f"({texts[number]!r:.70}); embed all of the text, or take less of it with --set sed.data.sample=N"
@@ -295,7 +297,9 @@ def fitting_target(folders: Sequence[Path], width: int, settings: DistillationSe
     - ``concat`` otherwise.
     """
     one_space = len(folders) == 1 or common_start(folders)
-    if one_space and (settings.projection or {teachers.dim(folder) for folder in folders} == {width}):
+    if one_space and (
+        settings.projection or {open_embedder(folder, device="cpu").dim for folder in folders} == {width}
+    ):
         return "mean"
     return "similarity" if settings.loss == "similarity" else "concat"
 

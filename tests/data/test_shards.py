@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from raysts.data.corpora import Corpus
-from raysts.data.parquet import ParquetError, open_parquet, pages
 from raysts.data.windows import StoreSpec, select, tokenize_group
 from raysts.data.world import world_tokenizer
 from raysts.errors import InputError, RunFailed
 from raysts.recipes.recipe import Data
+from raysts.storage.parquet import ParquetError, open_parquet, pages
 
 TABLE = "nli/train"
 

@@ -205,7 +205,7 @@ def test_killed_three_times_it_ends_as_if_it_had_not_been(
     job: Callable[..., dict[str, Any]], whole: tuple[dict[str, Any], Passes], tmp_path: Path
 ) -> None:
     """While a teacher embeds, the student trains, the student is evaluated: each time a process of its own."""
-    for place in (("vectors", 6), ("loop", 3), ("embed", 4)):
+    for place in (("vectors", 6), ("loop", 3), ("embed", 3)):
         child = os.fork()
         if not child:
             try:

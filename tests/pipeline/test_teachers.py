@@ -3,87 +3,27 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import run_commands
 import scipy.stats
 from run_commands import EVALUATION, overrides, raysts, result
-from small_runs import write_backbone
+from small_runs import write_backbone, write_vectors
 
 from raysts.commands.distill import _models_pipeline
 from raysts.commands.options import RunOptions
 from raysts.data.corpora import Corpus
-from raysts.errors import InputError, RunFailed
-from raysts.models import onnx
+from raysts.models.embedders import open_embedder
 from raysts.models.pretrained import load
-from raysts.pipeline import teachers
 from raysts.pipeline.validate import fitting_target
 from raysts.recipes.catalog import DistillationSettings
 from raysts.recipes.recipe import DEFAULTS
 
 TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house", "a cat"]
-
-
-def write_vectors(path: Path, texts: list[str], vectors: np.ndarray, **options: Any) -> Path:
-    """Precomputed vectors, in several row groups."""
-    table = pa.table({"sentence": texts, "embedding": vectors.tolist()} | options)
-    pq.write_table(table, path, row_group_size=1 + len(texts) // 3)
-    return path
-
-
-def test_vectors_are_found_by_their_texts(tmp_path: Path) -> None:
-    vectors = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
-    path = write_vectors(tmp_path / "vectors.parquet", TEXTS, vectors)
-    teacher = teachers.load(path)
-    assert teachers.kind(path) == teachers.kind(tmp_path) == "vectors" and teachers.dim(path) == 5
-    np.testing.assert_array_equal(teacher.vectors(teacher.tokenize([TEXTS[2], TEXTS[0], TEXTS[2]])), vectors[[2, 0, 2]])
-    rounded = vectors[0] * (1 + 2**-7)  # as bf16 may in another batch
-    again = teachers.load(write_vectors(tmp_path / "again.parquet", [*TEXTS, TEXTS[0]], np.stack([*vectors, rounded])))
-    np.testing.assert_array_equal(again.vectors(again.tokenize(TEXTS[:1])), vectors[:1])
-    raw = teachers.load(write_vectors(tmp_path / "raw.parquet", [f" {text}\n" for text in TEXTS], vectors))
-    np.testing.assert_array_equal(raw.vectors(raw.tokenize(TEXTS)), vectors)  # --text is read without blanks around it
-    with pytest.raises(RunFailed, match="no vector of 'a mouse'"):
-        teacher.tokenize(["a cat", "a mouse"])
-    write_vectors(tmp_path / "vectors.parquet", TEXTS, vectors[::-1])
-    assert teachers.content_of(path) != teachers.content_of(write_vectors(tmp_path / "b.parquet", TEXTS, vectors))
-
-
-@pytest.mark.parametrize(
-    ("table", "why"),
-    [
-        ({"sentence": ["a", "b", "a"], "embedding": [[1.0], [1.0], [1.1]]}, "rows 0 and 2 are of one text"),
-        ({"id": [1, 2], "embedding": [[1.0], [1.0]]}, "found by their texts, never by an id"),
-        ({"sentence": ["a", "b"], "embedding": [[1.0], [1.0, 2.0]]}, "a vector of one width"),
-        ({"sentence": ["a", "b"], "embedding": [[1.0], [float("nan")]]}, "vector of row 1 is not finite"),
-        ({"title": ["a"], "embedding": [[1.0]]}, "has columns title, embedding"),
-        ({"text": ["a"], "vector": [[1.0]]}, "has columns text, vector"),
-        ({"text": ["a"], "embedding": ["1.0"]}, "column 'embedding' .string. must have a vector of one width"),
-        ({"text": ["a"], "embedding": [[]]}, "a vector of one width"),
-        ({"text": [1], "embedding": [[1.0]]}, "column 'text' has type int64; text must be a string column"),
-        ({"text": pa.array([], pa.string()), "embedding": pa.array([], pa.list_(pa.float32()))}, "has no rows"),
-    ],
-)
-def test_vectors_that_cannot_teach(table: dict[str, Any], why: str, tmp_path: Path) -> None:
-    pq.write_table(pa.table(table), tmp_path / "vectors.parquet")
-    with pytest.raises(InputError, match=why):
-        teachers.check(tmp_path / "vectors.parquet")
-        teachers.dim(tmp_path / "vectors.parquet")
-
-
-def test_files_of_vectors_that_do_not_fit_together(tmp_path: Path) -> None:
-    write_vectors(tmp_path / "a.parquet", TEXTS, np.ones((3, 2), np.float32))
-    for name in ("sentence", "embedding"):
-        table = pa.table({"sentence": ["x"], "embedding": [[1.0, 2.0]]}).rename_columns({name: "other"})
-        pq.write_table(table, tmp_path / "b.parquet")
-        with pytest.raises(InputError, match=f"b.parquet' has no column '{name}', as a.parquet beside it has"):
-            teachers.check(tmp_path)
-            teachers.dim(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -96,40 +36,6 @@ def unlike(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     for name, model in {"first": first, "second": second}.items():
         model.save(folder / name)
     return [folder / "first", folder / "second"]
-
-
-def test_names_are_as_short_as_they_may_be() -> None:
-    names = ["a/x/model", "b/x/model", "/c/y/model", "hub/mini", "mini.parquet", "model"]
-    assert teachers.short_names(names) == ["a/x/model", "b/x/model", "y/model", "mini", "mini.parquet", "model"]
-    assert teachers.short_names(["same", "same"]) == ["same", "same"]
-
-
-def test_a_graph_gives_the_vectors_of_its_model(unlike: list[Path], tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnx")
-    model = load(unlike[1], device="cpu")
-    onnx.save(model, tmp_path / "graph")
-    assert teachers.kind(tmp_path / "graph") == "onnx" and teachers.dim(tmp_path / "graph") == model.dim
-    teacher = teachers.load(tmp_path / "graph", device="cpu")
-    np.testing.assert_allclose(teacher.vectors(teacher.tokenize(TEXTS)), model.encode(TEXTS), atol=1e-5)
-    assert teacher.vectors(teacher.tokenize([])).shape == (0, model.dim)  # where nothing is evaluated
-
-
-def test_a_graph_that_gives_no_vectors(unlike: list[Path], tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    helper = pytest.importorskip("onnx.helper")
-    ids, tokens = (helper.make_tensor_value_info(name, 7, ["texts", "tokens"]) for name in ("input_ids", "y"))
-    graph = helper.make_graph([helper.make_node("Identity", ["input_ids"], ["y"])], "g", [ids], [tokens])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    folder = Path(
-        shutil.copytree(unlike[1], tmp_path / "graph", ignore=shutil.ignore_patterns("*.safetensors", "modules.json"))
-    )
-    (folder / "model.onnx").write_bytes(model.SerializeToString())
-    with pytest.raises(InputError, match="its graph gives no vector of a text .'y' has 2 axes"):
-        teachers.dim(folder)
-
-
-# -- whole runs ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -157,7 +63,7 @@ def test_what_is_taken_unasked(unlike: list[Path]) -> None:
 
     assert taken(unlike, 32) == taken(unlike, 32, projection=64) == taken(unlike, 32, loss="cosine") == "concat"
     assert taken(unlike, 32, loss="similarity") == "similarity"
-    width = teachers.dim(unlike[0])
+    width = open_embedder(unlike[0]).dim
     assert taken(unlike[:1], width) == taken(unlike[:1], 1, projection=width, loss="mse") == "mean"
     assert taken(unlike[:1], width + 1) == "concat"
 

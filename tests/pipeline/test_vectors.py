@@ -12,10 +12,10 @@ from small_runs import tokenize_table, write_backbone
 from raysts.data.corpora import Corpus
 from raysts.data.windows import StoreSpec, Windows, columns_of, shard_name
 from raysts.data.world import world_tokenizer
+from raysts.models.embedders import open_embedder
 from raysts.models.pretrained import load
 from raysts.ops import ensemble
 from raysts.ops.ensemble import TARGETS
-from raysts.pipeline import teachers
 from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.steps import vectors as teacher
 from raysts.recipes.recipe import Data, Resources
@@ -161,11 +161,11 @@ def test_teachers_that_do_not_fit_are_loaded_for_each_window(
 ) -> None:
     """Room for two of three: the same bytes."""
     make(members, store, tmp_path / "whole")
-    size = teachers.weight_bytes(members[0])
+    size = open_embedder(members[0]).weight_bytes
     monkeypatch.setattr(teacher, "room_on", lambda *_: 2.5 * size)
     loaded: list[Path] = []
-    load_one = teachers.load
-    monkeypatch.setattr(teachers, "load", lambda path, **how: loaded.append(path) or load_one(path, **how))
+    load_one = teacher.load_embedder
+    monkeypatch.setattr(teacher, "load_embedder", lambda path, **how: loaded.append(path) or load_one(path, **how))
     make(members, store, tmp_path / "cache")
     assert loaded == [members[0], members[1], *[members[2]] * 5]
     assert content(tmp_path / "cache") == content(tmp_path / "whole")

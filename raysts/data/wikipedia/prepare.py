@@ -27,22 +27,14 @@ import pyarrow.parquet as pq
 from raysts.data import manifest
 from raysts.data.checks import type_rule
 from raysts.data.facts import Facts
-from raysts.data.parquet import (
-    ParquetError,
-    Skipped,
-    open_parquet,
-    pages,
-    remedy,
-    skipped_line,
-    sound_files,
-    unreadable,
-)
+from raysts.data.parquet import Skipped, remedy, skipped_line, sound_files
 from raysts.data.wikipedia.wikipedia import clean, dedup_key, split_sentences
 from raysts.errors import InputError, RunFailed
 from raysts.ids import content_id
 from raysts.schema import Column
 from raysts.storage.atomic import atomic_write, no_empty_folders, remove_drafts, writable
 from raysts.storage.checksums import checksum, read_record, write_record
+from raysts.storage.parquet import ParquetError, open_parquet, pages, unreadable
 
 TABLE = "wikipedia/sentences"
 ARTICLES = "wikipedia/articles"

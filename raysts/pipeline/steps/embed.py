@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from raysts.models.embedders import load_embedder
 from raysts.models.layers import Layers
-from raysts.pipeline import teachers
 
 if TYPE_CHECKING:
     from raysts.models.sentence_model import Representation
@@ -34,9 +34,9 @@ class EmbedTexts:
     def __call__(self, unit: Unit) -> dict[Layers, Representation]:
         """Return the vectors by choice of layers, or nothing if precomputed vectors lack a text."""
         folder, content, pooling = unit
-        model = teachers.load(folder, pooling=pooling, prompt=self.prompt, device=self.device, content=content)
-        if isinstance(model, teachers.EncoderTeacher):
-            return model.model.represent_layers(self.texts, self.layers or (model.model.layers,))
-        if isinstance(model, teachers.PrecomputedVectors) and model.missing(self.texts) is not None:
+        options = {"pooling": pooling, "prompt": self.prompt, "device": self.device}
+        embedder = load_embedder(folder, content=content, **options)
+        if embedder.find_missing(self.texts) is not None:
             return {}
-        return {next(iter(self.layers), 1): {"vectors": model.vectors(model.tokenize(self.texts))}}
+        _, stored = embedder.stored_pooling or ("", 1)
+        return embedder.represent_layers(self.texts, self.layers or (stored,))

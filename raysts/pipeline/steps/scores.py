@@ -25,13 +25,11 @@ from raysts.evaluation.scores import Choice, ModelScores, RowScores
 from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.evaluation.tasks import lookup
 from raysts.ids import content_id
-from raysts.models import pretrained
+from raysts.models.embedders import open_embedder
 from raysts.models.layers import Layers, as_layers
-from raysts.models.modules import pooled_by
 from raysts.ops import ensemble
 from raysts.ops.ensemble import Target
 from raysts.ops.similarity import Similarity, cosine_of_vectors
-from raysts.pipeline import teachers
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.outcome import decide, members_dev
@@ -175,8 +173,8 @@ class Evaluation:
         inputs, pipeline = self.inputs, self.inputs.pipeline
         recipes = (pipeline.sed if self.role == "student" else None, *reversed(pipeline.stages_of(0).values()))
         pooling: str = next((recipe.pooling for recipe in recipes if recipe), "mean")
-        encoders = [path for path in inputs.teacher_folders if teachers.kind(path) == "encoder"]
-        if self.role == "member" and len(poolings := {pooled_by(folder)[0] for folder in encoders}) == 1:
+        stored = [open_embedder(path).stored_pooling for path in inputs.teacher_folders]
+        if self.role == "member" and len(poolings := {pooled[0] for pooled in stored if pooled}) == 1:
             (pooling,) = poolings
         choices = {pooling: pipeline.measured}
         if self.role == "backbone":
@@ -186,9 +184,9 @@ class Evaluation:
 
     def _pooled_by(self, model: Model) -> tuple[str, Layers | None]:
         """Return a model's pooling and layers. Layers are None if the recipes determine them."""
-        if self.role == "member" and foreign(self.inputs, model) and teachers.kind(model.model) == "encoder":
-            return pooled_by(model.model)
-        return self.pooling, None
+        external = self.role == "member" and foreign(self.inputs, model)
+        stored = open_embedder(model.model).stored_pooling if external else None
+        return stored or (self.pooling, None)
 
     @property
     def _prompt(self) -> str | None:
@@ -265,7 +263,7 @@ class Evaluation:
         for subject, embedded in self._embedded(waiting, executor, say):
             vectors = self._as_trained(subject.model, embedded)
             if id(subject) in missing:
-                self._write(subject, vectors, _similarities(self._folder(subject)))
+                self._write(subject, vectors, open_embedder(self._folder(subject)).similarities)
             if subject.model and id(subject) in to_sum:
                 sums.add(self._as_taught(subject.model, vectors), inputs.target, weights[subject.model.id])
             if subject.model:
@@ -393,12 +391,6 @@ class Evaluation:
             "selected_by": record.get("selected_by") or self._selected_by.get(model.id if model else role),
             "step": (record.get("kept") or {}).get("step"),
         }
-
-
-def _similarities(model: Path) -> Mapping[str, Similarity]:
-    """Return the similarities of a model, or cosine for precomputed vectors."""
-    encoder = teachers.kind(model) == "encoder"
-    return pretrained.similarities(model) if encoder else {"cosine": cosine_of_vectors}
 
 
 class PartialSums:

@@ -8,7 +8,7 @@ from typing import Any
 
 from raysts.data.windows import Group, StoreSpec, finish_store, tokenize_group
 from raysts.ids import unchanged
-from raysts.pipeline import teachers
+from raysts.models.embedders import open_embedder
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.step import Step
@@ -38,8 +38,8 @@ class TokenizeGroup:
     """
 
     def __init__(self, device: str | None, spec: StoreSpec, tokenizer: Path, content: str | None, folder: Path) -> None:
-        with unchanged(tokenizer, content, teachers.tokenizer_id):
-            self.tokenizer = teachers.load_tokenizer(tokenizer)
+        with unchanged(tokenizer, content, lambda path: open_embedder(path).tokenizer_id):
+            self.tokenizer = open_embedder(tokenizer).tokenizer
         self.spec, self.folder = spec, folder
 
     def __call__(self, unit: tuple[int, Group]) -> dict[str, Any]:

@@ -21,12 +21,13 @@ from raysts.data.windows import StoreSpec, Windows, columns_of, shard_name, vect
 from raysts.errors import InputError
 from raysts.ids import derive_seed
 from raysts.models import pretrained
+from raysts.models.embedder import Embedder
+from raysts.models.embedders import load_embedder, open_embedder
 from raysts.models.layers import Layers
 from raysts.models.modules import describe
 from raysts.models.precision import Precision
 from raysts.ops import ensemble
 from raysts.ops.ensemble import Target
-from raysts.pipeline import teachers
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.outcome import STSB_DEV
@@ -220,9 +221,9 @@ class Source(NamedTuple):
     precision: Precision = "fp32"
     content: str | None = None
 
-    def load(self, device: str | None) -> teachers.Teacher:
+    def load(self, device: str | None) -> Embedder:
         """Load the teacher."""
-        return teachers.load(self.model, device=device, **self._how)
+        return load_embedder(self.model, device=device, **self._how)
 
     def untrained(self, device: str | None) -> SentenceModel:
         """Load the encoder as a student starts from it: without heads."""
@@ -251,9 +252,9 @@ class EmbedTeachers:
         self.device, self.sources, self.folder, self.target, self.weights = device, sources, folder, target, weights
         self.windows = [Windows(source.tokens) for source in sources]
         size, room = 0, room_on(device, resources)
-        self.held: dict[int, teachers.Teacher] = {}
+        self.held: dict[int, Embedder] = {}
         for number, source in enumerate(sources):
-            size += teachers.weight_bytes(source.model)
+            size += open_embedder(source.model).weight_bytes
             if number == 0 or size <= room:
                 self.held[number] = source.load(device)
 
@@ -399,13 +400,13 @@ def _how_named_reads(inputs: Inputs, recipe: Recipe, member: Model) -> list[Any]
     """Return how a named model gives vectors, or None if it reads as members do."""
     if member.model not in inputs.teacher_folders:
         return None
-    if teachers.kind(member.model) == "vectors":
+    if open_embedder(member.model).kind == "vectors":
         return ["vectors"]
     described = describe(member.model)
     prompt = described.prompts.resolve(inputs.pipeline.teacher_prompt)
     pooled = [described.pooling, described.layers] if foreign(inputs, member) else [recipe.pooling, recipe.layers]
     reads = [*pooled, prompt, described.prompts.pooled, described.normalize, described.truncate_dim]
-    reads.append(teachers.tokenizer_id(member.model))
+    reads.append(open_embedder(member.model).tokenizer_id)
     return (
         None
         if reads == [recipe.pooling, recipe.layers, inputs.prompt, True, False, None, inputs.tokenizer_id]

@@ -1,0 +1,106 @@
+"""What embeds besides encoders: ONNX graphs and precomputed vectors."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from small_runs import write_backbone, write_vectors
+
+from raysts.errors import InputError, RunFailed
+from raysts.models import onnx
+from raysts.models.embedders import load_embedder, open_embedder, short_names
+from raysts.models.pretrained import load
+
+TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house", "a cat"]
+
+
+def test_vectors_are_found_by_their_texts(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
+    path = write_vectors(tmp_path / "vectors.parquet", TEXTS, vectors)
+    teacher = load_embedder(path)
+    assert open_embedder(path).kind == open_embedder(tmp_path).kind == "vectors" and teacher.dim == 5
+    np.testing.assert_array_equal(teacher.vectors(teacher.tokenize([TEXTS[2], TEXTS[0], TEXTS[2]])), vectors[[2, 0, 2]])
+    rounded = vectors[0] * (1 + 2**-7)  # as bf16 may in another batch
+    again = load_embedder(write_vectors(tmp_path / "again.parquet", [*TEXTS, TEXTS[0]], np.stack([*vectors, rounded])))
+    np.testing.assert_array_equal(again.vectors(again.tokenize(TEXTS[:1])), vectors[:1])
+    raw = load_embedder(write_vectors(tmp_path / "raw.parquet", [f" {text}\n" for text in TEXTS], vectors))
+    np.testing.assert_array_equal(raw.vectors(raw.tokenize(TEXTS)), vectors)  # --text is read without blanks around it
+    with pytest.raises(RunFailed, match="no vector of 'a mouse'"):
+        teacher.tokenize(["a cat", "a mouse"])
+    write_vectors(tmp_path / "vectors.parquet", TEXTS, vectors[::-1])
+    assert open_embedder(path).id != load_embedder(write_vectors(tmp_path / "b.parquet", TEXTS, vectors)).id
+
+
+@pytest.mark.parametrize(
+    ("table", "why"),
+    [
+        ({"sentence": ["a", "b", "a"], "embedding": [[1.0], [1.0], [1.1]]}, "rows 0 and 2 are of one text"),
+        ({"id": [1, 2], "embedding": [[1.0], [1.0]]}, "found by their texts, never by an id"),
+        ({"sentence": ["a", "b"], "embedding": [[1.0], [1.0, 2.0]]}, "a vector of one width"),
+        ({"sentence": ["a", "b"], "embedding": [[1.0], [float("nan")]]}, "vector of row 1 is not finite"),
+        ({"title": ["a"], "embedding": [[1.0]]}, "has columns title, embedding"),
+        ({"text": ["a"], "vector": [[1.0]]}, "has columns text, vector"),
+        ({"text": ["a"], "embedding": ["1.0"]}, "column 'embedding' .string. must have a vector of one width"),
+        ({"text": ["a"], "embedding": [[]]}, "a vector of one width"),
+        ({"text": [1], "embedding": [[1.0]]}, "column 'text' has type int64; text must be a string column"),
+        ({"text": pa.array([], pa.string()), "embedding": pa.array([], pa.list_(pa.float32()))}, "has no rows"),
+    ],
+)
+def test_vectors_that_cannot_teach(table: dict[str, Any], why: str, tmp_path: Path) -> None:
+    pq.write_table(pa.table(table), tmp_path / "vectors.parquet")
+    with pytest.raises(InputError, match=why):
+        load_embedder(tmp_path / "vectors.parquet")
+
+
+def test_files_of_vectors_that_do_not_fit_together(tmp_path: Path) -> None:
+    write_vectors(tmp_path / "a.parquet", TEXTS, np.ones((3, 2), np.float32))
+    for name in ("sentence", "embedding"):
+        table = pa.table({"sentence": ["x"], "embedding": [[1.0, 2.0]]}).rename_columns({name: "other"})
+        pq.write_table(table, tmp_path / "b.parquet")
+        with pytest.raises(InputError, match=f"b.parquet' has no column '{name}', as a.parquet beside it has"):
+            load_embedder(tmp_path)
+
+
+def test_names_are_as_short_as_they_may_be() -> None:
+    names = ["a/x/model", "b/x/model", "/c/y/model", "hub/mini", "mini.parquet", "model"]
+    assert short_names(names) == ["a/x/model", "b/x/model", "y/model", "mini", "mini.parquet", "model"]
+    assert short_names(["same", "same"]) == ["same", "same"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a model that gives vectors of unit length."""
+    folder = tmp_path_factory.mktemp("model")
+    model = load(write_backbone(folder / "distilbert", "distilbert", seed=2), device="cpu")
+    model.normalize = True
+    model.save(folder / "model")
+    return folder / "model"
+
+
+def test_a_graph_gives_the_vectors_of_its_model(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    model = load(folder, device="cpu")
+    onnx.save(model, tmp_path / "graph")
+    teacher = load_embedder(tmp_path / "graph", device="cpu")
+    assert teacher.kind == "onnx" and teacher.dim == model.dim
+    np.testing.assert_allclose(teacher.vectors(teacher.tokenize(TEXTS)), model.encode(TEXTS), atol=1e-5)
+    assert teacher.vectors(teacher.tokenize([])).shape == (0, model.dim)  # where nothing is evaluated
+
+
+def test_a_graph_that_gives_no_vectors(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    helper = pytest.importorskip("onnx.helper")
+    ids, tokens = (helper.make_tensor_value_info(name, 7, ["texts", "tokens"]) for name in ("input_ids", "y"))
+    graph = helper.make_graph([helper.make_node("Identity", ["input_ids"], ["y"])], "g", [ids], [tokens])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    shutil.copytree(folder, tmp_path / "graph", ignore=shutil.ignore_patterns("*.safetensors", "modules.json"))
+    (tmp_path / "graph" / "model.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(InputError, match="its graph gives no vector of a text .'y' has 2 axes"):
+        open_embedder(tmp_path / "graph").dim  # noqa: B018
