@@ -217,7 +217,7 @@ def test_killed_three_times_it_ends_as_if_it_had_not_been(
     with pytest.MonkeyPatch.context() as patch:
         passes, (result, calm) = Passes(patch), whole
         again = job(tmp_path)
-    assert passes.passes.keys() == {"evaluate"} and calm.passes["evaluate"] > passes.passes["evaluate"]
+    assert passes.passes.keys() == {"embed"} and calm.passes["embed"] > passes.passes["embed"]
 
     def record(found: dict[str, Any]) -> Any:
         """What both must have written, without times and places."""
