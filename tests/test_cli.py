@@ -23,7 +23,6 @@ from raysts.commands import parser
 from raysts.commands.run import text_of
 from raysts.papers.experiments import EXPERIMENTS
 from raysts.recipes.names import RECIPES
-from raysts.search.composed import COMPOSED
 from raysts.search.named import SEARCHES
 
 EXAMPLES = (
@@ -161,8 +160,8 @@ def test_one_json_object_is_all_of_stdout(
 
 
 def test_recipes_lists_names_with_source_and_cost() -> None:
-    several = {name: recipe.entry for name, recipe in (COMPOSED | EXPERIMENTS).items()}
-    assert result("recipes")["recipes"] == [*RECIPES, *COMPOSED, *EXPERIMENTS]
+    several = {name: recipe.entry for name, recipe in EXPERIMENTS.items()}
+    assert result("recipes")["recipes"] == [*RECIPES, *EXPERIMENTS]
     text = raysts("recipes").out
     for name, entry in (RECIPES | several).items():
         (line,) = [line for line in text.splitlines() if line.split()[:1] == [name]]
@@ -214,7 +213,7 @@ def test_an_unexpected_error_is_no_traceback(
     def broken(*arguments: Any, **options: Any) -> None:
         raise RuntimeError("something nobody thought of")
 
-    monkeypatch.setattr("raysts.commands.context.checked_plan", broken)
+    monkeypatch.setattr("raysts.commands.experiment.checked_plan", broken)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     outcome = raysts("plan", "nli", "--data", small_world)
     assert outcome.code == 3 and "RuntimeError: something nobody thought of" in outcome.err

@@ -74,11 +74,13 @@ def test_the_readme_has_commands() -> None:
 def test_a_command_parses_and_names_what_exists(arguments: list[str]) -> None:
     _, options, _ = parser.parse(arguments)
     if "recipe" in options:
-        from raysts.search.composed import COMPOSED
+        from raysts.papers.experiments import is_experiment, pipelines
 
-        # The grid and what follows from it: the second half is the system whose members it chooses.
-        recipe = options["recipe"]
-        pipeline(COMPOSED[recipe].system if recipe in COMPOSED else recipe, options.get("overrides", {}))
+        recipe, overrides = options["recipe"], options.get("overrides", {})
+        if is_experiment(recipe):
+            assert pipelines(recipe, overrides, lambda backbone: 12)
+        else:
+            pipeline(recipe, overrides)
     if options.get("tables"):
         for wanted in options["tables"]:
             assert any(name == wanted or name.startswith(f"{wanted}/") for name in sources()), wanted

@@ -58,22 +58,19 @@ def claims(
     line = command or f"raysts.claims({called})"
     options = RunOptions(data, storage, None, address, line, strict_contamination, skip_bad, say, stand_ins=stand_ins)
     recipes = {name: f"claims-{name}@{scale}" for name in ([paper] if paper else CLAIMS)}
-    counts = {name: dict.fromkeys(EXPERIMENTS[f"claims-{name}"].usual, seeds) for name in recipes}
+    counts = {name: dict.fromkeys(EXPERIMENTS[f"claims-{name}"].settings, seeds) for name in recipes}
     checked = {name: experiment.planned(recipe, settings | counts[name], options) for name, recipe in recipes.items()}
     if plan:
-        planned = [experiment.described(recipe, settings, options, checked[name]) for name, recipe in recipes.items()]
-        nodes = {node["id"]: node for entry in planned for node in entry["nodes"]}
+        described = [experiment.described(experiment_plan) for experiment_plan in checked.values()]
+        nodes = {node["id"]: node for entry in described for node in entry["nodes"]}
         return {
             "status": "done",
-            **planned[0],
-            "name": ", ".join(entry["name"] for entry in planned),
+            **described[0],
+            "name": ", ".join(entry["name"] for entry in described),
             "nodes": [*nodes.values()],
             "notes": [note for experiment_plan in checked.values() for note in experiment_plan.notes],
         }
-    for experiment_plan in checked.values():
-        for note in experiment_plan.notes:
-            options.say(note)
-    results = {name: experiment.run(recipe, settings, options, checked[name]) for name, recipe in recipes.items()}
+    results = {name: experiment.run(experiment_plan) for name, experiment_plan in checked.items()}
     return {
         "status": "done",
         "storage": next(iter(results.values()))["storage"],

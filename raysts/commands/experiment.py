@@ -1,63 +1,152 @@
-"""Experiments of the papers: their pipelines, one after another, and one report."""
+"""Execution of experiments: their search, their pipelines one after another, and one report.
+
+A system by its own name is an experiment of one pipeline without a label.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
-from raysts.commands import composed, study
-from raysts.commands.context import check_name, checked_plan, corpus_of, executor, locate, run_on, store_of
+from raysts.commands.context import check_name, checked_plan, corpus_of, executor, locate, run_on, run_plan, store_of
 from raysts.commands.options import Result, RunOptions
 from raysts.data.world import tiny_config
 from raysts.errors import InputError, RunFailed
 from raysts.models import pretrained, static
 from raysts.models.families import family_of
-from raysts.papers import claims_page, experiments
-from raysts.papers.claims import Claim
-from raysts.papers.measured import report_data
-from raysts.papers.tables import write_report
-from raysts.papers.verdicts import agenda, claims_data
+from raysts.papers import experiments
+from raysts.papers.experiments import is_experiment
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.plan import Plan, describe
-from raysts.recipes.overrides import has_option
 from raysts.recipes.recipe import Pipeline
-from raysts.search import named
-from raysts.search.search import OWN
-from raysts.search.space import Point
-from raysts.search.study import Study
+from raysts.recipes.tree import to_plain
 from raysts.storage.store import Store
+
+if TYPE_CHECKING:
+    from raysts.papers.claims import Claim
+    from raysts.search.search import Search
+    from raysts.search.space import Point
+    from raysts.search.study import Study
 
 ASSUMED = 12
 """Assumed number of layers of an encoder that cannot be read."""
 
 
-def pipelines(
-    recipe: str,
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """Checked plans of an experiment.
+
+    Attributes:
+        plans: plans by label. An experiment about claims has only those of measurable claims.
+        studies: the searches that come first, by backbone.
+        claims: claims of such an experiment, as :attr:`raysts.papers.verdicts.Agenda.claims`.
+    """
+
+    recipe: str | Pipeline
+    overrides: Mapping[str, Any]
+    options: RunOptions
+    plans: Mapping[str, Plan]
+    studies: Mapping[str | None, Study] = field(default_factory=dict)
+    claims: Mapping[Claim, str | None] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+    @property
+    def name(self) -> str:
+        """Return the name of the run."""
+        return self.options.name or _name(self.recipe)
+
+    def plans_at(self, best: Mapping[str | None, Point]) -> Mapping[str, Plan]:
+        """Return the plans at the best points of the searches, by backbone.
+
+        Contamination was checked before the searches.
+        """
+        return _plans(self.recipe, self.overrides, replace(self.options, strict_contamination=False), best)[0]
+
+
+def _name(recipe: str | Pipeline) -> str:
+    return recipe.name if isinstance(recipe, Pipeline) else recipe.partition("@")[0]
+
+
+def _run_name(name: str, label: str) -> str:
+    return f"{name}.{label}" if label else name
+
+
+# -- plans ---------------------------------------------------------------------------------------------------------------
+
+
+def planned(recipe: str | Pipeline, overrides: Mapping[str, Any], options: RunOptions) -> Planned:
+    """Return the checked plans of an experiment, or of a pipeline. Start nothing.
+
+    Raises:
+        InputError: all problems that would stop a pipeline later, in one message.
+    """
+    plans, claims, notes = _plans(recipe, overrides, options, {})
+    studies = {}
+    for label, backbone, search in _searches(recipe, overrides):
+        from raysts.commands.study import planned as planned_study
+
+        name = _run_name(options.name or _name(recipe), label)
+        studies[backbone] = planned_study(search, {}, replace(options, name=name))
+    return Planned(
+        recipe=recipe, overrides=overrides, options=options, plans=plans, studies=studies, claims=claims, notes=notes
+    )
+
+
+def _plans(
+    recipe: str | Pipeline, overrides: Mapping[str, Any], options: RunOptions, best: Mapping[str | None, Point]
+) -> tuple[Mapping[str, Plan], Mapping[Claim, str | None], Sequence[str]]:
+    """Return the checked plans by label, and the claims of the experiment with notes on them."""
+    by_label: Mapping[str, Pipeline] = _pipelines(recipe, overrides, options, best)
+    claims: Mapping[Claim, str | None] = {}
+    notes: Sequence[str] = ()
+    if is_experiment(recipe) and (paper := experiments.experiment_of(recipe).claims):
+        from raysts.papers.verdicts import agenda
+
+        corpus = corpus_of(options.data, skip_bad=options.skip_bad, own=options.own)
+        claims, by_label, notes = agenda(paper, by_label, corpus, options.stand_ins)
+    plans: dict[str, Plan] = {}
+    problems: list[str] = []
+    for label, pipeline in by_label.items():
+        try:
+            plans[label] = checked_plan(pipeline, options)
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(list(dict.fromkeys(problems)))
+    return plans, claims, notes
+
+
+def _pipelines(
+    recipe: str | Pipeline,
     overrides: Mapping[str, Any],
     options: RunOptions,
-    found: Mapping[str | None, Point] | None = None,
-    unknown: list[str] | None = None,
+    best: Mapping[str | None, Point] | None = None,
+    assumptions: list[str] | None = None,
 ) -> dict[str, Pipeline]:
-    """Return the pipelines of an experiment by point.
+    """Return the pipelines of an experiment by label.
 
     Args:
-        recipe: name of the experiment, perhaps at a scale.
+        recipe: name of the experiment, perhaps at a scale; or a pipeline, to which overrides have been applied.
         overrides: overrides of its pipelines. The backbone may be a run id of the storage.
         options: options of the command.
-        found: best points of the searches that it begins with, by backbone.
-        unknown: takes the assumptions about a backbone that is not on this machine. Without it such a backbone is an error.
+        best: best points of the searches, by backbone.
+        assumptions: takes those about a backbone that is not on this machine. Without it such a backbone is an error.
     """
+    if isinstance(recipe, Pipeline):
+        return {"": recipe}
 
     def depth(backbone: str) -> int:
         if backbone == TINY:
             return int(tiny_config()["num_hidden_layers"])
         try:
-            config = pretrained.check(locate(backbone, store_of(options.storage), fetch=unknown is None))
+            config = pretrained.check(locate(backbone, store_of(options.storage), fetch=assumptions is None))
         except InputError:
-            if unknown is None:
+            if assumptions is None:
                 raise
             if backbone in experiments.DEPTHS:
                 return experiments.DEPTHS[backbone]
-            unknown.append(
+            assumptions.append(
                 f"backbone '{backbone}' cannot be read on this machine: shown as an encoder of {ASSUMED} layers"
             )
             return ASSUMED
@@ -65,169 +154,156 @@ def pipelines(
             return 0
         return int(config[family_of(config["model_type"]).depth])
 
-    search = experiments.EXPERIMENTS[recipe.partition("@")[0]].search
-    # Some overrides belong to the search that the experiment begins with.
-    after = composed.split_overrides(overrides)[1] if search else overrides
-    return experiments.pipelines(recipe, after, depth, found or {})
+    if experiments.experiment_of(recipe).search:
+        from raysts.search.search import pipeline_overrides
+
+        overrides = pipeline_overrides(overrides)
+    return experiments.pipelines(recipe, overrides, depth, best)
 
 
-def _studies(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> dict[str | None, Study]:
-    """Return the checked searches that an experiment begins with, by backbone."""
-    name, separator, scale = recipe.partition("@")
-    experiment = experiments.EXPERIMENTS[name]
-    if experiment.search is None:
-        return {}
-    search, backbones, studies = f"{experiment.search}{separator}{scale}", experiments.backbones(recipe, overrides), {}
-    trial, search_overrides = (
-        named.search(search).pipeline,
-        composed.split_overrides({**experiment.usual, **overrides})[0],
-    )
-    search_overrides = {
-        key: value for key, value in search_overrides.items() if key.split(".")[0] in OWN or has_option(trial, key)
-    }
+def _searches(recipe: str | Pipeline, overrides: Mapping[str, Any]) -> list[tuple[str, str | None, Search]]:
+    """Return the searches that come first, each with its label and backbone."""
+    if not is_experiment(recipe) or not (name := experiments.experiment_of(recipe).search):
+        return []
+    from raysts.search import named
+    from raysts.search.search import search_overrides
+
+    experiment, backbones = experiments.experiment_of(recipe), experiments.backbones(recipe, overrides)
+    _, separator, scale = recipe.partition("@")
+    search = f"{name}{separator}{scale}"
+    settings = search_overrides(named.search(search), {**experiment.settings, **overrides})
+    searches = []
     for backbone in backbones:
-        settings = {**search_overrides, **({"backbone": backbone} if backbone else {})}
-        called = (
-            f"{options.name or name}.{experiments.prefix(backbone) if len(backbones) > 1 else ''}{experiment.search}"
-        )
-        studies[backbone] = study.planned(search, settings, replace(options, name=called))
-    return studies
+        label = f"{experiments.prefix(backbone) if len(backbones) > 1 else ''}{name}"
+        if experiment.points[0].label == "":
+            label = ""
+        choice = {"backbone": backbone} if backbone else {}
+        searches.append((label, backbone, named.search(search, {**settings, **choice})))
+    return searches
 
 
-class Planned(NamedTuple):
-    """Checked plans of an experiment.
+def shown(recipe: str, overrides: Mapping[str, Any]) -> tuple[Any, list[str]]:
+    """Return the pipelines of an experiment by label as plain data, and assumptions.
 
-    Attributes:
-        plans: plans by point. An experiment about claims has only those of measurable claims.
-        claims: claims of such an experiment, as :attr:`raysts.papers.verdicts.Agenda.claims`.
+    After a search they are ``then``, beside ``search``. What has no label stands alone.
     """
-
-    plans: Mapping[str, Plan]
-    claims: Mapping[Claim, str | None] = {}
-    notes: Sequence[str] = ()
-
-
-def planned(
-    recipe: str, overrides: Mapping[str, Any], options: RunOptions, found: Mapping[str | None, Point] | None = None
-) -> Planned:
-    """Return the checked plans of an experiment.
-
-    Raises:
-        InputError: all problems that would stop a pipeline later, in one message.
-    """
-    pipelines_by_point: Mapping[str, Pipeline] = pipelines(recipe, overrides, options, found)
-    plans: dict[str, Plan] = {}
-    claims: Mapping[Claim, str | None] = {}
-    notes: Sequence[str] = ()
-    if paper := experiments.EXPERIMENTS[recipe.partition("@")[0]].claims:
-        corpus = corpus_of(options.data, skip_bad=options.skip_bad, own=options.own)
-        claims, pipelines_by_point, notes = agenda(paper, pipelines_by_point, corpus, options.stand_ins)
-    problems: list[str] = []
-    for point, pipeline in pipelines_by_point.items():
-        try:
-            plans[point] = checked_plan(pipeline, options)
-        except InputError as error:
-            problems += error.problems
-    if problems:
-        raise InputError(list(dict.fromkeys(problems)))
-    return Planned(plans, claims, notes)
+    assumptions: list[str] = []
+    tree = _alone(to_plain(_pipelines(recipe, overrides, RunOptions(), assumptions=assumptions)))
+    searches = {}
+    for label, _, search in _searches(recipe, overrides):
+        space = {key: dimension.text for key, dimension in search.space.items()}
+        searches[label] = {**to_plain(search), "space": space}
+    return {"search": _alone(searches), "then": tree} if searches else tree, assumptions
 
 
-def run(recipe: str, overrides: Mapping[str, Any], options: RunOptions, checked: Planned | None = None) -> Result:
-    """Run the pipelines of an experiment in turn, and write the tables of the paper.
+def _alone(by_label: dict[str, Any]) -> Any:
+    return by_label.get("", by_label)
 
-    Each pipeline is a separate run in the storage, ``<name>.<point>``, with its report. A failed run does not stop the
-    others. ``checked`` is the result of :func:`planned`, with its notes already reported.
 
-    Raises:
-        InputError: all problems that would stop a pipeline later, in one message, before anything starts.
-        RunFailed: some pipelines failed.
-    """
-    if checked is None:
-        checked = planned(recipe, overrides, options)
-        for note in checked.notes:
-            options.say(note)
-    plans = checked.plans
-    experiment = recipe.partition("@")[0]
-    name = options.name or experiment
-    for point in plans:
-        check_name(f"{name}.{point}")
-    store = store_of(options.storage)
-    if studies := _studies(recipe, overrides, options):
-        best_points = {}
-        for backbone, search_study in studies.items():
-            of_study = study.run_study(search_study, replace(options, name=search_study.name))
-            options.say(of_study["table"])
-            best_points[backbone] = of_study["best"]["overrides"]
-        plans = planned(recipe, overrides, options, best_points).plans
-    store.check(writes=True)
-    rows: list[dict[str, Any]] = []
-    left_out: list[dict[str, Any]] = []
-    failures: list[str] = []
-    with executor(options.address, *plans.values()) as chosen:
-        for number, (point, plan) in enumerate(plans.items(), start=1):
-            options.say(f"{name}: {point}, {number} of {len(plans)}")
-            try:
-                result = run_on(chosen, plan, replace(options, name=f"{name}.{point}"))
-            except RunFailed as error:
-                failures.append(f"{name}.{point}: {error}")
-                continue
-            rows += [{**row, "study": name, "trial": point} for row in result["results"]]
-            left_out += [{**member, "trial": point} for member in result["left_out"]]
-    entry, folder = experiments.EXPERIMENTS[experiment], store.path(f"reports/{name}")
-    if entry.paper:
-        report = write_report(report_data(entry.paper, store.root, entry.tables), folder)
-    if failures:
-        raise RunFailed("\n".join(failures))
-    claim_fields = {}
-    if entry.claims:
-        judged = claims_data(entry.claims, checked.claims, plans, name, options.command or f"raysts run {recipe}")
-        report = claims_page.write_report(judged, folder)
-        claim_fields = {"claims": [verdict.as_plain() for verdict in judged.verdicts], "text": claims_page.text(judged)}
-    return {
-        **claim_fields,
-        "status": "done",
-        "storage": store.uri,
-        "name": name,
-        "model": None,
-        "report": str(report),
-        "results": rows,
-        "left_out": left_out,
-        "skipped": _skipped_files(plans),
+def described(checked: Planned) -> Result:
+    """Return the plan of an experiment as plain data, with every step of its pipelines once."""
+    nodes: dict[str, Any] = {}
+    best: dict[str | None, Point] = {}
+    for backbone, study in checked.studies.items():
+        from raysts.commands.study import described as described_study
+
+        steps, best_point = described_study(study)
+        nodes |= _titled("" if study.name == checked.name else study.name, steps)
+        if best_point is not None:
+            best[backbone] = best_point
+    later: dict[str, Any] = {}
+    for label, plan in (checked.plans_at(best) if best else checked.plans).items():
+        titled = _titled(label, describe(plan)["nodes"])
+        later |= {step_id: node for step_id, node in titled.items() if step_id not in later}
+    new = [node for step_id, node in later.items() if step_id not in nodes]
+    if len(best) < len(checked.studies):  # costs are known before the end of a search, ids are not
+        new = [{**node, "id": f"(after the grid) {i}", "needs": []} for i, node in enumerate(new)]
+    first = next(iter(checked.plans.values()))
+    result = {
+        "storage": Store.of(first.storage).uri,
+        **describe(first, []),
+        "name": _name(checked.recipe),
+        "skipped": _skipped_files(checked.plans),
+        "nodes": [*nodes.values(), *new],
     }
+    if checked.notes:
+        result["notes"] = checked.notes
+    return result
+
+
+def _titled(label: str, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {node["id"]: {**node, "title": f"{label}: {node['title']}" if label else node["title"]} for node in nodes}
 
 
 def _skipped_files(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
     return list({shard["file"]: shard for plan in plans.values() for shard in plan.skipped}.values())
 
 
-def described(
-    recipe: str, overrides: Mapping[str, Any], options: RunOptions, checked: Planned | None = None
-) -> dict[str, Any]:
-    """Return the plan of an experiment as plain data, with every node of its pipelines once.
+# -- runs ----------------------------------------------------------------------------------------------------------------
 
-    ``checked`` is as in :func:`run`.
+
+def run(checked: Planned) -> Result:
+    """Run the searches of an experiment, then its pipelines (see :func:`raysts.run`).
+
+    Raises:
+        RunFailed: some trials or pipelines failed.
     """
-    nodes: dict[str, dict[str, Any]] = {}
-    best_points: dict[str | None, Point] = {}
-    for backbone, search_study in _studies(recipe, overrides, options).items():
-        of_study, best = composed.described_search(search_study)
-        nodes |= {node["id"]: {**node, "title": f"{search_study.name}: {node['title']}"} for node in of_study["nodes"]}
-        best_points |= {backbone: best} if best else {}
-    waits = bool(nodes) and len(best_points) < len(experiments.backbones(recipe, overrides))
-    plans, _, notes = checked or planned(recipe, overrides, options, best_points)
-    points: dict[str, dict[str, Any]] = {}
-    for point, plan in plans.items():
-        for node in describe(plan)["nodes"]:
-            points.setdefault(node["id"], {**node, "title": f"{point}: {node['title']}"})
-    new_nodes = [node for node in points.values() if node["id"] not in nodes]
-    nodes |= {node["id"]: node for node in (composed.undecided(new_nodes) if waits else new_nodes)}
-    first = next(iter(plans.values()))
-    return {
-        "storage": Store.of(first.storage).uri,
-        **describe(first, []),
-        "name": recipe.partition("@")[0],
-        "skipped": _skipped_files(plans),
-        "nodes": list(nodes.values()),
-        **({"notes": notes} if notes else {}),
-    }
+    options, name, plans = checked.options, checked.name, checked.plans
+    for label in plans:
+        check_name(_run_name(name, label))
+    for note in checked.notes:
+        options.say(note)
+    best: dict[str | None, Point] = {}
+    searched: Result = {}
+    for backbone, study in checked.studies.items():
+        from raysts.commands.study import run_study
+        from raysts.search.space import text_of
+
+        result = run_study(study, replace(options, name=study.name))
+        options.say(result["table"])
+        best[backbone] = result["best"]["overrides"]
+        options.say(f"{name}: goes on with {text_of(best[backbone])}")
+        searched = {key: result[key] for key in ("study", "best", "best_run", "points")}
+    if best:
+        plans = checked.plans_at(best)
+    if [*plans] == [""]:
+        return {**run_plan(plans[""], replace(options, name=name)), **searched}
+    return _run_all(checked, plans)
+
+
+def _run_all(checked: Planned, plans: Mapping[str, Plan]) -> Result:
+    """Run the pipelines in turn, and write the tables of the paper.
+
+    Each is a run ``<name>.<label>`` with a report. A failed run does not stop the others.
+    """
+    from raysts.papers import claims_page, measured, tables, verdicts
+
+    options, name = checked.options, checked.name
+    store = store_of(options.storage)
+    store.check(writes=True)
+    rows: list[dict[str, Any]] = []
+    left_out: list[dict[str, Any]] = []
+    failures: list[str] = []
+    with executor(options.address, *plans.values()) as chosen:
+        for number, (label, plan) in enumerate(plans.items(), start=1):
+            options.say(f"{name}: {label}, {number} of {len(plans)}")
+            try:
+                result = run_on(chosen, plan, replace(options, name=_run_name(name, label)))
+            except RunFailed as error:
+                failures.append(f"{_run_name(name, label)}: {error}")
+                continue
+            rows += [{**row, "study": name, "trial": label} for row in result["results"]]
+            left_out += [{**member, "trial": label} for member in result["left_out"]]
+    experiment, folder = experiments.EXPERIMENTS[_name(checked.recipe)], store.path(f"reports/{name}")
+    result = {"status": "done", "storage": store.uri, "name": name, "model": None}
+    if experiment.paper:
+        data = measured.report_data(experiment.paper, store.root, experiment.tables)
+        result["report"] = str(tables.write_report(data, folder))
+    if failures:
+        raise RunFailed("\n".join(failures))
+    if experiment.claims:
+        command = options.command or f"raysts run {checked.recipe}"
+        judged = verdicts.claims_data(experiment.claims, checked.claims, plans, name, command)
+        result["report"] = str(claims_page.write_report(judged, folder))
+        result |= {"claims": [verdict.as_plain() for verdict in judged.verdicts], "text": claims_page.text(judged)}
+    return {**result, "results": rows, "left_out": left_out, "skipped": _skipped_files(plans)}

@@ -57,7 +57,7 @@ def described(
 ) -> Result:
     """Print every step, its cost and what is done. Starts nothing.
 
-    A recipe that begins with a search shows the search, and after its end also the steps that follow.
+    An experiment that begins with a search shows the search, and after its end also the ids of what follows.
 
     Args:
         verify: read the finished artifacts in full. Quarantine damaged ones, which wait to be made again.
@@ -69,25 +69,14 @@ def described(
     from raysts.data.user import UserData
     from raysts.papers.experiments import is_experiment
     from raysts.recipes.names import pipeline_of
-    from raysts.search.composed import is_composed
 
     settings = overrides or {}
     options = RunOptions(data, storage, skip_bad=skip_bad, own=UserData.of(text, column, dev, test), verify=verify)
-    if is_experiment(recipe):
-        from raysts.commands import experiment
+    # A wrong name is reported before torch is imported.
+    subject = recipe if is_experiment(recipe) else pipeline_of(recipe, settings)
+    from raysts.commands import experiment
 
-        return {"status": "done", **experiment.described(recipe, settings, options)}
-    if is_composed(recipe):
-        from raysts.commands import composed
-
-        return {"status": "done", **composed.described(recipe, settings, options)}
-    pipeline = pipeline_of(recipe, settings)  # reports a wrong name before torch is imported
-    from raysts.commands.context import checked_plan
-    from raysts.pipeline.plan import describe
-    from raysts.storage.store import Store
-
-    checked = checked_plan(pipeline, options)
-    return {"status": "done", "storage": Store.of(checked.storage).uri, **describe(checked)}
+    return {"status": "done", **experiment.described(experiment.planned(subject, settings, options))}
 
 
 def plan_text(result: Result) -> str:

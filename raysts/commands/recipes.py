@@ -28,10 +28,8 @@ def recipes() -> Result:
 def _entries() -> dict[str, Entry]:
     from raysts.papers.experiments import EXPERIMENTS
     from raysts.recipes.names import RECIPES
-    from raysts.search.composed import COMPOSED
 
-    more_entries = {name: recipe.entry for name, recipe in (COMPOSED | EXPERIMENTS).items()}
-    return RECIPES | more_entries
+    return RECIPES | {name: experiment.entry for name, experiment in EXPERIMENTS.items()}
 
 
 def _text(result: Result) -> str:

@@ -1,4 +1,4 @@
-"""``raysts run``: a pipeline, a search with its system, or an experiment, to its end."""
+"""``raysts run``: a pipeline or an experiment, to its end."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def run(
     """Run a pipeline to its end. Finished steps are not repeated.
 
     Args:
-        recipe: a system's name (``nli-ct-sed``), ``quickstart``, a YAML file, or a pipeline; or the name of a search with
-            its system (``sts-grid-sed``) or of an experiment (``sed-stability``).
+        recipe: a system's name (``nli-ct-sed``), ``quickstart``, a YAML file, or a pipeline; or the name of an experiment
+            (``sed-stability``), which may begin with a search (``sts-grid-sed``).
         name: name of the run in the storage (default: the recipe's name).
 
     Returns:
@@ -46,24 +46,16 @@ def run(
     from raysts.data.user import UserData
     from raysts.papers.experiments import is_experiment
     from raysts.recipes.names import pipeline_of
-    from raysts.search.composed import is_composed
 
     settings, user_data = dict(overrides or {}), UserData.of(text, column, dev, test)
     called = str(recipe) if isinstance(recipe, Path) else getattr(recipe, "name", recipe)
     line = command or f"raysts.run({called!r}, {settings!r})"
     options = RunOptions(data, storage, name, address, line, strict_contamination, skip_bad, say, user_data)
-    if is_experiment(recipe):
-        from raysts.commands import experiment
+    # A wrong name is reported before torch is imported.
+    subject = recipe if is_experiment(recipe) else pipeline_of(recipe, settings)
+    from raysts.commands import experiment
 
-        return experiment.run(recipe, settings, options)
-    if is_composed(recipe):
-        from raysts.commands import composed
-
-        return composed.run(recipe, settings, options)
-    pipeline = pipeline_of(recipe, settings)  # reports a wrong name before torch is imported
-    from raysts.commands.context import checked_plan, run_plan
-
-    return run_plan(checked_plan(pipeline, options), options)
+    return experiment.run(experiment.planned(subject, settings, options))
 
 
 def text_of(result: Result) -> str:

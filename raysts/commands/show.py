@@ -1,29 +1,24 @@
 """``raysts show``: the resolved tree of a recipe."""
 
-from raysts.commands.options import MAKE, Command, Overrides, RecipeName, Result, RunOptions
+from raysts.commands.options import MAKE, Command, Overrides, RecipeName, Result
 
 
 def show(recipe: RecipeName, overrides: Overrides = None) -> Result:
     """Print the resolved recipe tree as YAML.
 
     Returns:
-        status, recipe (of a recipe with a search: the search and its system; of an experiment: every pipeline by point),
-        notes (assumptions about a backbone that is not on this machine).
+        status, recipe (of an experiment: every pipeline by its label; after a search: search and then), notes (assumptions
+        about a backbone that is not on this machine).
     """
     from raysts.papers.experiments import is_experiment
     from raysts.recipes import names
     from raysts.recipes.tree import to_plain
-    from raysts.search.composed import is_composed
 
     settings, notes = overrides or {}, list[str]()
-    if is_experiment(recipe):  # imported late, because a tree needs no such imports
-        from raysts.commands import experiment
+    if is_experiment(recipe):
+        from raysts.commands import experiment  # late, because a tree needs no such imports
 
-        tree = to_plain(experiment.pipelines(recipe, settings, RunOptions(), unknown=notes))
-    elif is_composed(recipe):
-        from raysts.commands import composed
-
-        tree = composed.shown(recipe, settings)
+        tree, notes = experiment.shown(recipe, settings)
     else:
         tree = to_plain(names.pipeline_of(recipe, settings))
     return {"status": "done", "recipe": tree, "notes": notes}

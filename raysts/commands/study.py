@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,8 @@ from raysts.data.parquet import skipped_line
 from raysts.errors import InputError, RunFailed, nearest
 from raysts.evaluation.run_metric import LOSS, rank, reported
 from raysts.pipeline.local import Executor, LocalExecutor, Say
+from raysts.pipeline.plan import describe
+from raysts.pipeline.steps.tokens import tokens_step
 from raysts.recipes import names
 from raysts.recipes.overrides import apply_overrides
 from raysts.recipes.recipe import Pipeline
@@ -28,7 +31,7 @@ from raysts.search.queue import TrialQueue
 from raysts.search.record import Record, read_records
 from raysts.search.sampler import View
 from raysts.search.search import Search, configured
-from raysts.search.space import Point, text_of
+from raysts.search.space import Point, grid, text_of
 from raysts.search.study import Study
 from raysts.storage.store import Store
 from raysts.training.tensorboard import write_scalars
@@ -139,6 +142,21 @@ def _run(
         reasons = dict.fromkeys(record.reason for record in study.records.values() if record.reason)
         raise RunFailed(f"no trial of {study.name} finished: {'; '.join(reasons) or 'all were stopped early'}")
     return _result(study, report)
+
+
+def described(study: Study) -> tuple[list[dict[str, Any]], Point | None]:
+    """Return the steps of a search as plain data, and its best point, or None before its end."""
+    study.read()
+    steps = [tokens_step(study.plan, spec) for spec in study.plan.specs.values()]
+    for point in grid(study.search.space) or []:
+        for seed in range(study.search.seeds):
+            steps.append(replace(study.step(point, seed), title=f"{text_of(point)} seed {seed}"))
+    nodes: list[dict[str, Any]] = describe(study.plan, steps)["nodes"]
+    for node in nodes:
+        if node["id"] in study.records:
+            node["status"] = "done"
+    best = scores.by_mean(study.scores(), study.search.objective.mode) if study.complete else None
+    return nodes, best.point if best else None
 
 
 def _check_tools(address: str | None, mlflow: str | None, wandb: str | None) -> None:

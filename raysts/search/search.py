@@ -9,7 +9,7 @@ from pydantic import Field
 
 from raysts.errors import InputError, nearest
 from raysts.evaluation.run_metric import LOSS, RunMetric, reported
-from raysts.recipes.overrides import apply_overrides
+from raysts.recipes.overrides import apply_overrides, has_option
 from raysts.recipes.recipe import Pipeline, Recipe, name_problem
 from raysts.recipes.tree import Misfit, Tree, built, get_path, has_path, leaves, to_plain
 from raysts.search.space import Dimension, Point, corners, grid
@@ -128,7 +128,29 @@ class Search:
 
 
 OWN = ("seeds", "num_samples", "concurrency", "keep", "metric")
-"""Options of a search itself. Every other option belongs to its pipeline."""
+"""Options of a search itself, beside ``space`` and ``asha``. Every other option belongs to its pipeline."""
+
+TRIAL = ("backbone", "seed", "prompt", "precision", "max_seq_length", "resources", "recipes")
+"""Options of a pipeline that a trial has too. The others are about the use of trained members."""
+
+
+def search_overrides(search: Search, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the overrides of an experiment that its search has."""
+    later = Pipeline.model_fields.keys() - {*TRIAL}
+    return {
+        key: value
+        for key, value in overrides.items()
+        if _is_own(key) or (key.partition(".")[0] not in later and has_option(search.pipeline, key))
+    }
+
+
+def pipeline_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the overrides of an experiment that its pipelines may have. Most are of the search too."""
+    return {key: value for key, value in overrides.items() if not _is_own(key)}
+
+
+def _is_own(key: str) -> bool:
+    return key.partition(".")[0] in (*OWN, "space", "asha")
 
 
 def configured(search: Search, overrides: Mapping[str, Any]) -> Search:

@@ -35,7 +35,7 @@ def test_claims_from_nothing_and_from_what_is_there(
     """With two of the five systems, and the claims that are about them."""
     systems = ("gausscse-ent", "gausscse-ent+rev")
     whole = EXPERIMENTS["claims-gausscse"]
-    two = whole._replace(points=lambda depth: [point for point in whole.points(depth) if point.system in systems])
+    two = whole._replace(points=[point for point in whole.points if point.system in systems])
     monkeypatch.setitem(EXPERIMENTS, "claims-gausscse", two)
     about = [claim for claim in CLAIMS["gausscse"] if {claim.a.point, claim.b.point} <= {*systems, LONGER}]
     monkeypatch.setitem(CLAIMS, "gausscse", about)

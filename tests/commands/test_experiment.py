@@ -176,6 +176,27 @@ def test_wrong_input_of_one_point_stops_all(small_world: Path, tiny_backbone: Pa
     assert not (tmp_path / "storage").exists()
 
 
+def test_options_of_a_search_reach_it_and_those_of_its_pipelines_do_not(small_world: Path, tmp_path: Path) -> None:
+    overrides = {
+        **QUICK, "backbone": "tiny", "seeds": 3, "space.lower_bound": "0,0.6", "sed.data.sample": 40,
+        "evaluation.tasks": ["stsb"],
+    }  # fmt: skip
+    nodes = described_plan("sed-supervised", overrides, small_world, tmp_path)["nodes"]
+    trials = [node["title"] for node in nodes if node["title"].endswith(("seed 0", "seed 1", "seed 2"))]
+    assert trials == [
+        f"sed-supervised.lower-bound: lower_bound={bound} seed {seed}" for bound in ("0", "0.6") for seed in range(3)
+    ]
+    assert [node["id"] for node in nodes if "student" in node["title"]][0].startswith("(after the grid)")
+    shown = show_recipe("sed-supervised", overrides)["recipe"]
+    assert shown["search"]["lower-bound"]["space"] == {"sts.settings.lower_bound": "0.0,0.6"}
+    assert (
+        shown["then"]["sts-sed"]["members"] == 2 and shown["then"]["sts-sed"]["recipes"]["sed"]["data"]["sample"] == 40
+    )
+    for key, reason in (("sed.nothing", "unknown option 'sed.nothing'"), ("seedss", "did you mean 'seed'")):
+        with pytest.raises(InputError, match=reason):
+            described_plan("sts-grid-sed", {**overrides, key: 1}, small_world, tmp_path)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, experiment in EXPERIMENTS.items() if experiment.paper])
 def test_every_cell_of_its_tables_is_filled(name: str, small_world: Path, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_two_systems_that_say_the_same_of_every_row_measure_nothing(
 
 @pytest.mark.parametrize("paper", CLAIMS)
 def test_every_claim_is_of_systems_that_its_command_runs(paper: str) -> None:
-    counts = dict.fromkeys(EXPERIMENTS[f"claims-{paper}"].usual, 5)
+    counts = dict.fromkeys(EXPERIMENTS[f"claims-{paper}"].settings, 5)
     made = pipelines(f"claims-{paper}@small", counts, lambda backbone: 3)
     for claim in CLAIMS[paper]:
         for side in (claim.a, claim.b):
