@@ -1,12 +1,11 @@
-"""Parquet files of tables: opened and read so that damage is one message with the file's name.
+"""Parquet files of tables, opened and read so that damage is one message with the file's name.
 
-The footer tells a file's columns and their types before anything starts. Its pages must decode, agree with their checksums if
-there are some, and hold valid UTF-8. A changed byte cannot be seen if its page has no checksum, decodes, and holds valid text.
+The footer gives a file's columns and their types before anything starts. Its pages must decode, agree with their checksums if
+there are some, and hold valid UTF-8. A changed byte is invisible if its page has no checksum, decodes, and holds valid text.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,9 +23,6 @@ BATCH_ROWS = 8_192
 
 BUFFER = 1 << 20
 """Bytes of a column chunk that are read at once before they are decoded; Arrow's default is all of them."""
-
-READERS = 4
-"""Files that are searched for damage at the same time."""
 
 
 class ParquetError(InputError):
@@ -50,11 +46,10 @@ def remedy(table: str) -> str:
 
 
 class Skipped(NamedTuple):
-    """A file that a table leaves out."""
+    """A file that a table leaves out. ``rows`` is None if not even the footer can be read."""
 
     path: Path
     rows: int | None
-    """None: not even the footer can be read."""
     reason: str
 
     def plain(self, table: str, root: Path) -> dict[str, Any]:
@@ -80,7 +75,7 @@ def open_parquet(path: Path | str, remedy: str) -> pq.ParquetFile:
     try:
         file = pq.ParquetFile(path, buffer_size=BUFFER, page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
-        raise unreadable(path, f"not a readable Parquet file ({_line(error)})", remedy) from error
+        raise unreadable(path, f"not a readable Parquet file ({_reason(error)})", remedy) from error
     if twice := [name for name, count in Counter(file.schema_arrow.names).items() if count > 1]:
         raise unreadable(path, f"has {len(twice)} columns twice: {', '.join(twice)}", remedy)
     return file
@@ -109,40 +104,9 @@ def pages(
             batch.validate(full=True)
         except (pa.ArrowException, OSError) as error:
             where = f" of row group {groups[0]}" if row_groups is not None and len(groups) == 1 else ""
-            raise unreadable(path, f"its pages{where} cannot be read ({_line(error)})", remedy) from error
+            raise unreadable(path, f"its pages{where} cannot be read ({_reason(error)})", remedy) from error
         if batch.num_rows:
             yield batch
-
-
-def sound_files(
-    paths: Sequence[Path],
-    problem: Callable[[pq.ParquetFile], str | None],
-    columns: Callable[[pq.ParquetFile], Sequence[str]],
-) -> tuple[list[Path], list[Skipped]]:
-    """Return the readable files, and the files to leave out: never all of them, so that a check says why.
-
-    Args:
-        problem: finds what the footer of a file tells against it.
-        columns: chooses the columns of which every page is read.
-    """
-
-    def search(path: Path) -> Skipped | None:
-        rows = None
-        try:
-            file = open_parquet(path, "")
-            rows = file.metadata.num_rows
-            if reason := problem(file):
-                return Skipped(path, rows, reason)
-            for _ in pages(path, file, columns(file), ""):
-                pass
-        except ParquetError as error:
-            return Skipped(path, rows, error.reason)
-        return None
-
-    with ThreadPoolExecutor(READERS) as pool:  # decoding lets go of the interpreter
-        results = list(pool.map(search, paths)) if len(paths) > 1 else [None for _ in paths]
-    sound = [path for path, skipped in zip(paths, results, strict=True) if skipped is None]
-    return (sound, [skipped for skipped in results if skipped]) if sound else (list(paths), [])
 
 
 def narrow(values: pa.Array) -> pa.Array:
@@ -156,5 +120,5 @@ def narrow(values: pa.Array) -> pa.Array:
     return values.cast(pa.int64()) if pa.types.is_integer(values.type) and values.type != pa.uint64() else values
 
 
-def _line(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return " ".join(str(error).split())
