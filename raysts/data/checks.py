@@ -1,4 +1,4 @@
-"""Checks of Parquet files as files of a table: missing columns, wrong types, rows that cannot be used, damage."""
+"""Checks of the files of a table: missing columns, wrong types, rows that cannot be used, damage."""
 
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

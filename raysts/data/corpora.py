@@ -23,7 +23,7 @@ from raysts.storage.store import FolderStore, Store
 
 
 class Corpus(dict[str, Table]):
-    """The tables of a data folder and of the user's files, by name; ``corpus[name]`` of an absent name derives a table.
+    """Tables by name, of a data folder and of the user's files. ``corpus[name]`` derives an absent table.
 
     Args:
         root: the folder, or the URI of one in an object store. A table of a store is downloaded when it is read, and again if
@@ -48,12 +48,12 @@ class Corpus(dict[str, Table]):
         if not self.empty:
             self.store.check(option="--data")
             if local and not self.root.is_dir():
-                what = "is not a folder" if self.root.exists() else "does not exist"
+                fault = "is not a folder" if self.root.exists() else "does not exist"
                 raise InputError(
-                    f"data folder '{root}' {what}: --data must name a folder in the canonical layout "
+                    f"data folder '{root}' {fault}: --data must name a folder in the canonical layout "
                     f"(sts/stsb_dev.parquet, nli/train.parquet, ...); make one with 'raysts data fetch --data {root}'"
                 )
-            for name, paths in (_in_folder(self.root) if local else _in_store(self.store)).items():
+            for name, paths in (_list_folder(self.root) if local else _list_store(self.store)).items():
                 skip = skip_bad and name in TRAINING_TABLES
                 title = name.removeprefix(TESTS)
                 self[name] = Table(name=name, title=title, paths=tuple(paths), skip_bad=skip, local=local)
@@ -68,7 +68,7 @@ class Corpus(dict[str, Table]):
             self._derived[name] = Table(name=name, title=name, content=Derivation(name, sources), folder=self.folder)
         return self._derived[name]
 
-    def _with(self, tables: Mapping[str, Table]) -> Corpus:
+    def _copy(self, tables: Mapping[str, Table]) -> Corpus:
         corpus = copy.copy(self)
         corpus.update(tables)
         corpus._derived = {}
@@ -76,14 +76,14 @@ class Corpus(dict[str, Table]):
 
     def writing_to(self, folder: Path) -> Corpus:
         """Return a copy with a folder for tables that are not in Parquet files."""
-        corpus = self._with({name: replace(table, folder=folder) for name, table in self.own.items()})
+        corpus = self._copy({name: replace(table, folder=folder) for name, table in self.own.items()})
         corpus.folder = folder
         return corpus
 
     def holding_out(self) -> Corpus:
         """Return a copy in which the user's text is split: its table lacks the held-out texts."""
         assert self.text is not None
-        return self._with({TEXT: replace(self[TEXT], content=self.text.holding_out())})
+        return self._copy({TEXT: replace(self[TEXT], content=self.text.holding_out())})
 
     @property
     def own(self) -> dict[str, Table]:
@@ -98,7 +98,7 @@ class Corpus(dict[str, Table]):
 
     @property
     def uri(self) -> str | None:
-        """The folder, or its URI, as a command takes it; None without a folder."""
+        """The folder, or its URI, as a command takes it. None without a folder."""
         return None if self.empty else self.store.uri
 
     @property
@@ -146,14 +146,14 @@ class Corpus(dict[str, Table]):
             if not table_columns(name):
                 problems.append(f"unknown table '{name}'{nearest(name, TABLES)}")
             elif name not in self:
-                of = f" (or what it is made of, {' or '.join(DERIVED[name].sources)})" if name in DERIVED else ""
+                origin = f" (or what it is made of, {' or '.join(DERIVED[name].sources)})" if name in DERIVED else ""
                 problem = (
                     f"table '{name}' is missing: expected {self.where}/{name}.parquet or Parquet shards in "
-                    f"{self.where}/{name}/{of}; 'raysts data fetch' makes it, 'raysts data check' lists what is there"
+                    f"{self.where}/{name}/{origin}; 'raysts data fetch' makes it, 'raysts data check' lists what is there"
                 )
                 if self.empty:
                     problem = (
-                        f"table '{name}'{of} is missing: no data folder is given; name one in the canonical layout with "
+                        f"table '{name}'{origin} is missing: no data folder is given; name one in the canonical layout with "
                         f"--data PATH, which 'raysts data fetch' or 'raysts data import' makes"
                     )
                 problems.append(problem + self.instead(name))
@@ -172,7 +172,7 @@ class Corpus(dict[str, Table]):
         )
 
     def problems(self, names: Iterable[str], most: int = 20) -> list[str]:
-        """Return at most ``most`` problems of the named tables: missing columns, null or empty text, wrong values."""
+        """Return at most ``most`` problems of named tables: missing columns, empty text, wrong values."""
         return list(islice((problem for name in names for problem in self[name].problems()), most))
 
     def check(self, names: Iterable[str]) -> None:
@@ -192,7 +192,7 @@ class Corpus(dict[str, Table]):
             self[name].check_unchanged(self.where)
 
     def files(self, name: str) -> list[Path]:
-        """Return the files of a table; empty if the corpus does not have it, or derives it."""
+        """Return the files of a table, or none if the corpus lacks or derives it."""
         if not table_columns(name):
             raise InputError(f"unknown table '{name}'{nearest(name, TABLES)}")
         return self[name].files if name in self else []
@@ -223,8 +223,8 @@ class Corpus(dict[str, Table]):
         return self[name].batches(columns)
 
 
-def _in_folder(root: Path) -> dict[str, list[Path]]:
-    """Return the Parquet files of a data folder by table: a file of its name, else all in the folder of its name."""
+def _list_folder(root: Path) -> dict[str, list[Path]]:
+    """Return the Parquet files of a data folder by table."""
     folders = [TESTS.rstrip("/"), *(path.relative_to(root).as_posix() for path in (root / "retrieval").glob("*/"))]
     entries = [f"{folder}/{path.name}" for folder in folders for path in (root / folder).glob("[!.]*")]
     names = dict.fromkeys([*TABLES, *sorted(entry.removesuffix(".parquet") for entry in entries)])
@@ -232,8 +232,8 @@ def _in_folder(root: Path) -> dict[str, list[Path]]:
     return {name: paths for name, paths in tables.items() if paths}
 
 
-def _in_store(store: Store) -> dict[str, list[Path]]:
-    """Return the Parquet files of a data folder in an object store like :func:`_in_folder`, by one listing."""
+def _list_store(store: Store) -> dict[str, list[Path]]:
+    """Return the same of a data folder in an object store, by one listing."""
     files = [path for path in store.list(store.root, recursive=True) if path.suffix == ".parquet"]
     single: dict[str, list[Path]] = {}
     shards: dict[str, list[Path]] = {}

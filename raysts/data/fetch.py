@@ -40,7 +40,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """One split of a data set on the hub, or one file of a GitHub repository."""
+    """Split of a data set on the hub, or file of a GitHub repository."""
 
     dataset: str
     rows: int
@@ -188,7 +188,7 @@ def fetch(
 
     Raises:
         InputError: an unknown table, or a ``root`` or ``source`` that cannot be used.
-        RunFailed: a source cannot be reached or does not hold the table. Finished tables stay, a rerun goes on after them.
+        RunFailed: a source cannot be reached or does not hold the table. Finished tables stay, and a rerun fetches the others.
     """
     names = _choose(tables)
     vectors = [name for name in names if name in VECTORS]
@@ -227,11 +227,11 @@ def _choose(tables: Sequence[str] | None) -> list[str]:
 
 def _fetch_table(root: Path, name: str, parts: list[Source], say: Say) -> dict[str, Any]:
     entry = manifest.read(root).get(name, {})
-    ours = "sources" in entry and manifest.is_intact(root, name, entry)
-    if manifest.table_files(root, name) and not ours:
+    fetched = "sources" in entry and manifest.is_intact(root, name, entry)
+    if manifest.table_files(root, name) and not fetched:
         say(f"{name}: kept as it is, raysts did not write it like this (remove it to fetch the public set)")
         return {"status": "kept"}
-    if ours and _are_same(entry["sources"], parts):
+    if fetched and _are_same(entry["sources"], parts):
         say(f"{name}: present ({entry['rows']:,} rows)")
         return {"status": "present", **entry}
     say(f"{name}: reading {', '.join(part.dataset for part in parts)}")
@@ -252,7 +252,7 @@ def _fetch_table(root: Path, name: str, parts: list[Source], say: Say) -> dict[s
 
 
 def _are_same(recorded: list[dict[str, Any]], parts: list[Source]) -> bool:
-    """Return True if a recorded table came from these sources; a branch counts as any commit."""
+    """Return True if a recorded table came from these sources. A branch counts as any commit."""
     return len(recorded) == len(parts) and all(
         old["dataset"] == part.dataset
         and old.get("file") == part.file
@@ -263,7 +263,7 @@ def _are_same(recorded: list[dict[str, Any]], parts: list[Source]) -> bool:
 
 
 def _mix(parts: list[Source]) -> Iterator[tuple[int, pa.Table]]:
-    """Yield batches of all parts, each in step with its share: training shuffles within windows, which then hold them all."""
+    """Yield batches of all parts in proportion. Training shuffles within windows, which then hold all parts."""
     streams = {part: part.batches() for part in parts}
     read = dict.fromkeys(parts, 0)
     while streams:
@@ -321,14 +321,14 @@ def convert(rows: pa.Table, shape: str, name: str | None = None) -> pa.Table:
         KeyError: a column is missing.
     """
     columns = {}
-    for ours, (kind, *theirs) in _file()["shapes"][shape].items():
+    for column, (kind, *names) in _file()["shapes"][shape].items():
         if kind == "name":
-            columns[ours] = pa.array([name] * rows.num_rows, pa.string())
+            columns[column] = pa.array([name] * rows.num_rows, pa.string())
             continue
-        present = next((column for column in theirs if column in rows.column_names), None)
+        present = next((name for name in names if name in rows.column_names), None)
         if present is None:
-            raise KeyError(f"column '{theirs[-1]}' is missing (columns found: {', '.join(rows.column_names)})")
-        columns[ours] = KINDS[kind](rows.column(present))
+            raise KeyError(f"column '{names[-1]}' is missing (columns found: {', '.join(rows.column_names)})")
+        columns[column] = KINDS[kind](rows.column(present))
     if shape == "sts" and {"genre", "dataset"} <= set(rows.column_names):
         genre, dataset = _text(rows.column("genre")), _text(rows.column("dataset"))
         columns["subset"] = pc.binary_join_element_wise(genre, dataset, "/")
@@ -336,7 +336,7 @@ def convert(rows: pa.Table, shape: str, name: str | None = None) -> pa.Table:
 
 
 def _text(values: pa.ChunkedArray) -> pa.Array:
-    """Return NFC with runs of white space collapsed; null for no text."""
+    """Return NFC with runs of white space collapsed, null for no text."""
     return pa.array([" ".join(_normal(text).split()) or None for text in values.to_pylist()], pa.string())
 
 
@@ -350,13 +350,13 @@ def _normal(text: str | None) -> str:
 
 
 def _nli_label(values: pa.ChunkedArray) -> pa.Array:
-    """Return label names in lower case; integers (of copies without class names) by the order of NLI_LABELS; else null."""
+    """Return label names in lower case, null for an unknown label. Integers count in the order of NLI_LABELS."""
     codes = label_codes(values, NLI_LABELS).tolist()
     return pa.array([NLI_LABELS[code] if code >= 0 else None for code in codes], pa.string())
 
 
 def _class(values: pa.ChunkedArray) -> pa.Array:
-    """Return names of classes; numbers as text; null for no label (-1)."""
+    """Return names of classes, or their numbers as text, null for no label (-1)."""
     return pa.array([None if label in (None, -1) else str(label) for label in values.to_pylist()], pa.string())
 
 

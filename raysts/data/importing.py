@@ -59,7 +59,7 @@ class Source:
     """Refuse rows without a value, instead of leaving them out."""
 
     def rows(self, counts: dict[str, int]) -> Iterator[Values]:
-        """Yield the usable rows in order; ``counts`` counts ``rows_read``, ``empty``, ``left_out``.
+        """Yield the usable rows in order. ``counts`` counts ``rows_read``, ``empty``, ``left_out``.
 
         Raises:
             InputError: up to 20 values that cannot be used, each with its file, row and column.
@@ -79,8 +79,8 @@ class Source:
                     if value is None and not column.nulls:
                         empty |= column.kind != "number"
                         if self.strict or column.kind == "number":
-                            what = "null or missing" if row.get(name) is None else "empty sentence"
-                            raise ValueError(f"{what}; every row needs a value, correct or remove it")
+                            fault = "null or missing" if row.get(name) is None else "empty sentence"
+                            raise ValueError(f"{fault}; every row needs a value, correct or remove it")
                 except ValueError as error:
                     faults.append(f"{path}: row {place}, column '{name}': {error}")
             if empty and not self.strict:
@@ -106,8 +106,8 @@ class Source:
             return list(dict.fromkeys(names.values()))
 
         for path in self.files:
-            for index, (where, row) in enumerate(readers.rows_of(path, choose)):
-                yield path, f"{index}{where}", names, row
+            for index, (line, row) in enumerate(readers.rows_of(path, choose)):
+                yield path, f"{index}{line}", names, row
 
     def _parse(self, value: Any, column: Column) -> Any:
         """Return a value as the table holds it, None for nothing, or raise ValueError with its fault."""
@@ -134,9 +134,10 @@ class Source:
             word = column.labels[int(word)]
         if word not in (*column.labels, DROP):
             # Written together: to a command line that begins with '-', as SNLI's '-' and -1, is an option.
-            by = shlex.quote(f"--labels={value}=")
+            option = shlex.quote(f"--labels={value}=")
             raise ValueError(
-                f"unknown label {value!r}; map it with {by}{'|'.join(column.labels)}, or leave its rows out with {by}{DROP}"
+                f"unknown label {value!r}; map it with {option}{'|'.join(column.labels)}, or leave its rows out with "
+                f"{option}{DROP}"
             )
         return word
 
@@ -147,7 +148,7 @@ class Source:
     def states(self) -> tuple[Any, ...]:
         """Return what changes when a file, or a file of a saved data set, changes."""
         stats = [path.stat() for file in self.files if file.exists() for path in (file, *file.rglob("*"))]
-        return tuple((at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_ino) for at in stats)
+        return tuple((s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for s in stats)
 
 
 def match_columns(
@@ -250,9 +251,9 @@ class Import:
             pq.ParquetWriter(draft, source.schema()) as writer,
         ):
             rows = self._distinct(source, counts)
-            while some := list(islice(rows, WRITE_ROWS)):
-                writer.write_table(table_of(some, source.schema()), row_group_size=WRITE_ROWS)
-                written += len(some)
+            while group := list(islice(rows, WRITE_ROWS)):
+                writer.write_table(table_of(group, source.schema()), row_group_size=WRITE_ROWS)
+                written += len(group)
             if not written:
                 raise InputError(
                     f"FILE '{self.file}': no row can be used ({counts['rows_read']:,} read, {counts['empty']:,} empty)"
@@ -345,9 +346,9 @@ class Import:
         if self.labels and not any(column.labels for column in columns):
             problems.append(f"--labels: {table} has no labels to map")
         problems += [
-            f"--labels {theirs}={ours}: must be one of {', '.join(NLI_LABELS)}, or {DROP}"
-            for theirs, ours in self.labels.items()
-            if ours not in (*NLI_LABELS, DROP)
+            f"--labels {word}={label}: must be one of {', '.join(NLI_LABELS)}, or {DROP}"
+            for word, label in self.labels.items()
+            if label not in (*NLI_LABELS, DROP)
         ]
         if self.split and self.kind != "sentences":
             problems.append("--split-sentences: cuts the texts of --as sentences alone")
@@ -357,7 +358,7 @@ class Import:
 
 
 def unused(root: Path, is_used: Callable[[Path], bool]) -> list[dict[str, str]]:
-    """Return the files below a data folder that nothing reads: ``file``, ``why`` and the ``command`` that would use it."""
+    """Return ``file``, ``why`` and a ``command`` that uses it of each file that nothing reads below a data folder."""
     entries = []
     for path in sorted(path for path in root.rglob("[!.]*") if path.is_file() and not is_used(path)):
         relative, command = path.relative_to(root), ""

@@ -17,10 +17,10 @@ NAME = "manifest.json"
 
 
 @contextlib.contextmanager
-def writing(root: Path, who: str) -> Iterator[None]:
+def writing(root: Path, holder: str) -> Iterator[None]:
     """Hold the data folder for writing, or raise InputError while another process holds it."""
     file = root / ".writing.lock"
-    with lock(file, who):
+    with lock(file, holder):
         try:
             yield
         except InputError:  # what is refused leaves nothing behind
@@ -29,7 +29,7 @@ def writing(root: Path, who: str) -> Iterator[None]:
 
 
 def read(root: Path) -> dict[str, dict[str, Any]]:
-    """Return the entries by table name; none without a manifest.
+    """Return the entries by table name, or none without a manifest.
 
     Raises:
         InputError: raysts did not write the manifest like this.
@@ -62,7 +62,7 @@ def record(root: Path, table: str, facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def table_files(root: Path, table: str) -> list[Path]:
-    """Return the Parquet files of a table: the file of its name, else the shards in the folder of its name."""
+    """Return the Parquet files of a table: that of its name, else the shards in the folder of its name."""
     single = root / f"{table}.parquet"
     return [single] if single.is_file() else sorted((root / table).glob("*.parquet"))
 

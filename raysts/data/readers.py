@@ -1,4 +1,4 @@
-"""Readers of users' files, row by row: Parquet, CSV, TSV, JSON lines, plain lines, a folder of them, a saved data set.
+"""Readers of users' files, row by row: Parquet, CSV, TSV, JSON lines, plain lines, saved data sets.
 
 A reader trusts nothing in a file: each fault is one message with file and line. It unpacks ``.gz`` on the way.
 """
@@ -45,7 +45,9 @@ Choose = Callable[[Path, Sequence[str]], Sequence[str]]
 def format_of(path: Path) -> str:
     """Return the format of a file by its name: ``.csv`` for ``a.csv`` and ``a.csv.gz``."""
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
-    return suffixes[0] if len(suffixes) == 2 and suffixes[1] == ".gz" else suffixes[-1] if suffixes else ""
+    if len(suffixes) == 2 and suffixes[1] == ".gz":
+        return suffixes[0]
+    return suffixes[-1] if suffixes else ""
 
 
 def title_of(where: str) -> str:
@@ -57,9 +59,9 @@ def title_of(where: str) -> str:
 
 
 def files_of(where: str | Path, option: str, formats: Sequence[str] = (*TABLES, LINES)) -> tuple[Path, ...]:
-    """Return the files behind a path or URI, downloaded to this machine: itself, or all of a folder in order of their names.
+    """Return the local files behind a path or URI: itself, or all of a folder in order of their names.
 
-    A folder that ``datasets`` saved, and a data set of the hub, is one path.
+    Files of a URI are downloaded. A folder that ``datasets`` saved, and a data set of the hub, is one path.
 
     Raises:
         InputError: the file does not exist, or has no format of these.
@@ -93,7 +95,7 @@ def files_of(where: str | Path, option: str, formats: Sequence[str] = (*TABLES, 
 
 
 def rows_of(path: Path, choose: Choose) -> Iterator[Row]:
-    """Yield the rows of a file in order; memory is one batch. Plain lines have one column, ``text``.
+    """Yield the rows of a file in order. Memory is one batch. Plain lines have one column, ``text``.
 
     Raises:
         InputError: the file cannot be read, or ``choose`` refuses it. The message names the file, and the line of a text file.
@@ -114,7 +116,7 @@ def rows_of(path: Path, choose: Choose) -> Iterator[Row]:
 
 
 def columns_of_files(files: Sequence[Path]) -> list[str]:
-    """Return the columns that any of the files has; those of any line, for JSON lines."""
+    """Return the columns that any of the files has, and any line of JSON lines."""
     names: dict[str, None] = {}
 
     def choose(path: Path, present: Sequence[str]) -> Sequence[str]:
@@ -141,7 +143,7 @@ def require_columns(path: Path, needed: Sequence[str], present: Sequence[str], r
 
 
 def content_of(path: Path) -> str:
-    """Return the checksum of a file or of a saved data set, or the name of a path that is not on this machine."""
+    """Return the checksum of a file or saved data set, or the name of a path on another machine."""
     if path.is_dir():
         return folder_id(path)
     return checksum(path) if path.exists() else str(path)
@@ -253,8 +255,8 @@ def _read_jsonl(path: Path, choose: Choose) -> Iterator[Row]:
                 refusal = error
         waiting.append((f" (line {number})", row))
         if refusal is None:
-            for where, values in waiting:
-                yield where, {name: values.get(name) for name in columns}
+            for place, values in waiting:
+                yield place, {name: values.get(name) for name in columns}
             waiting.clear()
         elif len(waiting) >= MOST_WAITING:
             break
@@ -266,7 +268,9 @@ def _read_lines(path: Path, choose: Choose) -> Iterator[Row]:
     (column,) = choose(path, ["text"])
     for number, line in enumerate(_read_text(path), start=1):
         if "\0" in line:
-            raise InputError(f"{path}: line {number} holds a zero byte: it is no plain text; name a file of text lines")
+            raise InputError(
+                f"{path}: line {number} holds a zero byte: it is not plain text; name a file of text lines"
+            )
         yield f" (line {number})", {column: line.rstrip("\r\n")}
 
 

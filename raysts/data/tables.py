@@ -1,4 +1,4 @@
-"""A table: rows with canonical columns, in Parquet files, in a user's files, or derived from other tables."""
+"""Tables: rows with canonical columns, in Parquet files, in a user's files, or derived."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Content(Protocol):
 
 
 class RowGroup(NamedTuple):
-    """One row group of a table: the unit of reading."""
+    """Row group of a table: the unit of reading."""
 
     path: Path
     number: int
@@ -95,7 +95,7 @@ class Table:
 
     @property
     def facts(self) -> Facts | None:
-        """Facts of this machine about the files; None if files may change unseen, or damage must be searched for."""
+        """Facts about the files. None if files may change unseen, or damage must be searched for."""
         if self.skip_bad or not self.local or not all(path.is_file() for path in self.files):
             return None
         return Facts(checks.VERSION, self.name, files=self.files)
@@ -140,7 +140,7 @@ class Table:
         return self.content.rows if self.content else sum(group.rows for group in self.row_groups())
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield its rows with those of the columns that it has (default: the canonical ones, subset and source)."""
+        """Yield its rows with those of ``columns`` that it has (default: the canonical ones, subset and source)."""
         names = columns or [*(column.name for column in table_columns(self.name)), "subset", "source"]
         if self.content:
             for batch in self.content.batches():
@@ -156,7 +156,7 @@ class Table:
                 yield pa.RecordBatch.from_arrays([narrow(column) for column in batch.columns], names=chosen)
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the whole table, strings as ``string``. Labels and ids that are text in one file are text in all."""
+        """Return the whole table. Labels and ids that are text in one file are text in all."""
         parts = [pa.Table.from_batches([batch]) for batch in self.batches(columns)]
         texts = {field.name for part in parts for field in part.schema if field.type == pa.string()}
         schemas = ([f.with_type(pa.string()) if f.name in texts else f for f in part.schema] for part in parts)

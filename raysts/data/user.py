@@ -223,9 +223,10 @@ class UserRows:
 
 
 def open_pairs(path: str | Path, option: str, title: str | None = None) -> UserRows:
-    """Open scored pairs and check every row; scores may lie in any finite range, a column ``subset`` is read if it is present.
+    """Open scored pairs and check every row.
 
-    CSV and TSV have a header line; CSV is quoted as RFC 4180 says, TSV is not quoted (as the STS Benchmark is).
+    Scores may lie in any finite range. A column ``subset`` is optional. CSV and TSV have a header line. CSV is quoted
+    as RFC 4180 says, TSV is not quoted (as the STS Benchmark is).
 
     Raises:
         InputError: the file cannot be read, lacks a column or holds rows that cannot be used (each with its row, counted from
@@ -245,7 +246,7 @@ def open_pairs(path: str | Path, option: str, title: str | None = None) -> UserR
 
 
 def open_retrieval(folder: str | Path, option: str, title: str) -> dict[str, UserRows]:
-    """Open the tables of a retrieval set and check every row; each is a file of its name, or a folder of such files.
+    """Open the tables of a retrieval set, each a file or a folder of its name, and check every row.
 
     Raises:
         InputError: as :func:`open_pairs`, or a table is absent.
@@ -287,7 +288,7 @@ def _read(files: tuple[Path, ...], columns: tuple[Column, ...], remedy: str, tit
 
 @dataclass(frozen=True, slots=True)
 class UserData:
-    """The user's data as options name it; :meth:`open` reads it."""
+    """User data as options name it, which :meth:`open` reads."""
 
     text: str | None = None
     """File, folder or URI of text."""
@@ -383,7 +384,7 @@ class UserData:
 
 
 def _join(devs: Mapping[str, UserRows]) -> UserRows:
-    """Return the pairs of all development sets as one table; each is a subset of it if there are several."""
+    """Return the pairs of all development sets as one table, in which each of several is a subset."""
     sets = [rows for name, rows in devs.items() if name.count("/") == 1]
     tables = [rows.table.select([column.name for column in PAIR]) for rows in sets]  # their own subsets play no part
     if len(devs) > 1:

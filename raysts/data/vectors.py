@@ -1,4 +1,4 @@
-"""Word vectors from the web: downloads that continue after an interruption, archives unpacked into text files."""
+"""Word vectors from the web: downloads that continue after an interruption, unpacked into text files."""
 
 import hashlib
 import shutil

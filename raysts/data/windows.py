@@ -1,4 +1,4 @@
-"""Tokenised training rows in windows of up to 8,192: the unit of reading, of order, and of the teacher cache.
+"""Tokenised training rows in windows of up to 8,192, the unit of reading, of order and of targets.
 
 A token store is a folder of Arrow IPC files, one record batch a window, and a manifest written last:
 columns ``row`` (int64, position among the selected rows), a list of int32 token ids per text column, and the
@@ -69,7 +69,7 @@ class StoreSpec:
 
 
 class Group(NamedTuple):
-    """One Parquet row group and the selected rows of it: a unit of tokenising, one file of the store."""
+    """Parquet row group and its selected rows: a unit of tokenising, a file of the store."""
 
     path: str
     row_group: int
@@ -81,7 +81,7 @@ class Group(NamedTuple):
 
 
 def select(corpus: Corpus, table: str, data: Data) -> list[Group]:
-    """Return the selected rows of a table by row group. A draw of ``data.sample`` rows depends on the seed alone.
+    """Return the selected rows of a table by row group. A draw depends on its size and seed alone.
 
     Raises:
         InputError: no row has one of the sources.
@@ -90,7 +90,7 @@ def select(corpus: Corpus, table: str, data: Data) -> list[Group]:
     ends = np.cumsum([group.rows for group in groups])
     total, chosen = int(ends[-1]) if groups else 0, None  # positions in the table; None: all
     if data.sources:
-        chosen = np.flatnonzero(_of_sources(corpus[table], data.sources))
+        chosen = np.flatnonzero(_match_sources(corpus[table], data.sources))
         total = len(chosen)
     if total == 0 and data.sources:
         raise InputError(
@@ -117,14 +117,14 @@ def select(corpus: Corpus, table: str, data: Data) -> list[Group]:
     return selected
 
 
-def _of_sources(table: Table, sources: Sequence[str]) -> np.ndarray:
-    """Return for each row of a table whether it comes from one of the sources."""
-    wanted, masks = pa.array(sources, pa.string()), []
+def _match_sources(table: Table, sources: Sequence[str]) -> np.ndarray:
+    """Return the mask of the rows of a table that come from one of the sources."""
+    names, masks = pa.array(sources, pa.string()), []
     for batch in table.batches(["source"]):
         if not batch.num_columns:
             file = next(file for file in table.files if not table.has_column(file, "source"))
             raise InputError(f"{file}: data.sources={list(sources)} needs a column 'source', which is missing")
-        masks.append(pc.is_in(batch.column(0).cast(pa.string()), wanted).to_numpy(zero_copy_only=False))
+        masks.append(pc.is_in(batch.column(0).cast(pa.string()), names).to_numpy(zero_copy_only=False))
     return np.concatenate(masks) if masks else np.empty(0, bool)
 
 

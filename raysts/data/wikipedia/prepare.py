@@ -1,4 +1,4 @@
-"""The sentence corpus from Wikipedia articles: clean, split, de-duplicate, sample; larger than memory.
+"""Sentences of Wikipedia articles: cleaned, split, distinct, sampled, in more text than memory holds.
 
 Every sentence has a 128-bit hash of (seed, what makes it the same sentence). The first bits of the hash name its partition.
 
@@ -233,7 +233,7 @@ def _publish(root: Path, partitions: list[Path], sample: int | None) -> None:
 
 
 def pieces(files: Sequence[Path], block_bytes: int) -> list[Row]:
-    """Return units of work with about ``block_bytes`` of text: rows ``first`` to ``last`` of the file ``path``."""
+    """Return units of about ``block_bytes`` of text: rows ``first`` to ``last`` of the file ``path``."""
     units: list[Row] = []
     for path in files:
         metadata = open_parquet(path, remedy(ARTICLES)).metadata
@@ -248,7 +248,7 @@ def pieces(files: Sequence[Path], block_bytes: int) -> list[Row]:
 
 
 def make_runs(batch: pa.Table, folder: str, seed: int, block_bytes: int, bits: int) -> pa.Table:
-    """Write the runs of one piece; return a row for each (path, articles, rows), or one with ``error``.
+    """Write the runs of one piece and return path, articles and rows of each, or one row with ``error``.
 
     An error is data: an exception would be retried, and logged with a traceback by everything that it passes.
     """
@@ -282,18 +282,19 @@ def _blocks(piece: Row, block_bytes: int) -> Iterator[pa.Table]:
 
 
 def make_run(articles: pa.Table, folder: str, seed: int, bits: int) -> tuple[str, int, int]:
-    """Write the sentences of a block as an Arrow file with a batch for each partition; return path, articles, sentences.
+    """Write the sentences of a block as an Arrow file with a batch for each partition.
 
-    The name is fresh at every attempt: only the runs that are returned count, a task that is retried does no harm.
+    Returns its path, and the numbers of articles and sentences. The name is fresh at every attempt: only the runs that are
+    returned count, a task that is retried does no harm.
     """
     key = seed.to_bytes(16, "big", signed=True)
     hashes = bytearray()
     parts = []
     for part in articles.to_batches(max_chunksize=ARTICLES_AT_ONCE):  # few articles are Python objects at a time
-        found = [split_sentences(clean(article or "")) for article in part.column("text").to_pylist()]
-        sentences = [sentence for of_article in found for sentence in of_article]
+        split = [split_sentences(clean(article or "")) for article in part.column("text").to_pylist()]
+        sentences = [sentence for of_article in split for sentence in of_article]
         hashes += b"".join(hashlib.blake2b(dedup_key(s), digest_size=16, key=key).digest() for s in sentences)
-        owners = part.column("article_id").take(pa.array(np.repeat(np.arange(len(found)), [*map(len, found)])))
+        owners = part.column("article_id").take(pa.array(np.repeat(np.arange(len(split)), [*map(len, split)])))
         parts.append(pa.table({"sentence": pa.array(sentences, pa.string()), "article_id": owners}))
     path, rows = str(Path(folder) / f"{uuid.uuid4().hex}.arrow"), len(hashes) // 16
     if rows:
@@ -311,7 +312,7 @@ def make_run(articles: pa.Table, folder: str, seed: int, bits: int) -> tuple[str
 
 
 def merge_partition(batch: pa.Table, listing: str, folder: str) -> pa.Table:
-    """Write one partition sorted and without duplicates; return one row: index, path, rows."""
+    """Write one partition sorted and without duplicates, and return its index, path and rows."""
     (index,) = batch.column("id").to_pylist()
     batches = []
     for run in Path(listing).read_text().split("\n"):
