@@ -21,7 +21,7 @@ from raysts.recipes.catalog import Group
 
 
 class WindowSlice(NamedTuple):
-    """One window of one epoch in the order of reading."""
+    """Window of an epoch in the order of reading."""
 
     epoch: int
     window: int
@@ -30,13 +30,14 @@ class WindowSlice(NamedTuple):
 
 
 class BatchOrder:
-    """Where every batch of a run lies in the data.
+    """Position of every batch of a run in the data.
 
     Args:
         sizes: rows per window.
         group: the rows of a batch that form an example.
         batch: global batch size in examples.
-        drop_last: leave out an epoch's last batch where it is smaller than the others.
+        seed: seed of the order, and of the noise of every step.
+        drop_last: leave out an epoch's last batch if it is smaller than the others.
         bootstrap: of every window as many of its rows as it has, drawn with replacement, the same in every epoch. (A draw from
             all rows would differ in how many come from each window, by about 1 in 90.)
     """
@@ -79,28 +80,28 @@ class BatchOrder:
         return self.rest if last and self.rest else self.rows_per_batch
 
     def share(self, rank: int, world: int) -> Share:
-        """What one process reads of every window."""
+        """Return the rows that one process reads of every window."""
         batches = (self.rows_per_batch, self.rest) if world > 1 else ()
-        kept = tuple(self.part_of(rows, rank, world).rows if rows else np.empty(0, np.int64) for rows in batches)
-        return Share(self.seed, self.bootstrap, self.rows_per_batch, self.steps_per_epoch, kept)
+        offsets = tuple(self.part_of(rows, rank, world).rows if rows else np.empty(0, np.int64) for rows in batches)
+        return Share(self.seed, self.bootstrap, self.rows_per_batch, self.steps_per_epoch, offsets)
 
     def part_of(self, rows: int, rank: int, world: int) -> Part:
         return _part(self.group, rows, rank, world)
 
 
 class Share(NamedTuple):
-    """The rows that one process reads, in numbers alone: a Ray task that reads them knows no objective, nor imports torch."""
+    """Rows that one process reads, as numbers: a Ray task that reads them needs neither an objective nor torch."""
 
     seed: int
     bootstrap: bool
     rows_per_batch: int
     steps_per_epoch: int
-    kept: tuple[np.ndarray, ...]
-    """Their offsets in a full batch, and in an epoch's last one where that is smaller; empty: all rows."""
+    offsets: tuple[np.ndarray, ...]
+    """Their offsets in a full batch, and in an epoch's last one if that is smaller; empty: all rows."""
 
 
 class Part(NamedTuple):
-    """Which rows of a batch one process reads, and the examples it makes of them."""
+    """Rows of a batch that one process reads, and the examples that it makes of them."""
 
     rows: np.ndarray
     """Offsets in the batch, ascending."""
@@ -124,7 +125,7 @@ def rows_per_batch(group: Group, batch: int) -> int:
 
 
 def examples_in(group: Group, rows: int) -> list[tuple[int, ...]]:
-    """Return the rows of each example in a batch of so many rows. An incomplete group at its end forms no example."""
+    """Return the rows of each example in a batch. An incomplete group at its end forms no example."""
     size = group_size(group)
     firsts = range(0, rows - size + 1, size)
     return [tuple(first + row for row in example) for first in firsts for example in group]
@@ -137,11 +138,11 @@ def _part(group: Group, rows: int, rank: int, world: int) -> Part:
     examples = examples_in(group, rows)
     low, high = collective.part(len(examples), rank, world)
     # A process without examples gets the first one as filler (weight 0), so that all processes run the same graph.
-    mine = examples[low:high] or examples[:1]
-    wanted = sorted({row for example in mine for row in example})
-    place = {row: i for i, row in enumerate(wanted)}
-    local = [tuple(place[row] for row in example) for example in mine]
-    return Part(np.array(wanted), local, np.full(len(mine), float(high > low), np.float32), low, len(examples))
+    part = examples[low:high] or examples[:1]
+    offsets = sorted({row for example in part for row in example})
+    place = {row: i for i, row in enumerate(offsets)}
+    local = [tuple(place[row] for row in example) for example in part]
+    return Part(np.array(offsets), local, np.full(len(part), float(high > low), np.float32), low, len(examples))
 
 
 def _slice(column: Tokens | np.ndarray, low: int, high: int) -> Tokens | np.ndarray:
@@ -149,7 +150,7 @@ def _slice(column: Tokens | np.ndarray, low: int, high: int) -> Tokens | np.ndar
 
 
 def read_slice(windows: Windows, share: Share, window_slice: WindowSlice) -> pa.Table:
-    """The slice's rows in training order with their ``position`` in the epoch; only those of the process's share."""
+    """Return the rows of a slice that are in the share, in training order, with their ``position`` in the epoch."""
     epoch, window, first = window_slice
     table = windows.read(window)
     size = table.num_rows
@@ -158,10 +159,10 @@ def read_slice(windows: Windows, share: Share, window_slice: WindowSlice) -> pa.
         drawn = np.random.default_rng(derive_seed(share.seed, "bootstrap", window)).integers(size, size=size)
         shuffle = drawn[shuffle]
     position = first + np.arange(size)
-    if share.kept:
+    if share.offsets:
         step, offset = np.divmod(position, share.rows_per_batch)
-        full, rest = (np.isin(offset, kept) for kept in share.kept)
-        keep = np.where(step == share.steps_per_epoch - 1, rest, full) if len(share.kept[1]) else full
+        full, rest = (np.isin(offset, rows) for rows in share.offsets)
+        keep = np.where(step == share.steps_per_epoch - 1, rest, full) if len(share.offsets[1]) else full
         position, shuffle = position[keep], shuffle[keep]
     return table.take(pa.array(shuffle)).append_column("position", pa.array(position))
 
@@ -174,7 +175,7 @@ def iter_batches(
     rank: int = 0,
     world: int = 1,
 ) -> Iterator[LocalBatch]:
-    """This process' part of the batches of steps [start, stop), from the slices in order."""
+    """Yield this process' part of the batches of steps [start, stop), from the slices in order."""
     step, epoch = start, -1
     pending: list[pa.Table] = []
     for window_slice, table in tables:

@@ -1,6 +1,7 @@
-"""Checks of tables: missing columns, wrong types, rows that cannot be used."""
+"""Checks of the files of a table: missing columns, wrong types, rows that cannot be used, damage."""
 
 from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -9,17 +10,20 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raysts.data.derive import label_codes
-from raysts.data.parquet import remedy
+from raysts.data.parquet import Skipped, narrow, remedy
 from raysts.errors import nearest
 from raysts.schema import Column, table_columns
-from raysts.storage.parquet import ParquetError, is_text, open_parquet, pages, unreadable
+from raysts.storage.parquet import ParquetError, open_parquet, pages, unreadable
 
 VERSION = 1
 """Raise it when a check is added: tables that were sound are checked again."""
 
+READERS = 4
+"""Files that are searched for damage at the same time."""
+
 
 def table_problems(files: Sequence[Path], name: str) -> Iterator[str]:
-    """Yield what is wrong with the files of a table, with file, row (0-based within the file) and column."""
+    """Yield the problems of the files of a table, with file, row (0-based within the file) and column."""
     rows = 0
     for path in files:
         rows += yield from _file_problems(path, name)
@@ -30,16 +34,13 @@ def table_problems(files: Sequence[Path], name: str) -> Iterator[str]:
 
 def _file_problems(path: Path, name: str) -> Generator[str, None, int]:
     """Yield the problems of a file, and return the number of its rows, or 1 if it cannot be read."""
+    first = 0
     try:
-        file = open_parquet(path, remedy(name))
-        if problem := footer_problem(name, file):
-            yield str(unreadable(path, problem, remedy(name)))
-            return 1
+        file = open_file(path, table_columns(name), remedy(name))
         columns = [column for column in table_columns(name) if column.name in file.schema_arrow.names]
-        first = 0
         for batch in pages(path, file, [column.name for column in columns], remedy(name)):
             for column in columns:
-                for row, message in _column_problems(batch.column(column.name), column):
+                for row, message in _column_problems(narrow(batch.column(column.name)), column):
                     yield f"{path}: row {first + row}, column '{column.name}': {message}"
             first += batch.num_rows
         return first
@@ -50,8 +51,6 @@ def _file_problems(path: Path, name: str) -> Generator[str, None, int]:
 
 def _column_problems(values: pa.Array, column: Column, most: int = 5) -> Iterator[tuple[int, str]]:
     """Yield (row, message) for the first bad values of a column with a right type."""
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
     valid = values.is_valid().to_numpy(zero_copy_only=False)
     for row in () if column.nulls else np.flatnonzero(~valid)[:most]:
         yield int(row), "null; every row needs a value, remove the row or fill it in"
@@ -75,42 +74,78 @@ def _column_problems(values: pa.Array, column: Column, most: int = 5) -> Iterato
             yield int(row), f"unknown label {label!r}; must be one of {choices}; remove unlabelled rows"
 
 
-def columns_of(name: str, file: pq.ParquetFile) -> list[str]:
-    """Return the canonical columns of table ``name`` that a file has."""
-    return [column.name for column in table_columns(name) if column.name in file.schema_arrow.names]
+def open_file(path: Path, columns: Sequence[Column], remedy: str) -> pq.ParquetFile:
+    """Open a file of a table with these columns.
+
+    Raises:
+        ParquetError: the file cannot be opened, lacks a column, or has one of a wrong type.
+    """
+    file = open_parquet(path, remedy)
+    if reason := footer_problem(file, columns):
+        raise unreadable(path, reason, remedy)
+    return file
 
 
-def footer_problem(name: str, file: pq.ParquetFile) -> str | None:
-    """Return one line with all that the footer of a file tells against it as a file of table ``name``."""
-    schema = file.schema_arrow
-    wrong = [
-        f"column '{column.name}' has type {schema.field(column.name).type}; {rule}"
-        for column in table_columns(name)
-        if column.name in schema.names and (rule := type_rule(schema.field(column.name).type, column))
-    ]
-    wrong = wrong if file.metadata.num_rows else []  # a writer of a file without rows may not know their types
-    return "; ".join(filter(None, [missing_columns(name, schema.names), *wrong])) or None
+def footer_problem(file: pq.ParquetFile, columns: Sequence[Column]) -> str | None:
+    """Return why the footer of a file is not that of a table with these columns, in one line, or None."""
+    schema, reasons = file.schema_arrow, []
+    if reason := missing_columns(columns, schema.names):
+        reasons.append(reason)
+    if file.metadata.num_rows:  # a writer of a file without rows may not know their types
+        for column in columns:
+            if column.name in schema.names and (rule := type_rule(schema.field(column.name).type, column)):
+                reasons.append(f"column '{column.name}' has type {schema.field(column.name).type}; {rule}")
+    return "; ".join(reasons) or None
 
 
-def missing_columns(name: str, present: list[str]) -> str | None:
-    """Return what a file with these columns lacks as a file of table ``name``."""
-    missing = [column.name for column in table_columns(name) if column.required and column.name not in present]
+def readable_files(paths: Sequence[Path], columns: Sequence[Column]) -> tuple[list[Path], list[Skipped]]:
+    """Return the readable files of a table, and the others.
+
+    A table without a readable file keeps all of them, so that a check gives the reason.
+    """
+
+    def search(path: Path) -> Skipped | None:
+        rows = None
+        try:
+            file = open_parquet(path, "")
+            rows = file.metadata.num_rows
+            if reason := footer_problem(file, columns):
+                return Skipped(path, rows, reason)
+            for _ in pages(path, file, [c.name for c in columns if c.name in file.schema_arrow.names], ""):
+                pass
+        except ParquetError as error:
+            return Skipped(path, rows, error.reason)
+        return None
+
+    if len(paths) < 2:
+        return [*paths], []
+    with ThreadPoolExecutor(READERS) as pool:  # decoding releases the interpreter
+        skipped = list(filter(None, pool.map(search, paths)))
+    bad = {file.path for file in skipped}
+    return ([path for path in paths if path not in bad], skipped) if len(bad) < len(paths) else ([*paths], [])
+
+
+def missing_columns(columns: Sequence[Column], present: list[str]) -> str | None:
+    """Return which of a table's columns a file lacks, or None."""
+    missing = [column.name for column in columns if column.required and column.name not in present]
     if not missing:
         return None
     names = ", ".join(f"'{column}'" for column in missing)
     near = nearest(missing[0], present) if len(missing) == 1 else ""
+    words = ("columns", "are", "them") if len(missing) > 1 else ("column", "is", "it")
     return (
-        f"column{'s' if len(missing) > 1 else ''} {names} {'are' if len(missing) > 1 else 'is'} missing (columns found: "
-        f"{', '.join(present)}){near}; the canonical layout needs {'them' if len(missing) > 1 else 'it'}"
+        f"{words[0]} {names} {words[1]} missing (columns found: {', '.join(present)}){near}; "
+        f"the canonical layout needs {words[2]}"
     )
 
 
 def type_rule(kind: pa.DataType, column: Column) -> str | None:
-    """Return the rule that a column of this type breaks."""
+    """Return the rule that a column of this type breaks, or None."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if column.kind == "text":
-        return None if is_text(kind) else "text must be a string column"
+        text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+        return None if text else "text must be a string column"
     if column.kind == "number":
         number = pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind)
         return None if number or (column.nulls and pa.types.is_null(kind)) else "scores must be numbers"

@@ -1,4 +1,4 @@
-"""A corpus: the tables of a data folder and of the user's files, by name, and those that are derived from them."""
+"""The tables of a data folder and of the user's files by name, and those that are derived from them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 
 import pyarrow as pa
 
+from raysts.data import manifest
 from raysts.data.derive import DERIVED
-from raysts.data.parquet import remedy
 from raysts.data.tables import Derivation, Table
 from raysts.data.user import DEV, TEXT, UserData, UserText
 from raysts.errors import InputError, nearest
 from raysts.schema import RETRIEVAL, TABLES, TESTS, TRAINING_TABLES, table_columns
-from raysts.storage.parquet import ParquetError, open_parquet
+from raysts.storage.parquet import ParquetError
 from raysts.storage.store import FolderStore, Store
 
 
 class Corpus(dict[str, Table]):
-    """The tables of a data folder and of the user's files, by name; ``corpus[name]`` of an absent name derives a table.
+    """Tables by name, of a data folder and of the user's files. ``corpus[name]`` derives an absent table.
 
     Args:
         root: the folder, or the URI of one in an object store. A table of a store is downloaded when it is read, and again if
@@ -37,57 +37,53 @@ class Corpus(dict[str, Table]):
     """
 
     def __init__(self, root: str | Path | None, skip_bad: bool = False, user: UserData | None = None) -> None:
-        self.empty, self.user = root is None, user or UserData()
-        self.skip_bad = skip_bad
-        own = self.user.open()
+        self.empty, self.user, self.skip_bad = root is None, user or UserData(), skip_bad
+        contents = self.user.open()
         root = root or os.devnull
         self.root = Store.open(root, "--data").root if "://" in str(root) else Path(root)
         self.store = Store.of(self.root)
         self.folder: Path | None = None
+        self._derived: dict[str, Table] = {}
         local = isinstance(self.store, FolderStore)
         if not self.empty:
             self.store.check(option="--data")
             if local and not self.root.is_dir():
-                what = "is not a folder" if self.root.exists() else "does not exist"
+                fault = "is not a folder" if self.root.exists() else "does not exist"
                 raise InputError(
-                    f"data folder '{root}' {what}: --data must name a folder in the canonical layout "
+                    f"data folder '{root}' {fault}: --data must name a folder in the canonical layout "
                     f"(sts/stsb_dev.parquet, nli/train.parquet, ...); make one with 'raysts data fetch --data {root}'"
                 )
-            for name, paths in (_in_folder(self.root) if local else _in_store(self.store)).items():
+            for name, paths in (_list_folder(self.root) if local else _list_store(self.store)).items():
                 skip = skip_bad and name in TRAINING_TABLES
                 title = name.removeprefix(TESTS)
                 self[name] = Table(name=name, title=title, paths=tuple(paths), skip_bad=skip, local=local)
-        for name, content in own.items():
+        for name, content in contents.items():
             self[name] = Table(name=name, title=content.title, paths=(content.path,), content=content)
-        self._derived: dict[str, Table] = {}
 
     def __missing__(self, name: str) -> Table:
         if name not in self._derived:
-            tables = tuple(self[source] for source in self.sources(name))
-            if not tables:
+            sources = [self[source] for source in self.sources(name)]
+            if not sources:
                 self.require([name])
-            content = Derivation(name, tables)
-            self._derived[name] = Table(name=name, title=name, content=content, sources=tables, folder=self.folder)
+            self._derived[name] = Table(name=name, title=name, content=Derivation(name, sources), folder=self.folder)
         return self._derived[name]
 
-    def _with(self, tables: Mapping[str, Table]) -> Corpus:
+    def _copy(self, tables: Mapping[str, Table]) -> Corpus:
         corpus = copy.copy(self)
         corpus.update(tables)
         corpus._derived = {}
         return corpus
 
     def writing_to(self, folder: Path) -> Corpus:
-        """Return this corpus with a folder for tables that are not in Parquet files."""
-        corpus = self._with({name: replace(table, folder=folder) for name, table in self.own.items()})
+        """Return a copy with a folder for tables that are not in Parquet files."""
+        corpus = self._copy({name: replace(table, folder=folder) for name, table in self.own.items()})
         corpus.folder = folder
         return corpus
 
     def holding_out(self) -> Corpus:
-        """Return this corpus with the user's text split: its table is without the texts that it holds out."""
+        """Return a copy in which the user's text is split: its table lacks the held-out texts."""
         assert self.text is not None
-        return self._with({TEXT: replace(self[TEXT], content=self.text.holding_out())})
-
-    # -- what there is ------------------------------------------------------------------------------------------------------
+        return self._copy({TEXT: replace(self[TEXT], content=self.text.holding_out())})
 
     @property
     def own(self) -> dict[str, Table]:
@@ -102,7 +98,7 @@ class Corpus(dict[str, Table]):
 
     @property
     def uri(self) -> str | None:
-        """The folder, or its URI, as a command takes it; None: there is none."""
+        """The folder, or its URI, as a command takes it. None without a folder."""
         return None if self.empty else self.store.uri
 
     @property
@@ -116,7 +112,7 @@ class Corpus(dict[str, Table]):
         return ", ".join(dict.fromkeys([*([self.uri] if self.uri else []), *self.user.paths]))
 
     def sources(self, name: str) -> list[str]:
-        """Return the tables that ``name`` is derived from; none if the corpus has it, or if it is no derived table."""
+        """Return the tables that ``name`` is derived from, or none if the corpus has it."""
         if name not in DERIVED or name in self:
             return []
         return [table for table in DERIVED[name].sources if not DERIVED[name].some or table in self]
@@ -143,8 +139,6 @@ class Corpus(dict[str, Table]):
         for name in names:
             yield from self.sources(name) or [name]
 
-    # -- checks -------------------------------------------------------------------------------------------------------------
-
     def require(self, names: Iterable[str]) -> None:
         """Raise one InputError that names every missing table and its place."""
         problems = []
@@ -152,20 +146,22 @@ class Corpus(dict[str, Table]):
             if not table_columns(name):
                 problems.append(f"unknown table '{name}'{nearest(name, TABLES)}")
             elif name not in self:
-                of = f" (or what it is made of, {' or '.join(DERIVED[name].sources)})" if name in DERIVED else ""
-                problems.append(
+                origin = f" (or what it is made of, {' or '.join(DERIVED[name].sources)})" if name in DERIVED else ""
+                problem = (
                     f"table '{name}' is missing: expected {self.where}/{name}.parquet or Parquet shards in "
-                    f"{self.where}/{name}/{of}; 'raysts data fetch' makes it, 'raysts data check' lists what is there"
-                    f"{self.instead(name)}"
-                    if not self.empty
-                    else f"table '{name}'{of} is missing: no data folder is given; name one in the canonical layout with "
-                    f"--data PATH, which 'raysts data fetch' or 'raysts data import' makes{self.instead(name)}"
+                    f"{self.where}/{name}/{origin}; 'raysts data fetch' makes it, 'raysts data check' lists what is there"
                 )
+                if self.empty:
+                    problem = (
+                        f"table '{name}'{origin} is missing: no data folder is given; name one in the canonical layout with "
+                        f"--data PATH, which 'raysts data fetch' or 'raysts data import' makes"
+                    )
+                problems.append(problem + self.instead(name))
         if problems:
             raise InputError(problems)
 
     def instead(self, name: str) -> str:
-        """Return what a user with a text can do without a table."""
+        """Return a hint for a user with a text who lacks a table."""
         if name == DEV:
             return "; scored pairs of your own select with --dev NAME=FILE"
         if not name.startswith("nli/") or self.text is None:
@@ -176,30 +172,27 @@ class Corpus(dict[str, Table]):
         )
 
     def problems(self, names: Iterable[str], most: int = 20) -> list[str]:
-        """Return at most ``most`` problems of the rows of the named tables: missing columns, null or empty text, wrong values."""
+        """Return at most ``most`` problems of named tables: missing columns, empty text, wrong values."""
         return list(islice((problem for name in names for problem in self[name].problems()), most))
 
     def check(self, names: Iterable[str]) -> None:
         """Raise InputError if a named table is missing or holds rows that cannot be used."""
         names = list(names)
         self.require(names)
-        tables = {name: self[name] for name in self._sources_of(names) if self[name].content is None}
-        facts = {name: table.facts for name, table in tables.items()}
-        unchecked = {name: known for name, known in facts.items() if not (known and known.read().get("sound"))}
+        facts = {name: self[name].facts for name in self._sources_of(names) if self[name].content is None}
+        unchecked = {name: entry for name, entry in facts.items() if not (entry and entry.read().get("sound"))}
         if problems := self.problems(unchecked):
             raise InputError(problems)
-        for known in filter(None, unchecked.values()):
-            known.add(sound=True)
+        for entry in filter(None, unchecked.values()):
+            entry.add(sound=True)
 
     def check_unchanged(self, names: Iterable[str]) -> None:
-        """Check that the named tables are those that the fingerprints were taken of, before results are kept under these."""
+        """Check that the named tables agree with their fingerprints, before results are kept under these."""
         for name in dict.fromkeys(names):
             self[name].check_unchanged(self.where)
 
-    # -- reading ------------------------------------------------------------------------------------------------------------
-
     def files(self, name: str) -> list[Path]:
-        """Return the files of a table; empty if the corpus does not have it, or derives it."""
+        """Return the files of a table, or none if the corpus lacks or derives it."""
         if not table_columns(name):
             raise InputError(f"unknown table '{name}'{nearest(name, TABLES)}")
         return self[name].files if name in self else []
@@ -216,7 +209,7 @@ class Corpus(dict[str, Table]):
         if all(column.required for column in table_columns(name) if column.name == "label"):
             return bool(files)
         try:
-            return bool(files) and all("label" in open_parquet(p, remedy(name)).schema_arrow.names for p in files)
+            return bool(files) and all(self[name].has_column(file, "label") for file in files)
         except ParquetError:
             return True  # the check of its rows says what is wrong with the file
 
@@ -230,25 +223,22 @@ class Corpus(dict[str, Table]):
         return self[name].batches(columns)
 
 
-def _in_folder(root: Path) -> dict[str, list[Path]]:
-    """Return the Parquet files of a data folder by table: a file of that name, else all in the folder of that name."""
+def _list_folder(root: Path) -> dict[str, list[Path]]:
+    """Return the Parquet files of a data folder by table."""
     folders = [TESTS.rstrip("/"), *(path.relative_to(root).as_posix() for path in (root / "retrieval").glob("*/"))]
     entries = [f"{folder}/{path.name}" for folder in folders for path in (root / folder).glob("[!.]*")]
-    tables: dict[str, list[Path]] = {}
-    for name in dict.fromkeys([*TABLES, *sorted(entry.removesuffix(".parquet") for entry in entries)]):
-        single = root / f"{name}.parquet"
-        paths = [single] if single.is_file() else sorted((root / name).glob("*.parquet"))
-        if paths and table_columns(name):
-            tables[name] = paths
-    return tables
+    names = dict.fromkeys([*TABLES, *sorted(entry.removesuffix(".parquet") for entry in entries)])
+    tables = {name: manifest.table_files(root, name) for name in names if table_columns(name)}
+    return {name: paths for name, paths in tables.items() if paths}
 
 
-def _in_store(store: Store) -> dict[str, list[Path]]:
-    """Return the Parquet files of a data folder in an object store, as :func:`_in_folder`, by one listing."""
+def _list_store(store: Store) -> dict[str, list[Path]]:
+    """Return the same of a data folder in an object store, by one listing."""
     files = [path for path in store.list(store.root, recursive=True) if path.suffix == ".parquet"]
-    names = {path: path.relative_to(store.root).with_suffix("").as_posix() for path in files}
-    single = {name: [path] for path, name in names.items() if table_columns(name)}
+    single: dict[str, list[Path]] = {}
     shards: dict[str, list[Path]] = {}
-    for path, name in names.items():
+    for path in files:
+        name = path.relative_to(store.root).with_suffix("").as_posix()
+        single[name] = [path]
         shards.setdefault(name.rpartition("/")[0], []).append(path)
-    return {name: paths for name, paths in shards.items() if table_columns(name)} | single
+    return {name: paths for name, paths in (shards | single).items() if table_columns(name)}

@@ -1,4 +1,4 @@
-"""Training tables made of other tables: triplets, pairs and sentences of NLI, the sentences of the test sets.
+"""Training tables made of other tables: triplets, pairs and sentences.
 
 A data folder may hold any of them itself; then that one is used.
 """
@@ -17,7 +17,7 @@ VERSION = 1
 
 
 class Derived(NamedTuple):
-    """The tables that a table is made of, and how. All ``sources`` are needed, or with ``some`` one of them."""
+    """Rule that makes a table of others. It needs all ``sources``, or with ``some`` one of them."""
 
     sources: tuple[str, ...]
     make: Callable[[Mapping[str, pa.Table]], pa.Table]
@@ -25,7 +25,7 @@ class Derived(NamedTuple):
 
 
 def label_codes(values: pa.ChunkedArray | pa.Array, labels: Sequence[str]) -> np.ndarray:
-    """Return int64 codes of class labels: strings, or codes (integers, or these as text); -1 for an unknown label."""
+    """Return int64 codes of class labels, -1 for an unknown one. Labels are names or codes, also codes as text."""
     if pa.types.is_dictionary(values.type):
         values = pc.cast(values, values.type.value_type)
     if not pa.types.is_integer(values.type):
@@ -38,38 +38,40 @@ def label_codes(values: pa.ChunkedArray | pa.Array, labels: Sequence[str]) -> np
 
 
 def triplets(tables: Mapping[str, pa.Table]) -> pa.Table:
-    """Return anchor (premise), positive (entailment), negative (contradiction), source (SimCSE, section 4.1).
+    """Return anchor (premise), positive (entailment), negative (contradiction) and source.
 
-    Within a premise the k-th entailment stands with the k-th contradiction; premises without either give none.
+    Within a premise the k-th entailment stands with the k-th contradiction (SimCSE, section 4.1). Premises without either
+    give none.
     """
     table = tables["nli/train"]
-    premise, entailed, contradicted = _by_premise(table)
-    place, there = (
+    premise, entailed, contradicted = _group_premises(table)
+    of_entailed, of_contradicted = (
         premise[rows] * table.num_rows + _place_in_group(premise[rows]) for rows in (entailed, contradicted)
     )
-    _, first, second = np.intersect1d(place, there, assume_unique=True, return_indices=True)
+    _, first, second = np.intersect1d(of_entailed, of_contradicted, assume_unique=True, return_indices=True)
     order = np.argsort(entailed[first])
-    return _with_negatives(table, entailed[first[order]], contradicted[second[order]])
+    return _join_negatives(table, entailed[first[order]], contradicted[second[order]])
 
 
 def pairs(tables: Mapping[str, pa.Table]) -> pa.Table:
-    """Return :func:`triplets` of every entailment: its premise's contradictions in turn, null for a premise without one.
+    """Return :func:`triplets` of every entailment.
 
-    A folder's own triplets are all the pairs there are.
+    The contradictions of a premise take turns; without one the negative is null. A folder's own
+    triplets are all the pairs there are.
     """
     if "nli/triplets" in tables:
         return tables["nli/triplets"]
     table = tables["nli/train"]
-    premise, entailed, contradicted = _by_premise(table)
+    premise, entailed, contradicted = _group_premises(table)
     contradicted = contradicted[np.argsort(premise[contradicted], kind="stable")]
     begin, end = (np.searchsorted(premise[contradicted], premise[entailed], side) for side in ("left", "right"))
     place = begin + _place_in_group(premise[entailed]) % np.maximum(end - begin, 1)
     negative = pa.array(contradicted[np.minimum(place, len(contradicted) - 1)] if len(contradicted) else 0 * place)
-    return _with_negatives(table, entailed, pc.if_else(pa.array(end > begin), negative, None))
+    return _join_negatives(table, entailed, pc.if_else(pa.array(end > begin), negative, None))
 
 
-def _by_premise(table: pa.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return a number of each row's premise, the rows that are entailments, and the rows that are contradictions."""
+def _group_premises(table: pa.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the number of each row's premise, the rows of entailments, and the rows of contradictions."""
     premise = table.column("premise").combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
     label = label_codes(table.column("label"), NLI_LABELS)
     entailed, contradicted = (
@@ -78,7 +80,7 @@ def _by_premise(table: pa.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return premise, entailed, contradicted
 
 
-def _with_negatives(table: pa.Table, entailed: np.ndarray, contradicted: np.ndarray | pa.Array) -> pa.Table:
+def _join_negatives(table: pa.Table, entailed: np.ndarray, contradicted: np.ndarray | pa.Array) -> pa.Table:
     columns = {
         "anchor": table.column("premise").take(entailed),
         "positive": table.column("hypothesis").take(entailed),
@@ -105,7 +107,7 @@ def _sources(table: pa.Table) -> pa.ChunkedArray:
 
 
 def nli_sentences(tables: Mapping[str, pa.Table]) -> pa.Table:
-    """Return sentence, source: the distinct premises and hypotheses of each source in order of first appearance."""
+    """Return the distinct premises and hypotheses of each source in order of first appearance."""
     table = tables["nli/train"]
     return _distinct(
         pa.concat_tables(
@@ -115,7 +117,7 @@ def nli_sentences(tables: Mapping[str, pa.Table]) -> pa.Table:
 
 
 def mixed_sentences(tables: Mapping[str, pa.Table]) -> pa.Table:
-    """Return sentence, source: the sentences of NLI and Wikipedia; an encoder that serves both is taught on both."""
+    """Return the sentences of NLI and Wikipedia with their source."""
     parts = [nli_sentences(tables)] if "nli/train" in tables else []
     if "wikipedia/sentences" in tables:
         sentence = tables["wikipedia/sentences"].column("sentence")
@@ -124,7 +126,7 @@ def mixed_sentences(tables: Mapping[str, pa.Table]) -> pa.Table:
 
 
 def targets(tables: Mapping[str, pa.Table]) -> pa.Table:
-    """Return sentence, source: the distinct sentences of each test set, without their scores (BERT-flow, section 4)."""
+    """Return the distinct sentences of each test set without their scores (BERT-flow, section 4)."""
     parts = [
         pa.table(
             {"sentence": table.column(name), "source": pa.array([source_of(called)] * table.num_rows, pa.string())}

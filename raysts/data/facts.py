@@ -1,4 +1,4 @@
-"""Facts about files and tables, kept on this machine, so that raysts does not read an unchanged file again."""
+"""Facts about files and tables on this machine, so that raysts does not read an unchanged file again."""
 
 import contextlib
 from collections.abc import Iterable
@@ -23,11 +23,11 @@ class Facts:
 
     def __init__(self, *subject: Any, files: Iterable[Path] = ()):
         stats = {str(path.absolute()): path.stat() for path in files}
-        states = [[path, at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_ino] for path, at in stats.items()]
+        states = [[path, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for path, s in stats.items()]
         self._path = cache_folder() / "known" / f"{content_id([*subject, states])}.json"
 
     def read(self) -> dict[str, Any]:
-        """Return the facts; empty if there are no facts or they cannot be read."""
+        """Return the facts, or an empty dictionary if they are absent or cannot be read."""
         with contextlib.suppress(OSError):
             return read_record(self._path) or {}
         return {}

@@ -40,7 +40,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """One split of a data set on the hub, or one file of a GitHub repository."""
+    """Split of a data set on the hub, or file of a GitHub repository."""
 
     dataset: str
     rows: int
@@ -54,7 +54,7 @@ class Source:
     revision: str | None = None
     """Full commit; None: no commit could be verified."""
     branch: str = "main"
-    """Looked up, said and recorded if there is no ``revision``."""
+    """Branch to look up and record without a ``revision``."""
     pinned: bool = True
     """The revision is that of ``sources.yaml``."""
     folder: Path | None = None
@@ -62,24 +62,13 @@ class Source:
 
     def facts(self) -> dict[str, Any]:
         """Return the source as the manifest records it."""
-        what = {"file": self.file} if self.file else {"config": self.config, "split": self.split}
+        place = {"file": self.file} if self.file else {"config": self.config, "split": self.split}
         revision = "local copy" if self.folder else self.revision
-        return {
-            "dataset": self.dataset,
-            **what,
-            "revision": revision,
-            "pinned": self.pinned and not self.folder,
-        }
+        return {"dataset": self.dataset, **place, "revision": revision, "pinned": self.pinned and not self.folder}
 
-    def located(self, folder: str | Path | None) -> "Source":
-        """Return the source with its local copy below ``folder``.
-
-        Raises:
-            InputError: ``folder`` does not hold the data set.
-        """
-        if folder is None:
-            return self
-        places = [Path(folder) / self.dataset, Path(folder) / self.dataset.split("/")[-1]]
+    def located(self, folder: Path) -> "Source":
+        """Return the source with its local copy below ``folder``, or raise InputError."""
+        places = [folder / self.dataset, folder / self.dataset.split("/")[-1]]
         if place := next((place for place in places if place.is_dir()), None):
             return replace(self, folder=place)
         raise InputError(
@@ -88,7 +77,7 @@ class Source:
         )
 
     def resolved(self, say: Say) -> "Source":
-        """Return the source with a full commit; asks the hub, and says so, only if it has none.
+        """Return the source with a full commit. Only without one it asks the hub, with a warning.
 
         Raises:
             RunFailed: the hub cannot be reached or does not have the branch.
@@ -104,7 +93,7 @@ class Source:
         try:
             sha = HfApi().dataset_info(self.dataset, revision=self.branch).sha
         except Exception as error:
-            raise self.unreachable(error) from error
+            raise self._unreachable(error) from error
         return replace(self, revision=sha, pinned=False)
 
     def batches(self) -> Iterator[tuple[int, pa.Table]]:
@@ -118,7 +107,7 @@ class Source:
                 yield rows.num_rows, convert(rows, self.shape, self.name)
         # A dozen libraries (HTTP, file systems, formats) raise their own exceptions: the user needs the name and the remedy.
         except Exception as error:
-            raise self.unreachable(error) from error
+            raise self._unreachable(error) from error
 
     def _read_split(self) -> Iterator[pa.Table]:
         from datasets import ClassLabel, get_dataset_config_names, load_dataset
@@ -134,8 +123,8 @@ class Source:
         for batch in stream.with_format("arrow").iter(batch_size=BATCH_ROWS):
             for column, labels in classes.items():
                 codes = batch.column(column).to_pylist()
-                values = [labels[code] if code is not None and 0 <= code < len(labels) else None for code in codes]
-                batch = batch.set_column(batch.schema.get_field_index(column), column, pa.array(values, pa.string()))
+                names = [labels[code] if code is not None and 0 <= code < len(labels) else None for code in codes]
+                batch = batch.set_column(batch.schema.get_field_index(column), column, pa.array(names, pa.string()))
             yield batch
 
     def _read_file(self, file: str) -> Iterator[pa.Table]:
@@ -153,15 +142,14 @@ class Source:
             rows = [dict(zip(("word1", "word2", "score"), line.split(), strict=True)) for line in lines if line.strip()]
         yield pa.Table.from_pylist(rows)
 
-    def unreachable(self, error: Exception) -> RunFailed:
-        """Return the one message about a source that cannot be read."""
+    def _unreachable(self, error: Exception) -> RunFailed:
         place = "GitHub" if self.file else "the Hugging Face hub"
         remedy = (
-            "it must hold the files of the repository (of the hub: Parquet or JSON lines, one file per split)"
-            if self.folder
-            else f"check the network, {'' if self.file else 'or name a mirror in HF_ENDPOINT, '}or give a local copy with "
-            f"--source FOLDER"
+            f"check the network, {'' if self.file else 'or name a mirror in HF_ENDPOINT, '}or give a local copy with "
         )
+        remedy += "--source FOLDER"
+        if self.folder:
+            remedy = "it must hold the files of the repository (of the hub: Parquet or JSON lines, one file per split)"
         return RunFailed(
             f"data set {self.dataset} ({self.file or f'split {self.split}'}) could not be read from "
             f"{self.folder or f'{place} at revision {self.revision or self.branch}'}: "
@@ -184,9 +172,10 @@ def sources() -> dict[str, tuple[Source, ...]]:
 def fetch(
     root: Path, tables: Sequence[str] | None = None, source: str | Path | None = None, progress: Say = lambda line: None
 ) -> dict[str, Any]:
-    """Write public data sets below ``root`` in the canonical layout; a table already fetched is not fetched again.
+    """Write public data sets below ``root`` in the canonical layout. A fetched table is not fetched again.
 
     Args:
+        root: the data folder.
         tables: names of tables (``sts/stsb_dev``) or word vectors (``words/glove.6B.300d``), or folders (``sts``); None: all
             tables.
         source: folder with copies of the repositories (``<source>/sts12-sts/``) and archives; None:
@@ -199,48 +188,50 @@ def fetch(
 
     Raises:
         InputError: an unknown table, or a ``root`` or ``source`` that cannot be used.
-        RunFailed: a source cannot be reached or does not hold the table. Finished tables stay, a rerun goes on after them.
+        RunFailed: a source cannot be reached or does not hold the table. Finished tables stay, and a rerun fetches the others.
     """
-    names = _chosen(tables)
+    names = _choose(tables)
     vectors = [name for name in names if name in VECTORS]
-    if source is not None and not Path(source).is_dir():
-        raise InputError(f"--source '{source}' is not a folder: it must hold the data sets' files, one folder each")
-    for name in vectors if source is not None else ():
-        local_archive(name, source or "")
-    located = {name: [part.located(source) for part in sources()[name]] for name in names if name not in VECTORS}
+    located = {name: [*sources()[name]] for name in names if name not in VECTORS}
+    if source is not None:
+        if not Path(source).is_dir():
+            raise InputError(f"--source '{source}' is not a folder: it must hold the data sets' files, one folder each")
+        for name in vectors:
+            local_archive(name, source)
+        located = {name: [part.located(Path(source)) for part in parts] for name, parts in located.items()}
     writable(root, "--data")
     with manifest.writing(root, "raysts data fetch"):
         remove_drafts(root)
-        done = {name: _fetch_table(root, name, parts, progress) for name, parts in located.items()}
-        done |= fetch_vectors(root, vectors, source, progress)
-    return {"root": str(root), "tables": done}
+        entries = {name: _fetch_table(root, name, parts, progress) for name, parts in located.items()}
+        entries |= fetch_vectors(root, vectors, source, progress)
+    return {"root": str(root), "tables": entries}
 
 
-def _chosen(tables: Sequence[str] | None) -> list[str]:
+def _choose(tables: Sequence[str] | None) -> list[str]:
+    """Return the names of the tables to fetch."""
     if tables is None:
         return [*sources()]
-    choices = [*sources(), *VECTORS]
-    chosen = {
-        wanted: [name for name in choices if name == wanted or name.startswith(f"{wanted.rstrip('/')}/")]
-        for wanted in tables
-    }
-    if unknown := [wanted for wanted, names in chosen.items() if not names]:
-        raise InputError(
-            [
-                f"table '{wanted}' cannot be fetched{nearest(wanted, choices)}; tables with a public source: {', '.join(choices)}"
-                for wanted in unknown
-            ]
-        )
-    return list(dict.fromkeys(name for names in chosen.values() for name in names))
+    choices, names, problems = [*sources(), *VECTORS], dict[str, None](), []
+    for table in tables:
+        of_table = [name for name in choices if name == table or name.startswith(f"{table.rstrip('/')}/")]
+        names |= dict.fromkeys(of_table)
+        if not of_table:
+            near = nearest(table, choices)
+            problems.append(
+                f"table '{table}' cannot be fetched{near}; tables with a public source: {', '.join(choices)}"
+            )
+    if problems:
+        raise InputError(problems)
+    return [*names]
 
 
 def _fetch_table(root: Path, name: str, parts: list[Source], say: Say) -> dict[str, Any]:
-    entry = manifest.read(root).get(name)
-    ours = entry is not None and "sources" in entry and manifest.is_intact(root, name, entry)
-    if manifest.table_files(root, name) and not ours:
+    entry = manifest.read(root).get(name, {})
+    fetched = "sources" in entry and manifest.is_intact(root, name, entry)
+    if manifest.table_files(root, name) and not fetched:
         say(f"{name}: kept as it is, raysts did not write it like this (remove it to fetch the public set)")
         return {"status": "kept"}
-    if entry is not None and ours and _are_same(entry["sources"], parts):
+    if fetched and _are_same(entry["sources"], parts):
         say(f"{name}: present ({entry['rows']:,} rows)")
         return {"status": "present", **entry}
     say(f"{name}: reading {', '.join(part.dataset for part in parts)}")
@@ -249,7 +240,7 @@ def _fetch_table(root: Path, name: str, parts: list[Source], say: Say) -> dict[s
 
     def batches() -> Iterator[pa.Table]:
         nonlocal dropped
-        for read, rows in _mixed(parts):
+        for read, rows in _mix(parts):
             dropped += read - rows.num_rows
             yield rows
 
@@ -261,7 +252,7 @@ def _fetch_table(root: Path, name: str, parts: list[Source], say: Say) -> dict[s
 
 
 def _are_same(recorded: list[dict[str, Any]], parts: list[Source]) -> bool:
-    """Return True if a recorded table came from these sources; a branch counts as any commit."""
+    """Return True if a recorded table came from these sources. A branch counts as any commit."""
     return len(recorded) == len(parts) and all(
         old["dataset"] == part.dataset
         and old.get("file") == part.file
@@ -271,8 +262,8 @@ def _are_same(recorded: list[dict[str, Any]], parts: list[Source]) -> bool:
     )
 
 
-def _mixed(parts: list[Source]) -> Iterator[tuple[int, pa.Table]]:
-    """Yield batches of all parts, each in step with its share: training shuffles within windows, which then hold them all."""
+def _mix(parts: list[Source]) -> Iterator[tuple[int, pa.Table]]:
+    """Yield batches of all parts in proportion. Training shuffles within windows, which then hold all parts."""
     streams = {part: part.batches() for part in parts}
     read = dict.fromkeys(parts, 0)
     while streams:
@@ -323,9 +314,6 @@ def _row_groups(batches: Iterator[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting)
 
 
-# -- columns ---------------------------------------------------------------------------------------------------------------
-
-
 def convert(rows: pa.Table, shape: str, name: str | None = None) -> pa.Table:
     """Return the rows of a source that have a value in every canonical column.
 
@@ -333,14 +321,14 @@ def convert(rows: pa.Table, shape: str, name: str | None = None) -> pa.Table:
         KeyError: a column is missing.
     """
     columns = {}
-    for ours, (kind, *theirs) in _file()["shapes"][shape].items():
+    for column, (kind, *names) in _file()["shapes"][shape].items():
         if kind == "name":
-            columns[ours] = pa.array([name] * rows.num_rows, pa.string())
+            columns[column] = pa.array([name] * rows.num_rows, pa.string())
             continue
-        present = next((column for column in theirs if column in rows.column_names), None)
+        present = next((name for name in names if name in rows.column_names), None)
         if present is None:
-            raise KeyError(f"column '{theirs[-1]}' is missing (columns found: {', '.join(rows.column_names)})")
-        columns[ours] = KINDS[kind](rows.column(present))
+            raise KeyError(f"column '{names[-1]}' is missing (columns found: {', '.join(rows.column_names)})")
+        columns[column] = KINDS[kind](rows.column(present))
     if shape == "sts" and {"genre", "dataset"} <= set(rows.column_names):
         genre, dataset = _text(rows.column("genre")), _text(rows.column("dataset"))
         columns["subset"] = pc.binary_join_element_wise(genre, dataset, "/")
@@ -348,7 +336,7 @@ def convert(rows: pa.Table, shape: str, name: str | None = None) -> pa.Table:
 
 
 def _text(values: pa.ChunkedArray) -> pa.Array:
-    """Return NFC with runs of white space collapsed; null for no text."""
+    """Return NFC with runs of white space collapsed, null for no text."""
     return pa.array([" ".join(_normal(text).split()) or None for text in values.to_pylist()], pa.string())
 
 
@@ -362,13 +350,13 @@ def _normal(text: str | None) -> str:
 
 
 def _nli_label(values: pa.ChunkedArray) -> pa.Array:
-    """Return label names in lower case; integers (of copies without class names) by the order of NLI_LABELS; else null."""
+    """Return label names in lower case, null for an unknown label. Integers count in the order of NLI_LABELS."""
     codes = label_codes(values, NLI_LABELS).tolist()
     return pa.array([NLI_LABELS[code] if code >= 0 else None for code in codes], pa.string())
 
 
 def _class(values: pa.ChunkedArray) -> pa.Array:
-    """Return names of classes; numbers as text; null for no label (-1)."""
+    """Return names of classes, or their numbers as text, null for no label (-1)."""
     return pa.array([None if label in (None, -1) else str(label) for label in values.to_pylist()], pa.string())
 
 

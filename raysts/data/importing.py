@@ -16,7 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysts.data.readers import LINES, columns_of_files, files_of, format_of, missing, rows_of, title_of
+from raysts.data import readers
+from raysts.data.readers import LINES, TABLES, columns_of_files, files_of, format_of, require_columns, title_of
 from raysts.data.wikipedia.wikipedia import sentences_of
 from raysts.errors import InputError, RunFailed, nearest
 from raysts.schema import NLI_LABELS, RETRIEVAL, TESTS, Column, table_columns
@@ -25,6 +26,9 @@ from raysts.storage.store import Store
 
 KINDS = {"sentences": "wikipedia/sentences", "nli": "nli/train", "triplets": "nli/triplets"}
 """The table of each kind that has one; ``pairs`` and ``retrieval`` have tables by the set's name."""
+
+SIGNS = {"premise": "nli", "sentence1": "pairs", "anchor": "triplets", "query_id": "retrieval", "doc_id": "retrieval"}
+"""The kind of a file with a column of this name; ``sentences`` without one."""
 
 DROP = "drop"
 """A row with a label that is mapped to this is left out."""
@@ -38,6 +42,9 @@ MOST_PROBLEMS = 20
 Values = tuple[Any, ...]
 """The values of a row in the order of the table's columns: text, float, or None."""
 
+Names = Callable[[Path, Sequence[str]], Mapping[str, str]]
+"""Given a file and its columns, return the file's column by canonical name, or raise an error."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
@@ -45,55 +52,52 @@ class Source:
 
     files: tuple[Path, ...]
     columns: tuple[Column, ...]
-    names: Callable[[Path, Sequence[str]], Mapping[str, str]]
-    """Given a file and its columns, returns the file's column by canonical name, or raises an error."""
+    names: Names
     labels: Mapping[str, str] = field(default_factory=dict)
     """A label of the table, or ``drop``, by the file's own word for it."""
     strict: bool = False
     """Refuse rows without a value, instead of leaving them out."""
 
     def rows(self, counts: dict[str, int]) -> Iterator[Values]:
-        """Yield the usable rows in order; ``counts`` counts ``rows_read``, ``empty``, ``left_out``.
+        """Yield the usable rows in order. ``counts`` counts ``rows_read``, ``empty``, ``left_out``.
 
         Raises:
             InputError: up to 20 values that cannot be used, each with its file, row and column.
         """
         counts |= dict.fromkeys(("rows_read", "empty", "left_out"), 0)
         problems: list[str] = []
-        for path in self.files:
-            for place, names, row in self._rows_of(path):
-                counts["rows_read"] += 1
-                values: list[Any] = []
-                lacking: list[str] = []
-                before = len(problems)
-                for column in self.columns:
-                    name = names.get(column.name, column.name)
-                    value, fault = row.get(name), None
-                    try:
-                        values.append(self._value(value, column))
-                    except ValueError as error:
-                        fault = str(error)
-                    else:
-                        if values[-1] is None and not column.nulls:
-                            lacking.append(column.kind)
-                            if self.strict or column.kind == "number":
-                                what = "null or missing" if value is None else "empty sentence"
-                                fault = f"{what}; every row needs a value, correct or remove it"
-                    if fault:
-                        problems.append(f"{path}: row {place}, column '{name}': {fault}")
-                if not self.strict and {*lacking} - {"number"}:
-                    del problems[before:]
-                    counts["empty"] += 1
-                elif len(problems) >= MOST_PROBLEMS:
+        for path, place, names, row in self._raw_rows():
+            counts["rows_read"] += 1
+            values: list[Any] = []
+            faults: list[str] = []
+            empty = False
+            for column in self.columns:
+                name = names.get(column.name, column.name)
+                try:
+                    value = self._parse(row.get(name), column)
+                    values.append(value)
+                    if value is None and not column.nulls:
+                        empty |= column.kind != "number"
+                        if self.strict or column.kind == "number":
+                            fault = "null or missing" if row.get(name) is None else "empty sentence"
+                            raise ValueError(f"{fault}; every row needs a value, correct or remove it")
+                except ValueError as error:
+                    faults.append(f"{path}: row {place}, column '{name}': {error}")
+            if empty and not self.strict:
+                counts["empty"] += 1
+            elif faults:
+                problems += faults
+                if len(problems) >= MOST_PROBLEMS:
                     raise InputError(problems[:MOST_PROBLEMS])
-                elif DROP in [value for value, column in zip(values, self.columns, strict=False) if column.labels]:
-                    counts["left_out"] += 1
-                elif len(problems) == before:
-                    yield tuple(values)
+            elif any(value == DROP and column.labels for value, column in zip(values, self.columns, strict=True)):
+                counts["left_out"] += 1
+            else:
+                yield tuple(values)
         if problems:
             raise InputError(problems)
 
-    def _rows_of(self, path: Path) -> Iterator[tuple[str, Mapping[str, str], Mapping[str, Any]]]:
+    def _raw_rows(self) -> Iterator[tuple[Path, str, Mapping[str, str], Mapping[str, Any]]]:
+        """Yield each row with its file, its place there, and the file's columns by canonical name."""
         names: dict[str, str] = {}
 
         def choose(path: Path, present: Sequence[str]) -> list[str]:
@@ -101,11 +105,12 @@ class Source:
             names.update(self.names(path, present))
             return list(dict.fromkeys(names.values()))
 
-        for index, (where, row) in enumerate(rows_of(path, choose)):
-            yield f"{index}{where}", names, row
+        for path in self.files:
+            for index, (line, row) in enumerate(readers.rows_of(path, choose)):
+                yield path, f"{index}{line}", names, row
 
-    def _value(self, value: Any, column: Column) -> Any:
-        """Return a value as the table holds it, None for nothing, or raise ValueError with what is wrong."""
+    def _parse(self, value: Any, column: Column) -> Any:
+        """Return a value as the table holds it, None for nothing, or raise ValueError with its fault."""
         if value is None or (isinstance(value, str) and not value.strip()):
             return None
         if column.labels:
@@ -129,9 +134,10 @@ class Source:
             word = column.labels[int(word)]
         if word not in (*column.labels, DROP):
             # Written together: to a command line that begins with '-', as SNLI's '-' and -1, is an option.
-            by = shlex.quote(f"--labels={value}=")
+            option = shlex.quote(f"--labels={value}=")
             raise ValueError(
-                f"unknown label {value!r}; map it with {by}{'|'.join(column.labels)}, or leave its rows out with {by}{DROP}"
+                f"unknown label {value!r}; map it with {option}{'|'.join(column.labels)}, or leave its rows out with "
+                f"{option}{DROP}"
             )
         return word
 
@@ -142,7 +148,30 @@ class Source:
     def states(self) -> tuple[Any, ...]:
         """Return what changes when a file, or a file of a saved data set, changes."""
         stats = [path.stat() for file in self.files if file.exists() for path in (file, *file.rglob("*"))]
-        return tuple((at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_ino) for at in stats)
+        return tuple((s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for s in stats)
+
+
+def match_columns(
+    columns: Sequence[Column], theirs: Mapping[str, str], remedy: Callable[[Sequence[str]], str]
+) -> Names:
+    """Return the names of a source: ``theirs``, else the canonical ones.
+
+    Args:
+        columns: columns of the table.
+        theirs: the file's column by canonical name.
+        remedy: returns what to do without some of the canonical columns.
+    """
+
+    def names(path: Path, present: Sequence[str]) -> Mapping[str, str]:
+        if format_of(path) == LINES and len(columns) == 1:
+            return {columns[0].name: "text"}
+        names = {column.name: theirs.get(column.name, column.name) for column in columns}
+        absent = [name for name in names if names[name] not in present]
+        needed = [c.name for c in columns if c.name in theirs or (c.required and not c.nulls)]
+        require_columns(path, [names[name] for name in needed], present, remedy(absent))
+        return {name: column for name, column in names.items() if name not in absent}
+
+    return names
 
 
 def table_of(rows: Sequence[Values], schema: pa.Schema) -> pa.Table:
@@ -204,8 +233,17 @@ class Import:
         present = columns_of_files(files)
         table = self._table(present)
         columns = self._columns(table, present)
-        target = self._target(table)
-        source = Source(files=files, columns=columns, names=self._names(columns), labels=self.labels)
+        target = self.root / f"{table}.parquet"
+        if any((self.root / table).glob("*.parquet")):
+            raise InputError(f"{self.root / table}: the table {table} is there, in shards; remove the folder first")
+        if target.exists() and not self.force:
+            raise InputError(
+                f"{target}: the table {table} is there; replace it with --force, or take another --name or --data"
+            )
+        names = match_columns(columns, self.columns, lambda absent: (
+            f"say which of the file's columns it is with --columns {','.join(f'{name}=THEIRS' for name in absent)}"
+        ))  # fmt: skip
+        source = Source(files=files, columns=columns, names=names, labels=self.labels)
         states, counts, written = source.states(), {"exact_duplicates": 0}, 0
         with (
             no_empty_folders(target.parent),
@@ -213,9 +251,9 @@ class Import:
             pq.ParquetWriter(draft, source.schema()) as writer,
         ):
             rows = self._distinct(source, counts)
-            while some := list(islice(rows, WRITE_ROWS)):
-                writer.write_table(table_of(some, source.schema()), row_group_size=WRITE_ROWS)
-                written += len(some)
+            while group := list(islice(rows, WRITE_ROWS)):
+                writer.write_table(table_of(group, source.schema()), row_group_size=WRITE_ROWS)
+                written += len(group)
             if not written:
                 raise InputError(
                     f"FILE '{self.file}': no row can be used ({counts['rows_read']:,} read, {counts['empty']:,} empty)"
@@ -228,24 +266,28 @@ class Import:
 
     def _distinct(self, source: Source, counts: dict[str, int]) -> Iterator[Values]:
         """Yield the rows to write, and refuse a file in which an id stands twice."""
-        texts = [place for place, column in enumerate(source.columns) if column.kind == "text"]
-        ids = [place for place, column in enumerate(source.columns) if column.name in ("query_id", "doc_id")]
+        places = range(len(source.columns))
+        texts = [place for place in places if source.columns[place].kind == "text"] or places
+        ids = [place for place in places if source.columns[place].name in ("query_id", "doc_id")]
         seen: set[bytes] = set()
-        owners: set[int] = set()
+        seen_ids: set[int] = set()
         twice: dict[Values, None] = {}
-        for row in self._sentences(source.rows(counts)):
-            text = "\x1f".join(str(row[place]) for place in (texts or range(len(row))))
+        rows = source.rows(counts)
+        if self.split:
+            rows = ((sentence,) for (text,) in rows for sentence in sentences_of(text))
+        for row in rows:
+            text = "\x1f".join(str(row[place]) for place in texts)
             key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-            repeated = key in seen
-            counts["exact_duplicates"] += repeated
+            if key in seen:
+                counts["exact_duplicates"] += 1
+                if self.drop:
+                    continue
             seen.add(key)
-            if repeated and self.drop:
-                continue
             if ids:
-                owner = tuple(row[place] for place in ids)
-                if hash(owner) in owners:
-                    twice[owner] = None
-                owners.add(hash(owner))
+                of_row = tuple(row[place] for place in ids)
+                if hash(of_row) in seen_ids:
+                    twice[of_row] = None
+                seen_ids.add(hash(of_row))
             yield row
         if twice:
             names = " and ".join(source.columns[place].name for place in ids)
@@ -254,18 +296,12 @@ class Import:
                 f"{' and '.join(map(repr, next(iter(twice))))}); each may be there once, remove the other rows"
             )
 
-    def _sentences(self, rows: Iterator[Values]) -> Iterator[Values]:
-        if not self.split:
-            return rows
-        return ((sentence,) for (text,) in rows for sentence in sentences_of(text))
-
     def _table(self, present: Sequence[str]) -> str:
         """Return the name of the table that the file becomes."""
         if self.kind == "retrieval":
             name = self._set_name()
-            columns = {*(self.columns or present)}
             for part in RETRIEVAL:
-                if {column.name for column in RETRIEVAL[part] if column.required} <= columns:
+                if {column.name for column in RETRIEVAL[part] if column.required} <= {*(self.columns or present)}:
                     return f"retrieval/{name}/{part}"
             parts = "; ".join(f"{part}: {', '.join(c.name for c in RETRIEVAL[part])}" for part in RETRIEVAL)
             raise InputError(f"--columns: say with them which table of the retrieval set it is ({parts})")
@@ -273,25 +309,22 @@ class Import:
         if self.kind == "triplets" and "negative" not in (*self.columns, *present):
             default = "nli/pairs"  # a table with optional negatives
         if self.name and "/" in self.name:
-            needed, needs = (
-                [c.name for c in table_columns(t) if c.required] for t in (default or f"{TESTS}x", self.name)
-            )
+            tables = (default or f"{TESTS}x", self.name)
+            needed, needs = ([c.name for c in table_columns(table) if c.required] for table in tables)
             if needed != needs:
                 raise InputError(f"--name '{self.name}': is no canonical table with the columns {', '.join(needed)}")
             return self.name
-        if default is None:
-            name = self._set_name()
-            if name.lower() in self.taken:
-                raise InputError(
-                    f"--name '{name}': is the name of a public task; name your own set otherwise with --name"
-                )
-            return f"{TESTS}{name.lower()}"
-        if self.name:
+        if default and self.name:
             raise InputError(
                 f"--name '{self.name}': {self.kind} become the table {default}; leave it out, or name another canonical table "
                 f"of the kind"
             )
-        return default
+        if default:
+            return default
+        name = self._set_name()
+        if name.lower() in self.taken:
+            raise InputError(f"--name '{name}': is the name of a public task; name your own set otherwise with --name")
+        return f"{TESTS}{name.lower()}"
 
     def _set_name(self) -> str:
         name = self.name or title_of(self.file)
@@ -313,9 +346,9 @@ class Import:
         if self.labels and not any(column.labels for column in columns):
             problems.append(f"--labels: {table} has no labels to map")
         problems += [
-            f"--labels {theirs}={ours}: must be one of {', '.join(NLI_LABELS)}, or {DROP}"
-            for theirs, ours in self.labels.items()
-            if ours not in (*NLI_LABELS, DROP)
+            f"--labels {word}={label}: must be one of {', '.join(NLI_LABELS)}, or {DROP}"
+            for word, label in self.labels.items()
+            if label not in (*NLI_LABELS, DROP)
         ]
         if self.split and self.kind != "sentences":
             problems.append("--split-sentences: cuts the texts of --as sentences alone")
@@ -323,42 +356,9 @@ class Import:
             raise InputError(problems)
         return tuple(c for c in columns if c.required or c.name in self.columns or c.name in present)
 
-    def _target(self, table: str) -> Path:
-        target = self.root / f"{table}.parquet"
-        if (self.root / table).is_dir() and any((self.root / table).glob("*.parquet")):
-            raise InputError(f"{self.root / table}: the table {table} is there, in shards; remove the folder first")
-        if target.exists() and not self.force:
-            raise InputError(
-                f"{target}: the table {table} is there; replace it with --force, or take another --name or --data"
-            )
-        return target
-
-    def _names(self, columns: Sequence[Column]) -> Callable[[Path, Sequence[str]], Mapping[str, str]]:
-        theirs = {column.name: self.columns.get(column.name, column.name) for column in columns}
-        optional = {column.name for column in columns if column.nulls or not column.required} - {*self.columns}
-
-        def names(path: Path, present: Sequence[str]) -> Mapping[str, str]:
-            if format_of(path) == LINES and len(columns) == 1:
-                return {columns[0].name: "text"}
-            absent = {name: column for name, column in theirs.items() if column not in present}
-            example = ",".join(f"{name}=THEIRS" for name in absent)
-            missing(path, [column for name, column in absent.items() if name not in optional], present, (
-                f"say which of the file's columns it is with --columns {example}"
-            ))  # fmt: skip
-            return {name: column for name, column in theirs.items() if name not in absent}
-
-        return names
-
 
 def unused(root: Path, is_used: Callable[[Path], bool]) -> list[dict[str, str]]:
-    """Return the files below a data folder that nothing reads: ``file``, ``why`` and the ``command`` that would use it."""
-    signs = {
-        "premise": "nli",
-        "sentence1": "pairs",
-        "anchor": "triplets",
-        "query_id": "retrieval",
-        "doc_id": "retrieval",
-    }
+    """Return ``file``, ``why`` and a ``command`` that uses it of each file that nothing reads below a data folder."""
     entries = []
     for path in sorted(path for path in root.rglob("[!.]*") if path.is_file() and not is_used(path)):
         relative, command = path.relative_to(root), ""
@@ -368,11 +368,11 @@ def unused(root: Path, is_used: Callable[[Path], bool]) -> list[dict[str, str]]:
         if path.suffix == ".parquet" and path.parent.with_name(f"{path.parent.name}.parquet").is_file():
             why = f"{path.parent.name}.parquet stands beside its folder and is read instead"
         try:
-            if format_of(path) not in (".parquet", ".csv", ".tsv", ".jsonl", LINES):
+            if format_of(path) not in (*TABLES, LINES):
                 why = "no format of a table"
             else:
                 columns = columns_of_files([path])
-                kind = next((kind for sign, kind in signs.items() if sign in columns), "sentences")
+                kind = next((kind for sign, kind in SIGNS.items() if sign in columns), "sentences")
                 command = shlex.join(["raysts", "data", "import", str(path), "--as", kind, "--data", str(root)])
         except InputError as error:
             why = error.problems[0].removeprefix(f"{path}: ")

@@ -1,4 +1,4 @@
-"""``manifest.json`` of a data folder: which tables raysts made there, from what, and what their files should be."""
+"""``manifest.json`` of a data folder: the tables that raysts made there, from what, and their files."""
 
 import contextlib
 import datetime
@@ -17,10 +17,10 @@ NAME = "manifest.json"
 
 
 @contextlib.contextmanager
-def writing(root: Path, who: str) -> Iterator[None]:
-    """Hold the data folder for writing: one writer at a time (InputError while another process holds it)."""
+def writing(root: Path, holder: str) -> Iterator[None]:
+    """Hold the data folder for writing, or raise InputError while another process holds it."""
     file = root / ".writing.lock"
-    with lock(file, who):
+    with lock(file, holder):
         try:
             yield
         except InputError:  # what is refused leaves nothing behind
@@ -29,55 +29,45 @@ def writing(root: Path, who: str) -> Iterator[None]:
 
 
 def read(root: Path) -> dict[str, dict[str, Any]]:
-    """Entries by table name; empty when nothing was recorded.
+    """Return the entries by table name, or none without a manifest.
 
     Raises:
-        InputError: it holds what raysts does not write.
+        InputError: raysts did not write the manifest like this.
     """
-    found = (read_json(root / NAME) or {}).get("tables", {})
-    if not (isinstance(found, dict) and all(map(_is_entry, found.values()))):
+    tables: dict[str, dict[str, Any]] = (read_json(root / NAME) or {}).get("tables", {})
+    try:
+        for entry in tables.values():
+            if not all(isinstance(n, int) for n in (entry["rows"], *(f["bytes"] for f in entry["files"].values()))):
+                raise TypeError
+    except (KeyError, TypeError, AttributeError):
         raise InputError(
             f"{root / NAME}: its 'tables' are not as raysts writes them; get it again, or move it away: tables stay as they are"
-        )
-    return found
+        ) from None
+    return tables
 
 
 def record(root: Path, table: str, facts: dict[str, Any]) -> dict[str, Any]:
     """Add the entry of ``table`` (its files as they are now, the date, and ``facts``) and return it."""
-    files = {path.relative_to(root).as_posix(): _describe(path) for path in table_files(root, table)}
-    entry = {
-        "rows": sum(file["rows"] for file in files.values()),
-        "files": files,
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        **facts,
-    }
-    whole = read_json(root / NAME) or {}  # what others keep there stays
-    write_json(root / NAME, {**whole, "tables": {**read(root), table: entry}})
+    files = {}
+    for path in table_files(root, table):
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        size, rows = path.stat().st_size, pq.ParquetFile(path).metadata.num_rows
+        files[path.relative_to(root).as_posix()] = {"rows": rows, "bytes": size, "sha256": sha256}
+    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    entry = {"rows": sum(file["rows"] for file in files.values()), "files": files, "date": date, **facts}
+    manifest = read_json(root / NAME) or {}  # other keys of it stay
+    write_json(root / NAME, {**manifest, "tables": {**read(root), table: entry}})
     return entry
 
 
 def table_files(root: Path, table: str) -> list[Path]:
-    """The Parquet files of a table: the file of that name, else the shards in the folder of that name."""
+    """Return the Parquet files of a table: that of its name, else the shards in the folder of its name."""
     single = root / f"{table}.parquet"
     return [single] if single.is_file() else sorted((root / table).glob("*.parquet"))
 
 
 def is_intact(root: Path, table: str, entry: dict[str, Any]) -> bool:
-    """Whether the files of ``table`` are those recorded (names and sizes; contents are not read)."""
-    found = {path.relative_to(root).as_posix(): path.stat().st_size for path in table_files(root, table)}
-    return bool(found) and found == {name: file["bytes"] for name, file in entry["files"].items()}
-
-
-def _is_entry(value: Any) -> bool:
-    try:
-        return all(
-            isinstance(number, int) for number in (value["rows"], *(f["bytes"] for f in value["files"].values()))
-        )
-    except (KeyError, TypeError, AttributeError):
-        return False
-
-
-def _describe(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"rows": pq.ParquetFile(path).metadata.num_rows, "bytes": path.stat().st_size, "sha256": digest}
+    """Return True if the files of ``table`` have the names and sizes of its entry."""
+    sizes = {path.relative_to(root).as_posix(): path.stat().st_size for path in table_files(root, table)}
+    return bool(sizes) and sizes == {name: file["bytes"] for name, file in entry["files"].items()}

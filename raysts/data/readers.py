@@ -1,9 +1,8 @@
-"""Readers of users' files, row by row: Parquet, CSV, TSV, JSON lines, plain lines, a folder of them, a saved data set.
+"""Readers of users' files, row by row: Parquet, CSV, TSV, JSON lines, plain lines, saved data sets.
 
 A reader trusts nothing in a file: each fault is one message with file and line. It unpacks ``.gz`` on the way.
 """
 
-import contextlib
 import csv
 import gzip
 import json
@@ -11,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -46,7 +45,9 @@ Choose = Callable[[Path, Sequence[str]], Sequence[str]]
 def format_of(path: Path) -> str:
     """Return the format of a file by its name: ``.csv`` for ``a.csv`` and ``a.csv.gz``."""
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
-    return suffixes[0] if len(suffixes) == 2 and suffixes[1] == ".gz" else suffixes[-1] if suffixes else ""
+    if len(suffixes) == 2 and suffixes[1] == ".gz":
+        return suffixes[0]
+    return suffixes[-1] if suffixes else ""
 
 
 def title_of(where: str) -> str:
@@ -58,35 +59,32 @@ def title_of(where: str) -> str:
 
 
 def files_of(where: str | Path, option: str, formats: Sequence[str] = (*TABLES, LINES)) -> tuple[Path, ...]:
-    """Return the files behind a path or URI, downloaded to this machine: itself, or all of a folder in order of their names.
+    """Return the local files behind a path or URI: itself, or all of a folder in order of their names.
 
-    A folder that ``datasets`` saved, and a data set of the hub, is one path.
+    Files of a URI are downloaded. A folder that ``datasets`` saved, and a data set of the hub, is one path.
 
     Raises:
         InputError: the file does not exist, or has no format of these.
     """
-    text, choices = str(where), ", ".join(formats)
-    if text.startswith(HUB):
-        return (Path(text),)
+    text, path, choices = str(where), Path(where), ", ".join(formats)
+    if text.startswith(HUB) or ("://" not in text and is_saved(path)):
+        return (path,)
     if "://" in text:
         parent, _, name = text.rstrip("/").rpartition("/")
         single = format_of(Path(name)) in formats
         store = Store.open(parent if single else text, option)
         store.check(option=option)
         listed = [store.path(name)] if single else store.list(store.root, recursive=True)
-        brought = [store.get(path, fresh=True) for path in listed if format_of(path) in formats]
-        if not brought or None in brought:
+        copies = [store.get(file, fresh=True) for file in listed if format_of(file) in formats]
+        if not copies or None in copies:
             raise InputError(f"{option} '{text}': there is no such file, and none below it of {choices}")
-        return tuple(path for path in sorted(filter(None, brought)))
-    path = Path(text)
-    if is_saved(path):
-        return (path,)
+        return tuple(sorted(filter(None, copies)))
     if path.is_dir():
         inside = FolderStore(path).list(recursive=True)
         readable = tuple(file for file in inside if format_of(file) in formats)
         if not readable:
-            held = ", ".join(file.name for file in inside[:5]) or "nothing"
-            raise InputError(f"{option} '{text}': the folder has no file of {choices} (or .gz of it); it holds {held}")
+            names = ", ".join(file.name for file in inside[:5]) or "nothing"
+            raise InputError(f"{option} '{text}': the folder has no file of {choices} (or .gz of it); it holds {names}")
         return readable
     if not path.exists():
         raise InputError(f"{option} '{text}': no such file or folder; name one of {choices}, or a folder of them")
@@ -97,26 +95,28 @@ def files_of(where: str | Path, option: str, formats: Sequence[str] = (*TABLES, 
 
 
 def rows_of(path: Path, choose: Choose) -> Iterator[Row]:
-    """Yield the rows of a file in order; memory is one batch. Plain lines have one column, ``text``.
+    """Yield the rows of a file in order. Memory is one batch. Plain lines have one column, ``text``.
 
     Raises:
         InputError: the file cannot be read, or ``choose`` refuses it. The message names the file, and the line of a text file.
     """
-    if str(path).startswith("hf:") or is_saved(path):
+    if _is_hub(path) or is_saved(path):
         return _read_saved(path, choose)
-    readers: dict[str, Callable[[Path, Choose], Iterator[Row]]] = {
-        ".parquet": _read_parquet,
-        ".csv": partial(_read_delimited, delimiter=",", quoting=csv.QUOTE_MINIMAL),
-        ".tsv": partial(_read_delimited, delimiter="\t", quoting=csv.QUOTE_NONE),
-        ".jsonl": _read_jsonl,
-        LINES: _read_lines,
-    }
     check_ordinary(path)
-    return readers[format_of(path)](path, choose)
+    match format_of(path):
+        case ".parquet":
+            return _read_parquet(path, choose)
+        case ".csv":
+            return _read_delimited(path, choose, ",", csv.QUOTE_MINIMAL)
+        case ".tsv":
+            return _read_delimited(path, choose, "\t", csv.QUOTE_NONE)
+        case ".jsonl":
+            return _read_jsonl(path, choose)
+    return _read_lines(path, choose)
 
 
 def columns_of_files(files: Sequence[Path]) -> list[str]:
-    """Return the columns that any of the files has; those of any line, for JSON lines."""
+    """Return the columns that any of the files has, and any line of JSON lines."""
     names: dict[str, None] = {}
 
     def choose(path: Path, present: Sequence[str]) -> Sequence[str]:
@@ -130,7 +130,7 @@ def columns_of_files(files: Sequence[Path]) -> list[str]:
     return list(names)
 
 
-def missing(path: Path, needed: Sequence[str], present: Sequence[str], remedy: str) -> None:
+def require_columns(path: Path, needed: Sequence[str], present: Sequence[str], remedy: str) -> None:
     """Raise one InputError with every needed column that is not present."""
     problems = [
         f"{_name(path)}: column '{name}' is missing (columns found: {', '.join(present) or 'none'}){nearest(name, present)}; "
@@ -142,14 +142,8 @@ def missing(path: Path, needed: Sequence[str], present: Sequence[str], remedy: s
         raise InputError(problems)
 
 
-def _name(path: Path) -> str:
-    """Return a path as the user wrote it: pathlib makes one slash of two."""
-    text = str(path)
-    return HUB + text.removeprefix("hf:").lstrip("/") if text.startswith("hf:") else text
-
-
 def content_of(path: Path) -> str:
-    """Return the checksum of a file or of a saved data set, or the name of a path that is not on this machine."""
+    """Return the checksum of a file or saved data set, or the name of a path on another machine."""
     if path.is_dir():
         return folder_id(path)
     return checksum(path) if path.exists() else str(path)
@@ -160,13 +154,22 @@ def is_saved(path: Path) -> bool:
     return any((path / name).is_file() for name in ("dataset_dict.json", "dataset_info.json"))
 
 
+def _is_hub(path: Path) -> bool:
+    return str(path).startswith("hf:")
+
+
+def _name(path: Path) -> str:
+    """Return a path as the user wrote it: pathlib makes one slash of two."""
+    return HUB + str(path).removeprefix("hf:").lstrip("/") if _is_hub(path) else str(path)
+
+
 def _read_saved(path: Path, choose: Choose) -> Iterator[Row]:
     """Yield the rows of a data set that ``datasets`` saved, or of the split ``train`` of one on the hub."""
     import datasets
 
     name = _name(path)
     try:
-        if name.startswith(HUB):
+        if _is_hub(path):
             data = datasets.load_dataset(name.removeprefix(HUB), split="train")
         else:
             data = datasets.load_from_disk(name)
@@ -195,8 +198,6 @@ def _read_parquet(path: Path, choose: Choose) -> Iterator[Row]:
         columns = _single_columns(path, choose, file.schema_arrow.names)
         for batch in file.iter_batches(batch_size=8_192, columns=columns):
             yield from _rows_of_batch(batch)
-    except InputError:
-        raise
     except (pa.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path}: not a readable Parquet file ({reason}); write it again") from error
@@ -210,25 +211,24 @@ def _rows_of_batch(batch: pa.RecordBatch) -> Iterator[Row]:
 
 def _read_delimited(path: Path, choose: Choose, delimiter: str, quoting: Literal[0, 3]) -> Iterator[Row]:
     csv.field_size_limit(LONGEST)  # documents are longer than the default of 128 KiB
-    with _open_lines(path, newline="") as lines:
-        reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
-        try:
-            if (first := next(reader, None)) is None:  # as Spark writes a part without rows
-                return
-            header = [name.strip() for name in first]
-            columns = _single_columns(path, choose, header)
-            places = {name: header.index(name) for name in columns}
-            for values in reader:
-                if not values:
-                    continue
-                if len(values) != len(header):
-                    raise InputError(
-                        f"{path}: line {reader.line_num} has {len(values)} fields, the header {len(header)}; "
-                        f"quote or remove the extra separators"
-                    )
-                yield f" (line {reader.line_num})", {name: values[place] for name, place in places.items()}
-        except csv.Error as error:
-            raise InputError(f"{path}: line {reader.line_num}: {error}; correct the quoting of the line") from error
+    reader = csv.reader(_read_text(path, newline=""), delimiter=delimiter, quoting=quoting, strict=True)
+    try:
+        if (first := next(reader, None)) is None:  # as Spark writes a part without rows
+            return
+        header = [name.strip() for name in first]
+        columns = _single_columns(path, choose, header)
+        places = {name: header.index(name) for name in columns}
+        for values in reader:
+            if not values:
+                continue
+            if len(values) != len(header):
+                raise InputError(
+                    f"{path}: line {reader.line_num} has {len(values)} fields, the header {len(header)}; "
+                    f"quote or remove the extra separators"
+                )
+            yield f" (line {reader.line_num})", {name: values[place] for name, place in places.items()}
+    except csv.Error as error:
+        raise InputError(f"{path}: line {reader.line_num}: {error}; correct the quoting of the line") from error
 
 
 def _read_jsonl(path: Path, choose: Choose) -> Iterator[Row]:
@@ -236,7 +236,9 @@ def _read_jsonl(path: Path, choose: Choose) -> Iterator[Row]:
     present: dict[str, None] | None = None  # a line may lack a column that it has no value for, the first lines too
     refusal: InputError | None = None
     waiting: list[Row] = []
-    for number, line in _numbered_lines(path):
+    for number, line in enumerate(_read_text(path), start=1):
+        if not line.strip():
+            continue
         try:
             row = json.loads(line)
             if "\\u" in line:  # half a surrogate cannot be written
@@ -253,8 +255,8 @@ def _read_jsonl(path: Path, choose: Choose) -> Iterator[Row]:
                 refusal = error
         waiting.append((f" (line {number})", row))
         if refusal is None:
-            for where, values in waiting:
-                yield where, {name: values.get(name) for name in columns}
+            for place, values in waiting:
+                yield place, {name: values.get(name) for name in columns}
             waiting.clear()
         elif len(waiting) >= MOST_WAITING:
             break
@@ -264,24 +266,28 @@ def _read_jsonl(path: Path, choose: Choose) -> Iterator[Row]:
 
 def _read_lines(path: Path, choose: Choose) -> Iterator[Row]:
     (column,) = choose(path, ["text"])
-    for number, line in _numbered_lines(path, blank=True):
+    for number, line in enumerate(_read_text(path), start=1):
         if "\0" in line:
-            raise InputError(f"{path}: line {number} holds a zero byte: it is no plain text; name a file of text lines")
+            raise InputError(
+                f"{path}: line {number} holds a zero byte: it is not plain text; name a file of text lines"
+            )
         yield f" (line {number})", {column: line.rstrip("\r\n")}
 
 
-def _numbered_lines(path: Path, blank: bool = False) -> Iterator[tuple[int, str]]:
-    with _open_lines(path) as lines:
-        for number, line in enumerate(lines, start=1):
-            if blank or line.strip():
-                yield number, line
-
-
-def _limited_lines(path: Path, file: IO[str]) -> Iterator[str]:
-    for number, line in enumerate(iter(partial(file.readline, LONGEST), ""), start=1):
-        if len(line) == LONGEST:
-            raise InputError(f"{path}: line {number} has {LONGEST:,} characters or more; break it, or leave it out")
-        yield line
+def _read_text(path: Path, newline: str | None = None) -> Iterator[str]:
+    """Yield the lines of a text file."""
+    unpacked = gzip.open if path.suffix.lower() == ".gz" else open
+    try:
+        # utf-8-sig: spreadsheets write a byte order mark, which would become part of the first column's name.
+        with unpacked(path, "rt", encoding="utf-8-sig", newline=newline) as file:
+            for number, line in enumerate(iter(partial(file.readline, LONGEST), ""), start=1):
+                if len(line) == LONGEST:
+                    raise InputError(f"{path}: line {number} has {LONGEST:,} characters or more; break or remove it")
+                yield line
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text ({error}); convert the file to UTF-8") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: cannot be read to its end ({error}); get it again") from error
 
 
 def _single_columns(path: Path, choose: Choose, present: Sequence[str]) -> list[str]:
@@ -289,20 +295,6 @@ def _single_columns(path: Path, choose: Choose, present: Sequence[str]) -> list[
     columns = list(choose(path, present))
     if twice := [name for name in columns if list(present).count(name) > 1]:
         raise InputError(
-            f"{_name(path)}: has {list(present).count(twice[0])} columns '{twice[0]}'; leave one of them, or rename the others"
+            f"{_name(path)}: has {list(present).count(twice[0])} columns '{twice[0]}'; keep one of them, or rename the others"
         )
     return columns
-
-
-@contextlib.contextmanager
-def _open_lines(path: Path, newline: str | None = None) -> Iterator[Iterator[str]]:
-    """Open a text file and give its lines."""
-    unpacked = gzip.open if path.suffix.lower() == ".gz" else open
-    try:
-        # utf-8-sig: spreadsheets write a byte order mark, which would become part of the first column's name.
-        with unpacked(path, "rt", encoding="utf-8-sig", newline=newline) as file:
-            yield _limited_lines(path, file)
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text ({error}); convert the file to UTF-8") from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{path}: cannot be read to its end ({error}); get it again") from error

@@ -1,11 +1,11 @@
-"""A table: rows with canonical columns, in Parquet files, in a user's files, or derived from other tables."""
+"""Tables: rows with canonical columns, in Parquet files, in a user's files, or derived."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -17,9 +17,9 @@ from raysts.data import checks
 from raysts.data.derive import DERIVED
 from raysts.data.derive import VERSION as DERIVED_VERSION
 from raysts.data.facts import Facts
-from raysts.data.parquet import BATCH_ROWS, Skipped, narrow, remedy, sound_files
+from raysts.data.parquet import BATCH_ROWS, Skipped, narrow, remedy
 from raysts.errors import RunFailed
-from raysts.ids import content_id
+from raysts.ids import content_id, file_digest
 from raysts.schema import table_columns
 from raysts.storage.parquet import READ_ROWS, ParquetError, open_parquet, pages, unreadable
 from raysts.storage.store import Store
@@ -38,13 +38,11 @@ class Content(Protocol):
 
 
 class RowGroup(NamedTuple):
-    """One row group of a table: the unit of reading."""
+    """Row group of a table: the unit of reading."""
 
     path: Path
     number: int
     rows: int
-    source: Callable[[], pa.ChunkedArray | None]
-    """Reads the column ``source``; None if the table has none."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -58,8 +56,6 @@ class Table:
     """Its files, in order."""
     content: Content | None = None
     """Rows that :meth:`write` makes a Parquet file of; None: ``paths`` are Parquet files."""
-    sources: tuple[Table, ...] = ()
-    """Tables that it is derived from."""
     folder: Path | None = None
     """Folder that :meth:`write` writes to."""
     skip_bad: bool = False
@@ -67,25 +63,30 @@ class Table:
     local: bool = True
     """Its files are on this machine, so that facts about them can be kept."""
 
+    @property
+    def sources(self) -> Sequence[Table]:
+        """The tables that it is derived from."""
+        return self.content.sources if isinstance(self.content, Derivation) else ()
+
     @cached_property
-    def _sound(self) -> tuple[list[Path], list[Skipped]]:
-        if not self.skip_bad or self.content:
+    def _readable(self) -> tuple[list[Path], list[Skipped]]:
+        if self.content or not self.skip_bad:
             return [*self.paths], []
-        return sound_files(self.paths, partial(checks.footer_problem, self.name), partial(checks.columns_of, self.name))
+        return checks.readable_files(self.paths, table_columns(self.name))
 
     @property
     def files(self) -> list[Path]:
         """Its files in order, without those that it leaves out."""
-        return self._sound[0]
+        return self._readable[0]
 
     @property
     def skipped(self) -> list[Skipped]:
         """The files that it leaves out, or that its sources leave out."""
-        return [*self._sound[1], *(skipped for table in self.sources for skipped in table.skipped)]
+        return [*self._readable[1], *(skipped for table in self.sources for skipped in table.skipped)]
 
     @property
     def facts(self) -> Facts | None:
-        """What this machine knows about the files; None if files may change unseen, or a search for damage is wanted."""
+        """Facts about the files. None if files may change unseen, or damage must be searched for."""
         if self.skip_bad or not self.local or not all(path.is_file() for path in self.files):
             return None
         return Facts(checks.VERSION, self.name, files=self.files)
@@ -103,8 +104,7 @@ class Table:
             for path in self.files:
                 Store.of(path).bring(path)
                 try:
-                    with path.open("rb") as file:
-                        digest.update(hashlib.file_digest(file, "sha256").digest())
+                    digest.update(file_digest(path))
                 except OSError as error:
                     raise unreadable(path, f"cannot be read ({error.strerror})", remedy(self.name)) from None
             sha256 = digest.hexdigest()
@@ -113,7 +113,7 @@ class Table:
         return str(sha256)
 
     def check_unchanged(self, where: str) -> None:
-        """Check that the files are those that the fingerprint was taken of. (A user's text checks itself when it is read.)"""
+        """Check that the files agree with the fingerprint. (A user's text checks itself when it is read.)"""
         for table in self.sources or (self,):
             try:
                 changed = table.content is None and table.fingerprint != table._hash_files()
@@ -127,12 +127,11 @@ class Table:
 
     @property
     def rows(self) -> int:
-        if self.content:
-            return self.content.rows
-        return sum(open_parquet(path, remedy(self.name)).metadata.num_rows for path in self.files)
+        """The number of its rows."""
+        return self.content.rows if self.content else sum(group.rows for group in self.row_groups())
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield its rows with the columns that it has of these, by default the canonical ones and subset and source."""
+        """Yield its rows with those of ``columns`` that it has (default: the canonical ones, subset and source)."""
         names = columns or [*(column.name for column in table_columns(self.name)), "subset", "source"]
         if self.content:
             for batch in self.content.batches():
@@ -141,16 +140,23 @@ class Table:
         for path in self.files:
             file = open_parquet(path, remedy(self.name))
             present = file.schema_arrow.names
-            if problem := checks.missing_columns(self.name, present):
+            if problem := checks.missing_columns(table_columns(self.name), present):
                 raise unreadable(path, problem, remedy(self.name))
             chosen = [name for name in names if name in present]
             for batch in pages(path, file, chosen, remedy(self.name)):
                 yield pa.RecordBatch.from_arrays([narrow(column) for column in batch.columns], names=chosen)
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the whole table, strings as ``string``, labels as in the files."""
+        """Return the whole table. Labels and ids that are text in one file are text in all."""
         parts = [pa.Table.from_batches([batch]) for batch in self.batches(columns)]
-        return pa.concat_tables(_with_common_text(parts), promote_options="permissive")
+        texts = {field.name for part in parts for field in part.schema if field.type == pa.string()}
+        schemas = ([f.with_type(pa.string()) if f.name in texts else f for f in part.schema] for part in parts)
+        parts = [part.cast(pa.schema(schema)) for part, schema in zip(parts, schemas, strict=True)]
+        return pa.concat_tables(parts, promote_options="permissive")
+
+    def has_column(self, file: Path, column: str) -> bool:
+        """Return True if one of its files has a column. Of a user's file only canonical columns count."""
+        return not self.content and column in open_parquet(file, remedy(self.name)).schema_arrow.names
 
     def head(self, column: str, rows: int) -> list[str]:
         """Return the first values of a column, at most those of its first batch."""
@@ -167,20 +173,15 @@ class Table:
         """Yield the row groups in order, before :meth:`write` too."""
         if self.content:
             for number, first in enumerate(range(0, self.rows, READ_ROWS)):
-                source = partial(self._source, first) if self.sources else lambda: None
-                yield RowGroup(self.path, number, min(READ_ROWS, self.rows - first), source)
+                yield RowGroup(self.path, number, min(READ_ROWS, self.rows - first))
             return
         for path in self.files:
-            file = open_parquet(path, remedy(self.name))
-            for number in range(file.num_row_groups):
-                source = partial(_source_of_file, path, file, number, remedy(self.name))
-                yield RowGroup(path, number, file.metadata.row_group(number).num_rows, source)
-
-    def _source(self, first: int) -> pa.ChunkedArray:
-        return self.read(["source"]).column("source").slice(first, READ_ROWS)
+            metadata = open_parquet(path, remedy(self.name)).metadata
+            for number in range(metadata.num_row_groups):
+                yield RowGroup(path, number, metadata.row_group(number).num_rows)
 
     def write(self) -> None:
-        """Write its content as one Parquet file with row groups of ``READ_ROWS``, if it has any and the file is absent.
+        """Write its content as a Parquet file with row groups of ``READ_ROWS``, unless the file exists.
 
         Memory is that of a row group.
         """
@@ -195,7 +196,7 @@ class Table:
                     writer.write_table(pa.Table.from_batches(group), row_group_size=READ_ROWS)
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with its rows. (A user's file was checked when it was opened.)"""
+        """Yield the problems of its rows. (A user's file was checked when it was opened.)"""
         return checks.table_problems(self.files, self.name) if self.content is None else iter(())
 
 
@@ -225,19 +226,3 @@ class Derivation:
     @cached_property
     def _table(self) -> pa.Table:
         return DERIVED[self.name].make({table.name: table.read() for table in self.sources})
-
-
-def _source_of_file(path: Path, file: pq.ParquetFile, row_group: int, remedy: str) -> pa.ChunkedArray | None:
-    if "source" not in file.schema_arrow.names:
-        return None
-    columns = (batch.column(0) for batch in pages(path, file, ["source"], remedy, [row_group]))
-    return pa.chunked_array([narrow(values) for values in columns], pa.string())
-
-
-def _with_common_text(tables: Sequence[pa.Table]) -> list[pa.Table]:
-    """Return the parts of a table; classes and ids that are text in one of them are text in all."""
-    texts = {field.name for table in tables for field in table.schema if field.type == pa.string()}
-    return [
-        table.cast(pa.schema([f.with_type(pa.string()) if f.name in texts else f for f in table.schema]))
-        for table in tables
-    ]

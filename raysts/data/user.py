@@ -11,6 +11,7 @@ import hashlib
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from raysts.data.facts import Facts
-from raysts.data.importing import SET_NAME, Source, Values, framed, table_of
+from raysts.data.importing import SET_NAME, Source, Values, framed, match_columns, table_of
 from raysts.data.parquet import BATCH_ROWS
-from raysts.data.readers import HUB, LINES, TABLES, files_of, format_of, missing, title_of
+from raysts.data.readers import HUB, LINES, TABLES, files_of, format_of, require_columns, title_of
 from raysts.errors import InputError, RunFailed
 from raysts.schema import DEVS, RETRIEVAL, TESTS, Column, table_columns
 
@@ -43,7 +44,7 @@ PAIR = table_columns(f"{TESTS}NAME")
 SUBSET = Column("subset", "label", required=False, nulls=True)
 
 SCAN_VERSION = 2
-"""Raise it when a pass over a text finds something else: texts are read again."""
+"""Raise it when a pass over a text gives something else: texts are read again."""
 
 
 class Scan(NamedTuple):
@@ -56,7 +57,7 @@ class Scan(NamedTuple):
     repeated: int
     """Rows that repeat an earlier text; they stay."""
     sha256: str
-    smallest: tuple[tuple[str, str, int], ...]
+    smallest: list[list[Any]]
     """The texts of the smallest hashes, ascending: hash, text, number of rows."""
 
 
@@ -68,7 +69,7 @@ class UserText:
     source: Source
     scan: Scan
     held: int = 0
-    """How many of ``scan.smallest`` are held out: nothing is trained on these texts, in whichever row they stand."""
+    """Number of texts of ``scan.smallest`` that are held out: no row with one of them is trained on."""
 
     @property
     def path(self) -> Path:
@@ -89,7 +90,7 @@ class UserText:
         return [text for _, text, _ in self.scan.smallest[: self.held]]
 
     def holding_out(self) -> UserText:
-        """Return it without some texts, drawn by content alone: as good as at random, and the same in any order of rows."""
+        """Return a copy without held-out texts. They are drawn by content hash, so row order does not matter."""
         count = min(HELD_OUT, (self.scan.rows - self.scan.repeated) // SHARE) // 2 * 2
         return replace(self, held=count if count >= FEWEST else 0)
 
@@ -99,11 +100,11 @@ class UserText:
         Raises:
             RunFailed: at the end, if the files hold other texts than when they were checked.
         """
-        held, digest = {key for key, *_ in self.scan.smallest[: self.held]}, hashlib.sha256()
+        held_out, digest = {key for key, *_ in self.scan.smallest[: self.held]}, hashlib.sha256()
         texts: list[Values] = []
         for row in self.source.rows({}):
             digest.update(framed(row))
-            if held and _hash(row[0]) in held:
+            if held_out and _hash(row[0]) in held_out:
                 continue
             texts.append(row)
             if len(texts) == BATCH_ROWS:
@@ -141,22 +142,9 @@ def open_text(where: str | Path, column: str | None) -> UserText:
     Raises:
         InputError: it cannot be read, has no such column, or no text.
     """
-
-    def names(path: Path, present: Sequence[str]) -> Mapping[str, str]:
-        if format_of(path) == LINES and not str(path).startswith("hf:"):
-            if column not in (None, "text"):
-                raise InputError(f"{path}: plain lines have no column '{column}'; leave --column out")
-            return {"sentence": "text"}
-        if column is None and len(present) != 1:
-            raise InputError(
-                f"{path}: say with --column NAME which column holds the text; there are: {', '.join(present)}"
-            )
-        chosen = column or present[0]
-        missing(path, [chosen], present, "--column must name the one that holds the text")
-        return {"sentence": chosen}
-
-    source = Source(files=files_of(where, "--text"), columns=table_columns(TEXT), names=names)
-    scan = _scan(source, column)
+    files = files_of(where, "--text")
+    source = _text_source(files, column)
+    scan = _scan(files, column, source.states())
     if not scan.rows:
         empty = f" ({scan.empty:,} empty rows)" if scan.empty else ""
         raise InputError(f"--text '{where}': holds no text{empty}; every row needs a text of at least one character")
@@ -168,35 +156,34 @@ def open_text(where: str | Path, column: str | None) -> UserText:
     return UserText(title_of(str(where)), source, scan)
 
 
-_scans: dict[Any, Scan] = {}
-"""The last scans of this process, by files with their times and column."""
+def _text_source(files: tuple[Path, ...], column: str | None) -> Source:
+    def names(path: Path, present: Sequence[str]) -> Mapping[str, str]:
+        if format_of(path) == LINES and not str(path).startswith("hf:"):
+            if column not in (None, "text"):
+                raise InputError(f"{path}: plain lines have no column '{column}'; remove --column")
+            return {"sentence": "text"}
+        if column is None and len(present) != 1:
+            raise InputError(
+                f"{path}: say with --column NAME which column holds the text; there are: {', '.join(present)}"
+            )
+        chosen = column or present[0]
+        require_columns(path, [chosen], present, "--column must name the one that holds the text")
+        return {"sentence": chosen}
+
+    return Source(files=files, columns=table_columns(TEXT), names=names)
 
 
-def _scan(source: Source, column: str | None) -> Scan:
-    """Return the facts about the files if they are unchanged, else the result of a pass over them."""
-    key = (source.files, column, source.states())
-    if key not in _scans:
-        # This machine does not see a change of a data set on the hub.
-        facts = (
-            Facts("text", SCAN_VERSION, column, files=source.files) if all(f.is_file() for f in source.files) else None
-        )
-        stored = facts.read() if facts else {}
-        scan = (
-            Scan(**{**stored, "smallest": tuple(map(tuple, stored["smallest"]))}) if stored else _read_through(source)
-        )
-        if facts and not stored:
-            facts.add(**scan._asdict())
-        if len(_scans) >= 8:
-            _scans.clear()
-        _scans[key] = scan
-    return _scans[key]
-
-
-def _read_through(source: Source) -> Scan:
+@lru_cache(maxsize=8)
+def _scan(files: tuple[Path, ...], column: str | None, states: tuple[Any, ...]) -> Scan:
+    """Return the result of a pass over the files, or of an earlier one if they are unchanged."""
+    # This machine does not see a change of a data set on the hub.
+    facts = Facts("text", SCAN_VERSION, column, files=files) if all(file.is_file() for file in files) else None
+    if facts and (stored := facts.read()):
+        return Scan(**stored)
     digest, hashes, counts = hashlib.sha256(), array("Q"), dict[str, int]()
     smallest: dict[str, str] = {}
     bound = "g"
-    for row in source.rows(counts):
+    for row in _text_source(files, column).rows(counts):
         digest.update(framed(row))
         key = _hash(row[0])
         hashes.append(int(key, 16))
@@ -207,8 +194,11 @@ def _read_through(source: Source) -> Scan:
                 bound = max(smallest)
     distinct, times = np.unique(np.array(hashes, np.uint64), return_counts=True)
     first = sorted(smallest.items())[:HELD_OUT]
-    texts = tuple((key, text, int(count)) for (key, text), count in zip(first, times, strict=False))
-    return Scan(len(hashes), counts["empty"], len(hashes) - len(distinct), digest.hexdigest(), texts)
+    texts = [[key, text, int(count)] for (key, text), count in zip(first, times, strict=False)]
+    scan = Scan(len(hashes), counts["empty"], len(hashes) - len(distinct), digest.hexdigest(), texts)
+    if facts:
+        facts.add(**scan._asdict())
+    return scan
 
 
 def _hash(text: str) -> str:
@@ -233,16 +223,17 @@ class UserRows:
 
 
 def open_pairs(path: str | Path, option: str, title: str | None = None) -> UserRows:
-    """Open scored pairs and check every row; scores may lie in any finite range, a column ``subset`` is read if it is present.
+    """Open scored pairs and check every row.
 
-    CSV and TSV have a header line; CSV is quoted as RFC 4180 says, TSV is not quoted (as the STS Benchmark is).
+    Scores may lie in any finite range. A column ``subset`` is optional. CSV and TSV have a header line. CSV is quoted
+    as RFC 4180 says, TSV is not quoted (as the STS Benchmark is).
 
     Raises:
         InputError: the file cannot be read, lacks a column or holds rows that cannot be used (each with its row, counted from
             0, and in text files its line, counted from 1).
     """
-    (file, *others) = files_of(path, option, TABLES)
-    if others or not file.is_file():
+    (file, *rest) = files_of(path, option, TABLES)
+    if rest or not file.is_file():
         raise InputError(f"{option} '{path}': name one file of scored pairs ({', '.join(TABLES)})")
     remedy = (
         f"a pairs file needs {', '.join(c.name for c in PAIR)}: rename or add it, or write it with 'raysts data import "
@@ -255,34 +246,32 @@ def open_pairs(path: str | Path, option: str, title: str | None = None) -> UserR
 
 
 def open_retrieval(folder: str | Path, option: str, title: str) -> dict[str, UserRows]:
-    """Open the tables of a retrieval set and check every row; each is a file of its name, or a folder of such files.
+    """Open the tables of a retrieval set, each a file or a folder of its name, and check every row.
 
     Raises:
         InputError: as :func:`open_pairs`, or a table is absent.
     """
-    files = files_of(folder, option, TABLES)
-    names = {f: name if (name := title_of(f.name)) in RETRIEVAL else f.parent.name for f in files}
-    parts = {part: tuple(f for f in files if names[f] == part) for part in RETRIEVAL}
-    if absent := [part for part, of_part in parts.items() if not of_part]:
+    parts: dict[str, list[Path]] = {part: [] for part in RETRIEVAL}
+    for file in files_of(folder, option, TABLES):
+        part = name if (name := title_of(file.name)) in RETRIEVAL else file.parent.name
+        parts.setdefault(part, []).append(file)
+    if absent := [part for part in RETRIEVAL if not parts[part]]:
         raise InputError(
             f"{option} '{folder}': name one file of scored pairs, or the folder of a retrieval set with "
             f"{', '.join(RETRIEVAL)} ({', '.join(TABLES)}); it has no {', '.join(absent)}"
         )
     tables: dict[str, UserRows] = {}
-    for part, of_part in parts.items():
-        needed = ", ".join(column.name for column in RETRIEVAL[part] if column.required)
+    for part, columns in RETRIEVAL.items():
+        needed = ", ".join(column.name for column in columns if column.required)
         remedy = f"{part} of a retrieval set needs {needed}: rename or add it"
-        tables[part] = _read(of_part, RETRIEVAL[part], remedy, title)
+        tables[part] = _read(tuple(parts[part]), columns, remedy, title)
         if not tables[part].rows:
-            raise InputError(f"{of_part[0]}: no rows; {part} of a retrieval set must hold at least one")
+            raise InputError(f"{parts[part][0]}: no rows; {part} of a retrieval set must hold at least one")
     return tables
 
 
 def _read(files: tuple[Path, ...], columns: tuple[Column, ...], remedy: str, title: str) -> UserRows:
-    def names(path: Path, present: Sequence[str]) -> Mapping[str, str]:
-        missing(path, [column.name for column in columns if column.required], present, remedy)
-        return {column.name: column.name for column in columns if column.name in present}
-
+    names = match_columns(columns, {}, lambda absent: remedy)
     source = Source(files=files, columns=columns, names=names, strict=True)
     states, rows = source.states(), list(source.rows({}))
     if source.states() != states:
@@ -299,7 +288,7 @@ def _read(files: tuple[Path, ...], columns: tuple[Column, ...], remedy: str, tit
 
 @dataclass(frozen=True, slots=True)
 class UserData:
-    """The user's data as options name it; :meth:`open` reads it."""
+    """User data as options name it, which :meth:`open` reads."""
 
     text: str | None = None
     """File, folder or URI of text."""
@@ -342,7 +331,8 @@ class UserData:
 
     @property
     def paths(self) -> list[str]:
-        return [*([self.text] if self.text else []), *self.dev.values(), *self.test.values()]
+        """All files and folders."""
+        return list(filter(None, (self.text, *self.dev.values(), *self.test.values())))
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any] | None) -> UserData:
@@ -368,32 +358,33 @@ class UserData:
             InputError: a file cannot be read or holds what cannot be used.
         """
         tables: dict[str, UserText | UserRows] = {}
+        devs: dict[str, UserRows] = {}
         problems: list[str] = []
-        try:
-            tables |= {TEXT: open_text(self.text, self.column)} if self.text else {}
-        except InputError as error:
-            problems += error.problems
-        for option, sets, pairs, retrieval in (
-            ("--dev", self.dev, DEVS, DEVS),
-            ("--test", self.test, TESTS, "retrieval/"),
-        ):
-            for name, path in sets.items():
-                try:
-                    if _is_folder(path):
-                        parts = open_retrieval(path, f"{option} {name}", name)
-                        tables |= {f"{retrieval}{name}/{part}": rows for part, rows in parts.items()}
-                    else:
-                        tables[f"{pairs}{name}"] = open_pairs(path, f"{option} {name}", name)
-                except InputError as error:
-                    problems += error.problems
+        if self.text:
+            try:
+                tables[TEXT] = open_text(self.text, self.column)
+            except InputError as error:
+                problems += error.problems
+        sets = [("--dev", name, path, DEVS, DEVS) for name, path in self.dev.items()]
+        sets += [("--test", name, path, TESTS, "retrieval/") for name, path in self.test.items()]
+        for option, name, path, pairs, retrieval in sets:
+            try:
+                if _is_folder(path):
+                    parts = open_retrieval(path, f"{option} {name}", name)
+                    rows = {f"{retrieval}{name}/{part}": of_part for part, of_part in parts.items()}
+                else:
+                    rows = {f"{pairs}{name}": open_pairs(path, f"{option} {name}", name)}
+                tables |= rows
+                devs |= rows if option == "--dev" else {}
+            except InputError as error:
+                problems += error.problems
         if problems:
             raise InputError(problems)
-        devs = {name: rows for name, rows in tables.items() if name.startswith(DEVS) and isinstance(rows, UserRows)}
-        return tables | ({DEV: _joined(devs)} if devs else {})
+        return tables | ({DEV: _join(devs)} if devs else {})
 
 
-def _joined(devs: Mapping[str, UserRows]) -> UserRows:
-    """Return the pairs of all development sets as one table; each is a subset of it if there are several."""
+def _join(devs: Mapping[str, UserRows]) -> UserRows:
+    """Return the pairs of all development sets as one table, in which each of several is a subset."""
     sets = [rows for name, rows in devs.items() if name.count("/") == 1]
     tables = [rows.table.select([column.name for column in PAIR]) for rows in sets]  # their own subsets play no part
     if len(devs) > 1:

@@ -1,4 +1,4 @@
-"""Word vectors from the web: downloads that continue after an interruption, archives unpacked into text files."""
+"""Word vectors from the web: downloads that continue after an interruption, unpacked into text files."""
 
 import hashlib
 import shutil
@@ -18,12 +18,12 @@ TIMEOUT = 60
 """Seconds without an answer after which a server counts as unreachable."""
 
 _BLOCK = 1 << 20
-_SAID = 100 << 20  # bytes between two lines of progress
+_PROGRESS = 100 << 20  # bytes between two lines of progress
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """A zip archive on the web, and the text file that is wanted of it."""
+    """A zip archive on the web, and the text file to take from it."""
 
     url: str
     sha256: str
@@ -40,7 +40,7 @@ _GLOVE = (
 )
 
 VECTORS = {f"words/glove.6B.{width}d": Archive(*_GLOVE, f"glove.6B.{width}d.txt") for width in (50, 100, 200, 300)}
-"""Word vectors that can be fetched, as text files of that name; only when they are asked for, since they are large."""
+"""Word vectors that can be fetched, as text files of that name. They are large, so only their names fetch them."""
 
 
 def local_archive(name: str, source: str | Path) -> Path:
@@ -62,22 +62,22 @@ def fetch_vectors(
     Raises:
         RunFailed: the archive cannot be downloaded, is another file than expected, or cannot be unpacked.
     """
-    done: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     downloaded: set[Path] = set()
     for name in names:
         path, archive = root / f"{name}.txt", VECTORS[name]
+        entries[name] = {"status": "present", "file": str(path)}
         if path.is_file():
             progress(f"{name}: present")
-            done[name] = {"status": "present", "file": str(path)}
             continue
         if source is not None:
             packed = local_archive(name, source)
             _check(packed, archive)
         else:
             packed = path.with_name(archive.file)
-            packed.parent.mkdir(parents=True, exist_ok=True)
-            _download(archive, packed, progress)
             downloaded.add(packed)
+            if not packed.is_file():  # complete and checked, of a run that ended while it unpacked
+                _download(archive, packed, progress)
         progress(f"{name}: unpacking {archive.member}")
         try:
             with (
@@ -91,35 +91,33 @@ def fetch_vectors(
             raise RunFailed(
                 f"{packed} holds no readable {archive.member} ({error}); remove it and try again"
             ) from error
-        origin = {"url": archive.url, "sha256": archive.sha256}
-        done[name] = {"status": "fetched", "file": str(path), "sources": [origin]}
+        entries[name] |= {"status": "fetched", "sources": [{"url": archive.url, "sha256": archive.sha256}]}
     for packed in downloaded:
         packed.unlink()
-    return done
+    return entries
 
 
 def _download(archive: Archive, path: Path, progress: Callable[[str], None]) -> None:
-    """Download the archive to ``path``; what ``<path>.part`` holds of it is not asked for again."""
-    if path.is_file():  # complete and checked, of a run that ended while it unpacked
-        return
+    """Download the rest of the archive to ``<path>.part``, check it, and rename it."""
     part = path.with_name(f"{path.name}.part")
+    part.parent.mkdir(parents=True, exist_ok=True)
     try:
-        have = part.stat().st_size if part.exists() else 0
-        request = urllib.request.Request(archive.url, headers={"Range": f"bytes={have}-"} if have else {})
+        size = part.stat().st_size if part.exists() else 0
+        request = urllib.request.Request(archive.url, headers={"Range": f"bytes={size}-"} if size else {})
         with (
             urllib.request.urlopen(request, timeout=TIMEOUT) as answer,
             part.open("ab" if answer.status == 206 else "wb") as file,
         ):
-            total = file.tell() + int(answer.headers.get("Content-Length") or 0)
-            progress(f"{path.name}: downloading {total - file.tell():,} of {total:,} bytes from {archive.url}")
-            said = file.tell()
+            size = shown = file.tell()
+            total = size + int(answer.headers.get("Content-Length") or 0)
+            progress(f"{path.name}: downloading {total - size:,} of {total:,} bytes from {archive.url}")
             while block := answer.read(_BLOCK):
-                file.write(block)
-                if file.tell() - said >= _SAID:
-                    said = file.tell()
-                    progress(f"{path.name}: {said:,} of {total:,} bytes")
-            if file.tell() < total:
-                raise ConnectionError(f"the connection ended after {file.tell():,} of {total:,} bytes")
+                size += file.write(block)
+                if size - shown >= _PROGRESS:
+                    shown = size
+                    progress(f"{path.name}: {size:,} of {total:,} bytes")
+            if size < total:
+                raise ConnectionError(f"the connection ended after {size:,} of {total:,} bytes")
     except (OSError, HTTPException) as error:
         if not (isinstance(error, urllib.error.HTTPError) and error.code == 416):  # 416: the part is all of it
             why = getattr(error, "reason", None) or error or type(error).__name__

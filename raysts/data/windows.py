@@ -1,4 +1,4 @@
-"""Tokenised training rows in windows of up to 8,192: the unit of reading, of order, and of the teacher cache.
+"""Tokenised training rows in windows of up to 8,192, the unit of reading, of order and of targets.
 
 A token store is a folder of Arrow IPC files, one record batch a window, and a manifest written last:
 columns ``row`` (int64, position among the selected rows), a list of int32 token ids per text column, and the
@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from raysts.data.corpora import Corpus
 from raysts.data.derive import label_codes
 from raysts.data.parquet import remedy
-from raysts.data.tables import RowGroup
+from raysts.data.tables import Table
 from raysts.errors import InputError, RunFailed
 from raysts.ids import content_id
 from raysts.models.tokens import Tokens, tokenize_counted
@@ -38,39 +39,38 @@ STORE_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSpec:
-    """What a token store holds: everything its content depends on, and nothing else. ``values``: other columns to keep
-    (``label``, ``score``). ``tokenizer``: content id of the tokenizer's files."""
+    """Everything that the content of a token store depends on, and nothing else."""
 
     table: str
     fingerprint: str
     texts: tuple[str, ...]
     values: tuple[str, ...]
+    """Other columns to keep (``label``, ``score``)."""
     tokenizer: str
+    """Content id of the tokenizer's files."""
     max_length: int
     data: Data
     prompt: str = ""
 
     @property
     def id(self) -> str:
-        return content_id(
-            [
-                STORE_VERSION,
-                self.table,
-                self.fingerprint,
-                self.texts,
-                self.values,
-                self.tokenizer,
-                self.max_length,
-                list(self.data.sources),
-                self.data.sample,
-                self.data.sample_seed if self.data.sample else None,
-                *([self.prompt] if self.prompt else []),
-            ]
-        )
+        """The content id of the store."""
+        seed = self.data.sample_seed if self.data.sample else None
+        content = [
+            STORE_VERSION,
+            self.table,
+            self.fingerprint,
+            self.texts,
+            self.values,
+            self.tokenizer,
+            self.max_length,
+        ]
+        content += [list(self.data.sources), self.data.sample, seed]
+        return content_id([*content, self.prompt] if self.prompt else content)
 
 
 class Group(NamedTuple):
-    """One Parquet row group and the rows of it that are selected: a unit of tokenising, one file of the store."""
+    """Parquet row group and its selected rows: a unit of tokenising, a file of the store."""
 
     path: str
     row_group: int
@@ -82,50 +82,55 @@ class Group(NamedTuple):
 
 
 def select(corpus: Corpus, table: str, data: Data) -> list[Group]:
-    """The selected rows of a table by row group; a draw of ``data.sample`` rows depends on the seed alone.
+    """Return the selected rows of a table by row group. A draw depends on its size and seed alone.
 
     Raises:
         InputError: no row has one of the sources.
     """
-    groups: list[tuple[RowGroup, np.ndarray | None, int]] = []
-    for part in corpus[table].row_groups():
-        rows, count = None, part.rows
-        if data.sources:
-            column = part.source()
-            if column is None:
-                raise InputError(
-                    f"{part.path}: data.sources={list(data.sources)} needs a column 'source', which is missing"
-                )
-            rows = np.flatnonzero(np.isin(column.to_numpy().astype(str), data.sources))
-            count = len(rows)
-        groups.append((part, rows, count))
-    total = sum(count for *_, count in groups)
-    if total == 0 and not data.sources:
-        raise InputError(
-            f"{table}: no rows can be made of {', '.join(corpus.sources(table))}; choose another data folder"
-        )
-    if total == 0:
+    groups = list(corpus[table].row_groups())
+    ends = np.cumsum([group.rows for group in groups])
+    total, chosen = int(ends[-1]) if groups else 0, None  # positions in the table; None: all
+    if data.sources:
+        chosen = np.flatnonzero(_match_sources(corpus[table], data.sources))
+        total = len(chosen)
+    if total == 0 and data.sources:
         raise InputError(
             f"{table}: no row has a source in {list(data.sources)}; data.sources must name some that exist"
         )
-    chosen: np.ndarray | None = None
+    if total == 0:
+        raise InputError(
+            f"{table}: no rows can be made of {', '.join(corpus.sources(table))}; choose another data folder"
+        )
     if data.sample is not None:
         draw = np.random.default_rng(data.sample_seed)
-        chosen = np.sort(draw.choice(total, min(data.sample, total), replace=False))
-    selected, seen, first = [], 0, 0
-    for part, rows, count in groups:
+        drawn = np.sort(draw.choice(total, min(data.sample, total), replace=False))
+        chosen = drawn if chosen is None else chosen[drawn]
+    selected: list[Group] = []
+    first = 0
+    for group, end in zip(groups, ends, strict=True):
+        rows, size = None, group.rows
         if chosen is not None:
-            low, high = np.searchsorted(chosen, [seen, seen + count])
-            drawn = chosen[low:high] - seen
-            rows, seen, count = drawn if rows is None else rows[drawn], seen + count, len(drawn)
-        if count:
-            selected.append(Group(str(part.path), part.number, rows, first, count))
-            first += count
+            low, high = np.searchsorted(chosen, [end - group.rows, end])
+            rows, size = chosen[low:high] - (end - group.rows), int(high - low)
+        if size:
+            selected.append(Group(str(group.path), group.number, rows, first, size))
+            first += size
     return selected
 
 
+def _match_sources(table: Table, sources: Sequence[str]) -> np.ndarray:
+    """Return the mask of the rows of a table that come from one of the sources."""
+    names, masks = pa.array(sources, pa.string()), []
+    for batch in table.batches(["source"]):
+        if not batch.num_columns:
+            file = next(file for file in table.files if not table.has_column(file, "source"))
+            raise InputError(f"{file}: data.sources={list(sources)} needs a column 'source', which is missing")
+        masks.append(pc.is_in(batch.column(0).cast(pa.string()), names).to_numpy(zero_copy_only=False))
+    return np.concatenate(masks) if masks else np.empty(0, bool)
+
+
 def tokenize_group(group: Group, spec: StoreSpec, tokenizer: Any, folder: Path, number: int) -> dict[str, Any]:
-    """Write file ``number`` of the store and return its manifest entry; streams, so memory holds a window at a time.
+    """Write file ``number`` of the store and return its manifest entry. Memory holds a window at a time.
 
     Raises:
         RunFailed: the table's file cannot be read any more.
@@ -148,23 +153,23 @@ def tokenize_group(group: Group, spec: StoreSpec, tokenizer: Any, folder: Path, 
 
 
 def text_windows(group: Group, spec: StoreSpec) -> Iterator[tuple[int, dict[str, pa.Array]]]:
-    """(first, columns) of each window of the group's selected rows."""
+    """Yield (first, columns) of each window of the group's selected rows."""
     columns = [*spec.texts, *spec.values]
     pending: list[pa.RecordBatch] = []
-    held = done = 0
+    waiting = done = 0
     for batch in selected_rows(group, spec.table, columns):
         pending.append(batch)
-        held += batch.num_rows
-        while held >= WINDOW or (held and done + held == group.size):
+        waiting += batch.num_rows
+        while waiting >= WINDOW or (waiting and done + waiting == group.size):
             table = pa.Table.from_batches(pending)
             window = table.slice(0, WINDOW)
             yield done, {name: window.column(name).combine_chunks() for name in columns}
             done += window.num_rows
-            pending, held = table.slice(window.num_rows).to_batches(), held - window.num_rows
+            pending, waiting = table.slice(window.num_rows).to_batches(), waiting - window.num_rows
 
 
 def selected_rows(group: Group, table: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Columns of the selected rows of a group, by batches of up to ``WINDOW`` rows of the file."""
+    """Yield columns of the selected rows of a group, by batches of up to ``WINDOW`` rows of the file."""
     file, first = open_parquet(group.path, remedy(table)), 0
     for batch in pages(group.path, file, columns, remedy(table), [group.row_group], WINDOW):
         if group.rows is not None:
@@ -176,7 +181,7 @@ def selected_rows(group: Group, table: str, columns: Sequence[str]) -> Iterator[
 def _record_batch(
     first: int, columns: dict[str, pa.Array], spec: StoreSpec, tokenizer: Any
 ) -> tuple[pa.RecordBatch, int]:
-    """A window as it is stored, and how many of its texts had more tokens than are kept."""
+    """Return a window as it is stored, and how many of its texts had more tokens than are kept."""
     size, cut = len(next(iter(columns.values()))), 0
     arrays: dict[str, pa.Array] = {"row": pa.array(np.arange(first, first + size, dtype=np.int64))}
     for name in spec.texts:

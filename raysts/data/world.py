@@ -1,4 +1,4 @@
-"""The embedded world: sentences, NLI triples, graded pairs and small tasks that travel with the package.
+"""The embedded world: the tables that travel with the package.
 
 `tools/world` generates them from a small formal semantics, so that similarity and entailment follow from meaning and not from
 shared words. They are the default data. Nothing in them is copied from any corpus. `backbone=tiny` is a random-initialised
@@ -33,9 +33,10 @@ _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
 def world_path(cache: Path | None = None) -> Path:
-    """Return a folder with the world's tables, copied to the cache on first use. Several processes may ask at once.
+    """Return a folder with the world's tables, copied to the cache on first use.
 
-    The path does not depend on where the package is installed, which may differ between the nodes of a cluster.
+    Several processes may ask at once. The path does not depend on where the package is installed, which may differ between
+    the nodes of a cluster.
 
     Args:
         cache: folder that holds the copy; default `$XDG_CACHE_HOME/raysts`, else `~/.cache/raysts`.
@@ -47,8 +48,8 @@ def world_path(cache: Path | None = None) -> Path:
     if path.is_dir():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as beside:
-        draft = shutil.copytree(EMBEDDED, Path(beside) / path.name, ignore=shutil.ignore_patterns("*.txt"))
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as parent:
+        draft = shutil.copytree(EMBEDDED, Path(parent) / path.name, ignore=shutil.ignore_patterns("*.txt"))
         try:
             draft.rename(path)  # unlike atomic_write, a rename never replaces a world that another process reads
         except OSError:
@@ -65,7 +66,7 @@ def world_words() -> tuple[str, ...]:
 
 @cache
 def world_vocabulary() -> tuple[str, ...]:
-    """Return the word pieces in the order of their ids: special tokens, suffixes, then words that are not stem plus suffix."""
+    """Return the word pieces in the order of their ids: special tokens, suffixes, then other words."""
     return _lines("vocab.txt")
 
 
@@ -98,7 +99,7 @@ def tiny_config() -> dict[str, Any]:
 
 
 def write_tiny_backbone(path: Path, seed: int) -> None:
-    """Write a random-initialised tiny BERT and its tokenizer as a Hugging Face directory, complete or not at all.
+    """Write a random-initialised tiny BERT and its tokenizer as a Hugging Face directory.
 
     Args:
         path: directory to make; an existing one is replaced.
@@ -121,7 +122,7 @@ def _word_set() -> frozenset[str]:
 
 
 def unknown_fraction(texts: list[str]) -> float:
-    """Return the share of the word tokens of `texts` that the world does not have, 0..1; 0 for texts without words.
+    """Return the share of the words of `texts` that the world lacks, or 0 for texts without words.
 
     At most 512 texts, evenly spaced, are looked at, so the cost does not grow with the corpus.
     """

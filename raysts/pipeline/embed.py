@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raysts.data.checks import type_rule
-from raysts.data.readers import Row, content_of, files_of, format_of, is_saved, missing, rows_of
+from raysts.data.readers import Row, content_of, files_of, format_of, is_saved, require_columns, rows_of
 from raysts.errors import InputError, RunFailed, nearest
 from raysts.evaluation.compression import MOST_CALIBRATION, Dtype, ranges_of
 from raysts.models.layers import Layers
@@ -118,7 +118,7 @@ def _count(path: Path, column: str, types: dict[str, set[type]]) -> int:
     """
 
     def choose(path: Path, present: Sequence[str]) -> Sequence[str]:
-        missing(path, [column], present, "--column must name the one that holds the text")
+        require_columns(path, [column], present, "--column must name the one that holds the text")
         if ADDED in present:
             raise InputError(
                 f"{path} has a column '{ADDED}' already, which is the name of the column to add; rename it"

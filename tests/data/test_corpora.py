@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raysts.data import checks, importing, tables, user
+from raysts.data import checks, readers, tables, user
 from raysts.data.corpora import Corpus
 from raysts.data.derive import DERIVED, label_codes
 from raysts.data.user import UserData
@@ -125,7 +125,7 @@ def test_a_second_plan_reads_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     text.write_text("one\ntwo\ntwo\n")
 
     def looked_at() -> tuple[int, list[tuple[int, int]], dict[str, object]]:
-        monkeypatch.setattr(user, "_scans", {})  # as another process
+        user._scan.cache_clear()  # as another process
         corpus = Corpus(root, user=UserData.of(text=text)).writing_to(tmp_path)
         groups = [(group.number, group.rows) for group in corpus["sentences"].row_groups()]
         assert corpus.text is not None
@@ -135,7 +135,7 @@ def test_a_second_plan_reads_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as unread:
         unread.setattr(checks, "pages", None)
         unread.setattr(tables, "DERIVED", {name: table._replace(make=None) for name, table in DERIVED.items()})
-        unread.setattr(importing, "rows_of", None)
+        unread.setattr(readers, "rows_of", None)
         assert looked_at() == first
     text.write_text("one\ntwo\ntwo\nthree\n")
     assert looked_at()[1] == [(0, first[1][0][1] + 1)]

@@ -1,4 +1,4 @@
-"""The sentence corpus from Wikipedia articles: clean, split, de-duplicate, sample; larger than memory.
+"""Sentences of Wikipedia articles: cleaned, split, distinct, sampled, in more text than memory holds.
 
 Every sentence has a 128-bit hash of (seed, what makes it the same sentence). The first bits of the hash name its partition.
 
@@ -17,6 +17,7 @@ import json
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +26,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysts.data import manifest
-from raysts.data.checks import type_rule
+from raysts.data.checks import open_file, readable_files
 from raysts.data.facts import Facts
-from raysts.data.parquet import Skipped, remedy, skipped_line, sound_files
+from raysts.data.parquet import Skipped, remedy, skipped_line
 from raysts.data.wikipedia.wikipedia import clean, dedup_key, split_sentences
 from raysts.errors import InputError, RunFailed
 from raysts.ids import content_id
-from raysts.schema import Column
+from raysts.schema import table_columns
 from raysts.storage.atomic import atomic_write, no_empty_folders, remove_drafts, writable
 from raysts.storage.checksums import checksum, read_record, write_record
-from raysts.storage.parquet import ParquetError, open_parquet, pages, unreadable
+from raysts.storage.parquet import ParquetError, open_parquet, pages
 
 TABLE = "wikipedia/sentences"
 ARTICLES = "wikipedia/articles"
 COLUMNS = ("article_id", "text")
-"""Columns of articles."""
+LAYOUT = tuple(column for column in table_columns(ARTICLES) if column.name in COLUMNS)
 BLOCK_BYTES = 64 << 20
 ROW_GROUP_ROWS = 65_536
 ARTICLES_AT_ONCE = 500
@@ -47,7 +48,7 @@ ARTICLES_AT_ONCE = 500
 ORDER = [(name, "ascending") for name in ("high", "low", "sentence", "article_id")]
 
 RULES = 2
-"""Version of the rules of ``raysts.data.wikipedia.wikipedia``; raise it when they change, so that finished work is not reused."""
+"""Version of the rules of ``raysts.data.wikipedia.wikipedia``; raise it when they change, so that old work is not reused."""
 
 Row = dict[str, Any]
 Spread = Callable[[Callable[..., pa.Table], Sequence[Row], dict[str, Any], int], Iterable[Row]]
@@ -80,9 +81,12 @@ def prepare_wikipedia(
     Args:
         input: a Parquet file or a folder of shards with the columns article_id and text.
         output_root: the data folder, which every node must see under this path; made if need be.
-        sample: how many sentences to draw; None for all.
+        sample: number of sentences to draw; None for all.
+        seed: seed of the order, and so of the draw.
+        say: receives a line of text per stage.
         block_bytes: about the bytes of text that one worker holds at a time.
         skip_bad: leave out files of a folder of shards that cannot be read; ``skipped`` lists them.
+        spread: runs the units, in this process or on a cluster.
 
     Returns:
         The table's entry in ``manifest.json``: rows, files, ``articles``, ``found`` (well-formed sentences), ``distinct``,
@@ -105,13 +109,9 @@ def prepare_wikipedia(
     work = output_root / "wikipedia" / f".prepare-{name}"
     with no_empty_folders(work), manifest.writing(writable(output_root, "--data"), "raysts data prepare"):
         remove_drafts(output_root)
-        entry = manifest.read(output_root).get(TABLE)
+        entry = manifest.read(output_root).get(TABLE, {})
         if manifest.table_files(output_root, TABLE):
-            if (
-                entry is None
-                or entry.get("arguments") != arguments
-                or not manifest.is_intact(output_root, TABLE, entry)
-            ):
+            if entry.get("arguments") != arguments or not manifest.is_intact(output_root, TABLE, entry):
                 raise InputError(
                     f"{output_root / TABLE} exists and was not made from this input with these arguments: nothing is "
                     f"overwritten; remove it or choose another data folder"
@@ -146,29 +146,16 @@ def _input_files(path: Path, skip_bad: bool) -> tuple[list[Path], list[Skipped]]
     files = [path] if path.is_file() else sorted(path.glob("*.parquet"))
     if not files:
         raise InputError(f"input '{path}' holds no articles: give a Parquet file, or a folder of Parquet shards")
-    sound, bad = sound_files(files, articles_problem, lambda file: list(COLUMNS)) if skip_bad else (files, [])
-    if bad:
-        return sound, bad
+    files, skipped = readable_files(files, LAYOUT) if skip_bad else (files, [])
     problems = []
     for file in files:
         try:
-            if problem := articles_problem(open_parquet(file, remedy(ARTICLES))):
-                problems.append(str(unreadable(file, problem, remedy(ARTICLES))))
+            open_file(file, LAYOUT, remedy(ARTICLES))
         except ParquetError as error:
             problems.append(str(error))
     if problems:
         raise InputError(problems)
-    return files, []
-
-
-def articles_problem(file: pq.ParquetFile) -> str | None:
-    """Return why a file holds no articles, as far as its footer tells."""
-    schema = file.schema_arrow
-    if set(COLUMNS) - set(schema.names):
-        return f"articles need columns article_id and text; columns found: {', '.join(schema.names)}"
-    kind = schema.field("text").type
-    rule = type_rule(kind, Column("text", "text"))
-    return f"column 'text' has type {kind}; {rule}" if rule and file.metadata.num_rows else None
+    return files, skipped
 
 
 def _fingerprint(files: list[Path]) -> str:
@@ -184,30 +171,27 @@ def _fingerprint(files: list[Path]) -> str:
 def _make_runs(
     files: list[Path], work: Path, seed: int, block_bytes: int, say: Callable[[str], None], spread: Spread
 ) -> dict[str, Any]:
-    marker = work / "partitioned.json"
+    marker, folder = work / "partitioned.json", work / "runs"
     runs: dict[str, Any] | None = read_record(marker)
     if runs is not None:
         say(f"sentences: going on with {runs['found']:,} found before")
         return runs
-    shutil.rmtree(work / "runs", ignore_errors=True)  # of an attempt that was killed
-    (work / "runs").mkdir(parents=True)
+    shutil.rmtree(folder, ignore_errors=True)  # of an attempt that was killed
+    folder.mkdir(parents=True)
     units = pieces(files, block_bytes)
     # So many partitions that one is about a block: hashes are uniform, so are the sizes.
     bits = min(12, max(0, len(units) - 1).bit_length())
-    arguments = {"folder": str(work / "runs"), "seed": seed, "block_bytes": block_bytes, "bits": bits}
+    arguments = {"folder": str(folder), "seed": seed, "block_bytes": block_bytes, "bits": bits}
     written: list[Row] = []
     for row in spread(make_runs, units, arguments, block_bytes):
         if row["error"]:
             raise RunFailed(f"{TABLE}: {row['error']}")
         written.append(row)
-    runs = {
-        "articles": sum(run["articles"] for run in written),
-        "found": sum(run["rows"] for run in written),
-        "bits": bits,
-        "runs": sorted(run["path"] for run in written if run["rows"]),
-    }
+    articles, sentences = (sum(run[name] for run in written) for name in ("articles", "rows"))
+    paths = sorted(run["path"] for run in written if run["rows"])
+    runs = {"articles": articles, "found": sentences, "bits": bits, "runs": paths}
     write_record(marker, runs)
-    say(f"sentences: {runs['found']:,} well-formed ones in {runs['articles']:,} articles")
+    say(f"sentences: {sentences:,} well-formed ones in {articles:,} articles")
     return runs
 
 
@@ -215,14 +199,14 @@ def _merge_runs(runs: dict[str, Any], work: Path, block_bytes: int, spread: Spre
     """Return the de-duplicated partitions in order: index, path, rows."""
     if not runs["runs"]:
         return []
-    folder = work / "partitions"
+    folder, listing = work / "partitions", work / "runs.txt"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    listing = work / "runs.txt"  # a file: as an argument, the names of all runs would be sent with every partition
+    # In a file: as an argument, the names of all runs would be sent with every partition.
     listing.write_text("\n".join(runs["runs"]))
     units = [{"id": index} for index in range(1 << runs["bits"])]
-    done = spread(merge_partition, units, {"listing": str(listing), "folder": str(folder)}, block_bytes)
-    return sorted(done, key=lambda part: part["index"])
+    parts = spread(merge_partition, units, {"listing": str(listing), "folder": str(folder)}, block_bytes)
+    return sorted(parts, key=lambda part: part["index"])
 
 
 def _publish(root: Path, partitions: list[Path], sample: int | None) -> None:
@@ -246,92 +230,73 @@ def _publish(root: Path, partitions: list[Path], sample: int | None) -> None:
                     return
 
 
-# -- what the workers do: a piece of a file to runs, the batches of a partition to rows ---------------------------------------
+# -- the work of a unit: rows of a file to runs, the batches of a partition to distinct rows ---------------------------
 
 
-def pieces(files: Sequence[Path], block_bytes: int) -> list[dict[str, Any]]:
-    """Cut files into units of work of about ``block_bytes`` of text: row groups together, or a part of a large one.
-
-    Returns:
-        per piece ``path``, ``groups`` (row groups), and the rows ``first`` to ``last`` of these.
-    """
-    units: list[dict[str, Any]] = []
+def pieces(files: Sequence[Path], block_bytes: int) -> list[Row]:
+    """Return units of about ``block_bytes`` of text: rows ``first`` to ``last`` of the file ``path``."""
+    units: list[Row] = []
     for path in files:
         metadata = open_parquet(path, remedy(ARTICLES)).metadata
         # Of a nested column every leaf counts.
-        leaves = [metadata.schema.column(leaf).path for leaf in range(metadata.num_columns)]
-        text = leaves.index("text")
-        together: list[int] = []
-        rows = size = 0
-        for group in range(metadata.num_row_groups):
-            part = metadata.row_group(group)
-            together.append(group)
-            rows, size = rows + part.num_rows, size + part.column(text).total_uncompressed_size
-            if size < block_bytes and group + 1 < metadata.num_row_groups:
-                continue
-            cuts = np.linspace(0, rows, max(1, min(rows, round(size / block_bytes))) + 1).astype(int).tolist()
-            units += [
-                {"path": str(path), "groups": together, "first": first, "last": last}
-                for first, last in zip(cuts, cuts[1:], strict=False)
-                if last > first
-            ]
-            together, rows, size = [], 0, 0
+        text = [metadata.schema.column(leaf).path for leaf in range(metadata.num_columns)].index("text")
+        groups = map(metadata.row_group, range(metadata.num_row_groups))
+        size = sum(group.column(text).total_uncompressed_size for group in groups)
+        count = max(1, min(metadata.num_rows, round(size / block_bytes)))
+        cuts = np.linspace(0, metadata.num_rows, count + 1).astype(int).tolist()
+        units += [{"path": str(path), "first": first, "last": last} for first, last in pairwise(cuts) if last > first]
     return units
 
 
 def make_runs(batch: pa.Table, folder: str, seed: int, block_bytes: int, bits: int) -> pa.Table:
-    """Write the runs of one piece; return a row for each (path, articles, rows), or one with ``error``.
+    """Write the runs of one piece and return path, articles and rows of each, or one row with ``error``.
 
     An error is data: an exception would be retried, and logged with a traceback by everything that it passes.
     """
     (piece,) = batch.to_pylist()
+    schema = pa.schema([("path", pa.string()), ("articles", pa.int64()), ("rows", pa.int64()), ("error", pa.string())])
     try:
         runs = [make_run(block, folder, seed, bits) for block in _blocks(piece, block_bytes)]
     except ParquetError as error:
-        return pa.table({"path": [""], "articles": [0], "rows": [0], "error": [str(error)]})
-    columns = zip(*runs, strict=True) if runs else ([], [], [])
-    names = ("path", "articles", "rows")
-    return pa.table(dict(zip(names, map(list, columns), strict=True)) | {"error": pa.nulls(len(runs), pa.string())})
+        return pa.Table.from_pylist([{"path": "", "articles": 0, "rows": 0, "error": str(error)}], schema)
+    return pa.Table.from_pylist([dict(zip(schema.names, run, strict=False)) for run in runs], schema)
 
 
-def _blocks(piece: dict[str, Any], block_bytes: int) -> Iterator[pa.Table]:
+def _blocks(piece: Row, block_bytes: int) -> Iterator[pa.Table]:
     file, first, last = open_parquet(piece["path"], remedy(ARTICLES)), piece["first"], piece["last"]
-    held: list[pa.RecordBatch] = []
-    size = row = 0
-    for articles in pages(piece["path"], file, COLUMNS, remedy(ARTICLES), piece["groups"], ARTICLES_AT_ONCE):
+    ends = np.cumsum([file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)])
+    groups = list(range(int(np.searchsorted(ends, first, "right")), int(np.searchsorted(ends, last)) + 1))
+    row = int(ends[groups[0] - 1]) if groups[0] else 0
+    pending: list[pa.RecordBatch] = []
+    size = 0
+    for articles in pages(piece["path"], file, COLUMNS, remedy(ARTICLES), groups, ARTICLES_AT_ONCE):
         part = articles.slice(max(0, first - row), max(0, min(last, row + len(articles)) - max(first, row)))
         row += len(articles)
         if part.num_rows:
-            held.append(part)
+            pending.append(part)
             size += part.nbytes
-        if held and (size >= block_bytes or row >= last):
-            yield pa.Table.from_batches(held)
-            held, size = [], 0
+        if pending and (size >= block_bytes or row >= last):
+            yield pa.Table.from_batches(pending)
+            pending, size = [], 0
         if row >= last:
             return
 
 
 def make_run(articles: pa.Table, folder: str, seed: int, bits: int) -> tuple[str, int, int]:
-    """Write the sentences of a block as an Arrow file with a batch for each partition; return path, articles, sentences.
+    """Write the sentences of a block as an Arrow file with a batch for each partition.
 
-    The name is fresh at every attempt: only the runs that are returned count, a task that is retried does no harm.
+    Returns its path, and the numbers of articles and sentences. The name is fresh at every attempt: only the runs that are
+    returned count, a task that is retried does no harm.
     """
     key = seed.to_bytes(16, "big", signed=True)
     hashes = bytearray()
     parts = []
-    for ids, texts in zip(*(articles.column(name).chunks for name in COLUMNS), strict=True):
-        # Python objects for a few articles at a time, Arrow for the block.
-        for first in range(0, len(ids), ARTICLES_AT_ONCE):
-            sentences: list[str] = []
-            owners: list[int] = []
-            for row, article in enumerate(texts.slice(first, ARTICLES_AT_ONCE).to_pylist()):
-                of_article = split_sentences(clean(article or ""))
-                sentences += of_article
-                owners += [row] * len(of_article)
-            for sentence in sentences:
-                hashes += hashlib.blake2b(dedup_key(sentence), digest_size=16, key=key).digest()
-            owner_ids = ids.slice(first, ARTICLES_AT_ONCE).take(pa.array(owners, pa.int64()))
-            parts.append(pa.table({"sentence": pa.array(sentences, pa.string()), "article_id": owner_ids}))
+    for part in articles.to_batches(max_chunksize=ARTICLES_AT_ONCE):  # few articles are Python objects at a time
+        split = [split_sentences(clean(article or "")) for article in part.column("text").to_pylist()]
+        sentences = [sentence for of_article in split for sentence in of_article]
+        hashes += b"".join(hashlib.blake2b(dedup_key(s), digest_size=16, key=key).digest() for s in sentences)
+        owners = part.column("article_id").take(pa.array(np.repeat(np.arange(len(split)), [*map(len, split)])))
+        parts.append(pa.table({"sentence": pa.array(sentences, pa.string()), "article_id": owners}))
     path, rows = str(Path(folder) / f"{uuid.uuid4().hex}.arrow"), len(hashes) // 16
     if rows:
         halves = np.frombuffer(bytes(hashes), dtype=">u8").reshape(-1, 2).astype(np.uint64)
@@ -342,13 +307,13 @@ def make_run(articles: pa.Table, folder: str, seed: int, bits: int) -> tuple[str
         (batch,) = table.combine_chunks().to_batches()
         ends = np.searchsorted(partition[order], np.arange(1 << bits), "right")
         with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
-            for first, last in zip([0, *ends[:-1]], ends, strict=True):
+            for first, last in pairwise([0, *ends]):
                 writer.write_batch(batch.take(pa.array(order[first:last])))
     return path, articles.num_rows, rows
 
 
 def merge_partition(batch: pa.Table, listing: str, folder: str) -> pa.Table:
-    """Write one partition sorted and without duplicates; return one row: index, path, rows."""
+    """Write one partition sorted and without duplicates, and return its index, path and rows."""
     (index,) = batch.column("id").to_pylist()
     batches = []
     for run in Path(listing).read_text().split("\n"):

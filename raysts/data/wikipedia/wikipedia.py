@@ -1,7 +1,6 @@
 """Wikipedia's text to sentences. Pure functions.
 
-What a *sentence* is here, rule by rule, is stated at ``split_sentences``; the sentences of a corpus are told apart by
-``dedup_key``.
+``split_sentences`` states the rules of a sentence, and ``dedup_key`` which sentences are the same.
 """
 
 import hashlib
@@ -50,9 +49,9 @@ _SPACE = re.compile(r"\s+")
 
 
 def clean(text: str) -> str:
-    """Return an article's paragraphs, one a line: white space and characters normalised (NFC), without the back matter.
+    """Return an article's paragraphs, one a line, without the back matter.
 
-    The back matter begins with the references, external links, or their like.
+    White space and characters (NFC) are normalised. The back matter begins with the references, external links, or their like.
     """
     lines = []
     for line in unicodedata.normalize("NFC", text).splitlines():
@@ -65,7 +64,7 @@ def clean(text: str) -> str:
 
 
 def split_sentences(text: str) -> list[str]:
-    """The well-formed ones of :func:`sentences_of`.
+    """Return the well-formed sentences of :func:`sentences_of`.
 
     Well-formed: 6 to 60 words; starts with a capital, a digit or an opening quote before one; ends with ``.``, ``!`` or
     ``?``; at least two lower-case words; at least two thirds of its characters are letters or spaces; brackets and
@@ -75,23 +74,23 @@ def split_sentences(text: str) -> list[str]:
 
 
 def sentences_of(text: str) -> list[str]:
-    """The sentences of prose, in order. A sentence never crosses a line.
+    """Return the sentences of prose, in order. A sentence never crosses a line.
 
     A sentence ends at ``.``, ``!`` or ``?`` (and closing quotes or brackets) before white space and a capital, a digit
     or an opening quote, but not after an abbreviation that a name or number follows (``Dr.``, ``No.``) nor, unless a
     word follows that usually begins a sentence, after an initial (``J.``), ``Inc.``, ``U.S.``, ``p.m.`` and their like.
     Decimals never end one.
     """
-    found = []
+    sentences = []
     for line in text.splitlines():
         line = _SPACE.sub(" ", line).strip()
         first = 0
         for match in _BOUNDARY.finditer(line):
             if _ends_sentence(line, match):
-                found.append(line[first : match.end(2)])
+                sentences.append(line[first : match.end(2)])
                 first = match.end()
-        found.append(line[first:])
-    return [sentence for sentence in found if sentence]
+        sentences.append(line[first:])
+    return [sentence for sentence in sentences if sentence]
 
 
 def _ends_sentence(line: str, match: re.Match[str]) -> bool:
@@ -111,7 +110,7 @@ def _ends_sentence(line: str, match: re.Match[str]) -> bool:
 
 
 def is_well_formed(sentence: str) -> bool:
-    """Whether ``sentence`` obeys the rules stated at ``split_sentences``."""
+    """Return True if ``sentence`` obeys the rules of ``split_sentences``."""
     words = sentence.count(" ") + 1
     start = _START.match(sentence)
     if not MIN_WORDS <= words <= MAX_WORDS or start is None or not _END.search(sentence) or _LEFTOVER.search(sentence):
@@ -126,7 +125,7 @@ def is_well_formed(sentence: str) -> bool:
 
 
 def dedup_key(sentence: str) -> bytes:
-    """16 bytes that two sentences share when they differ only in numbers, case, white space or Unicode form (NFKC)."""
+    """Return 16 bytes for a sentence that numbers, case, white space and Unicode form (NFKC) do not change."""
     folded = unicodedata.normalize("NFKC", sentence).casefold()
     folded = _SPACE.sub(" ", _DIGITS.sub("0", folded)).strip()
     return hashlib.blake2b(folded.encode("utf-8", "surrogatepass"), digest_size=16).digest()
