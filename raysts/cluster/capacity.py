@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import ray
 from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raysts.cluster.compat import has_autoscaler, lacks
 from raysts.errors import InputError
@@ -38,7 +39,7 @@ class ClusterNode:
 
     def __str__(self) -> str:
         kinds = [name.partition(":")[2] for name in self.amounts if name.startswith("accelerator_type:")]
-        return ", ".join([_quantities(self.amounts.get("CPU", 0), self.amounts.get("GPU", 0)), *kinds])
+        return ", ".join([*(_number(self.amounts.get(kind, 0), kind) for kind in ("CPU", "GPU")), *kinds])
 
 
 def nodes() -> list[ClusterNode]:
@@ -48,6 +49,11 @@ def nodes() -> list[ClusterNode]:
         for node in ray.nodes()
         if node["Alive"]
     ]
+
+
+def affinity(node: str = "") -> NodeAffinitySchedulingStrategy:
+    """Return the place of what runs on a node, or on the one of this process."""
+    return NodeAffinitySchedulingStrategy(node or ray.get_runtime_context().get_node_id(), soft=False)
 
 
 def may_grow() -> bool:
@@ -77,16 +83,14 @@ def check_resources(resources: Resources, private: bool) -> None:
     if problems := lacks(resources):
         raise InputError(problems)
     resources = with_gpus(resources)
-    room = holds(resources)
-    if room >= resources.least or not (private or not may_grow()):
-        return
-    short = "no node can hold such a worker"
-    if room:
-        short = f"a run of {resources.least} workers (resources.workers) has no room, the cluster holds {room} of them"
-    raise InputError(
-        f"resources.cpus={resources.cpus}, resources.gpus={resources.gpus:g}: {short} ({_needs(resources)}); the "
-        f"cluster's nodes have: {_describe_nodes()}; ask for less, or connect to a larger cluster with --address"
-    )
+    room, least = holds(resources), resources.least
+    if room < least and (private or not may_grow()):
+        part = f"a run of {least} workers (resources.workers) has no room, the cluster holds {room} of them"
+        raise InputError(
+            f"resources.cpus={resources.cpus}, resources.gpus={resources.gpus:g}: "
+            f"{part if room else 'no node can hold such a worker'} ({_needs(resources)}); the cluster's nodes have: "
+            f"{_describe_nodes()}; ask for less, or connect to a larger cluster with --address"
+        )
 
 
 def announce(resources: Resources, say: Say) -> None:
@@ -96,21 +100,14 @@ def announce(resources: Resources, say: Say) -> None:
         say(f"no node with {_needs(resources)} is there yet; the cluster's nodes have: {have}; it may grow")
 
 
-@dataclass
 class Room:
     """The placement groups that a command asks the cluster for, each of workers of the same resources."""
 
-    resources: Resources
-    say: Say
-    before: set[str] = field(default_factory=set)
-    trained_at: float = field(default_factory=time.monotonic)
-    looked_at: float = 0.0
-    spoke_at: float = 0.0
-    waiting: int = 0
-    reported: int = 0
-
-    def __post_init__(self) -> None:
+    def __init__(self, resources: Resources, say: Say) -> None:
+        self.resources, self.say, self.before = resources, say, set[str]()
         self.before = {*self.groups()}
+        self.trained_at, self.looked_at, self.spoke_at = time.monotonic(), 0.0, 0.0
+        self.waiting = self.reported = 0
 
     def groups(self) -> dict[str, str]:
         """Return state by id of the command's groups, by job (the end of the id) and shape of the bundles."""
@@ -147,8 +144,8 @@ class Room:
             self.spoke_at, self.reported = now, count
             workers = f"{self.resources.workers} workers with " if self.resources.workers > 1 else ""
             self.say(
-                f"waiting for the cluster to have room for {count} training run{'' if count == 1 else 's'}: needs "
-                f"{workers}{_needs(self.resources)} each; its nodes have: {_describe_nodes()}"
+                f"waiting for the cluster to have room for {_number(count, 'training run')}: needs {workers}"
+                f"{_needs(self.resources)} each; its nodes have: {_describe_nodes()}"
             )
 
 
@@ -156,15 +153,12 @@ def _describe_nodes() -> str:
     return "; ".join(map(str, nodes()))
 
 
-def _quantities(cpus: float, gpus: float) -> str:
-    return f"{cpus:g} CPU{'' if cpus == 1 else 's'}, {gpus:g} GPU{'' if gpus == 1 else 's'}"
+def _number(count: float, noun: str) -> str:
+    return f"{count:g} {noun}{'' if count == 1 else 's'}"
 
 
 def _needs(resources: Resources) -> str:
     """Return what a worker needs, for a message."""
-    needs = [_quantities(resources.cpus, resources.gpus or 0)]
-    if resources.memory:
-        needs.append(f"{resources.memory:.1f} GB of memory")
-    if resources.accelerator_type:
-        needs.append(resources.accelerator_type)
-    return ", ".join([*needs, *resources.label_selector])
+    memory = resources.memory and f"{resources.memory:.1f} GB of memory"
+    needs = (_number(resources.cpus, "CPU"), _number(resources.gpus or 0, "GPU"), memory, resources.accelerator_type)
+    return ", ".join([need for need in needs if need] + [*resources.label_selector])

@@ -32,7 +32,9 @@ def lacks(resources: Resources) -> list[str]:
 def is_drained() -> bool:
     """Return True if this node is about to go. ``get_preemption_info`` would make all workers meet."""
     try:
-        return ray.get_runtime_context().get_node_id() in ray._private.state.state.get_draining_nodes()
+        from ray._private.state import state
+
+        return ray.get_runtime_context().get_node_id() in state.get_draining_nodes()
     except Exception:
         return False
 

@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -116,11 +116,9 @@ def restored(*names: str) -> Iterator[None]:
 
 
 def _init(address: str, dashboard: bool) -> None:
-    options = {}
-    if address == "local":
-        options = {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"}
-        for name, value in PRIVATE.items():
-            os.environ.setdefault(name, value)
+    options = {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"} if address == "local" else {}
+    for name, value in PRIVATE.items() if address == "local" else ():
+        os.environ.setdefault(name, value)
     try:
         import ray.data
         import ray.train
@@ -144,7 +142,7 @@ def _init(address: str, dashboard: bool) -> None:
     if address == "local":
         with contextlib.suppress(
             OSError
-        ):  # Ray lets everybody read the file, which a token in the environment replaces
+        ):  # Ray lets everybody read the file, which a token of the environment replaces
             Path("~/.ray/auth_token").expanduser().chmod(0o600)
     elif may_grow():
         # A detached actor on the node of the process that first reads data keeps Ray Data's statistics, for ever. A node that
@@ -179,38 +177,30 @@ def find_cluster(address: str | None) -> str:
             f"--address '{address}': Ray's client (ray://) cannot run raysts, whose driver must be in the cluster; run the "
             f"command on the head, or submit it: ray job submit --working-dir . -- python jobs/run.py ..."
         )
-    mode = os.environ.get(AUTH_MODE)
+    name, modes = f"--address '{address}'", ["disabled"]
     if address == "auto":
         file = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray" / "ray_current_cluster"
         address = file.read_text(encoding="utf-8").strip() if file.is_file() else ""
         if not _answers(address):
             return "local"
         # As with Ray, the token of this machine opens a cluster of this machine.
-        _join(address, f"the cluster of this machine, {address}", [mode] if mode else ["disabled", "token"])
-    elif _answers(address):
-        _join(address, f"--address '{address}'", [mode or "disabled"])
-    else:
+        name, modes = f"the cluster of this machine, {address}", ["disabled", "token"]
+    elif not _answers(address):
         raise InputError(
-            f"--address '{address}': no Ray cluster answers there within {REACHABLE_SECONDS:g} s; give host:port of a running "
-            f"head (6379 unless said otherwise), or no --address to use this machine"
+            f"{name}: no Ray cluster answers there within {REACHABLE_SECONDS:g} s; give host:port of a running head (6379 "
+            f"unless said otherwise), or no --address to use this machine"
         )
-    return address
-
-
-def _join(address: str, name: str, modes: Sequence[str]) -> None:
-    """Set ``RAY_AUTH_MODE`` to the first mode in which a probe joins, or say why it joins in none."""
     answer = f"it has not answered for {HEAD_SECONDS:g} s"
-    for mode in modes:
+    for mode in [os.environ[AUTH_MODE]] if os.environ.get(AUTH_MODE) else modes:
         command, environment = [sys.executable, "-c", PROBE, address], {**os.environ, AUTH_MODE: mode}
         with contextlib.suppress(subprocess.TimeoutExpired):
             probe = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HEAD_SECONDS)
             if "raysts: joined" in probe.stdout:
                 os.environ[AUTH_MODE] = mode
-                return
+                return address
             answer = probe.stderr.strip()
-    for pattern, message in REFUSALS.items():
-        if match := re.search(pattern, answer):
-            raise InputError(f"{name}: {message.format(*match.groups())}")
+    refusals = ((message, re.search(pattern, answer)) for pattern, message in REFUSALS.items())
+    raise InputError(next(f"{name}: {message.format(*match.groups())}" for message, match in refusals if match))
 
 
 def _answers(address: str) -> bool:

@@ -30,9 +30,8 @@ class RayExecutor:
     """An executor on the connected cluster. Nodes that join must meet the requirements."""
 
     def __init__(self, requirements: Requirements | None = None) -> None:
-        self.requirements = requirements
-        self._keeps = False
-        self._kept: dict[tuple[Worker, Resources], Any] = {}
+        self.requirements, self._keeps = requirements, False
+        self._idle: dict[tuple[Worker, Resources], list[Any]] = {}
 
     @contextlib.contextmanager
     def keeping(self) -> Iterator[None]:
@@ -42,8 +41,11 @@ class RayExecutor:
             yield
         finally:
             self._keeps = False
-            end(self._kept.values())
-            self._kept.clear()
+            self._end_idle()
+
+    def _end_idle(self) -> None:
+        while self._idle:
+            end(self._idle.popitem()[1])
 
     def map(
         self, worker: Worker, args: tuple[Any, ...], units: Sequence[Any], resources: Resources, say: Say
@@ -56,15 +58,14 @@ class RayExecutor:
         if not units:
             return
         announce(resources, say)
-        actors = [self._kept.pop(key) for key in [(worker, resources)] if key in self._kept]
-        end(self._kept.values())
-        self._kept.clear()
+        actors = self._idle.pop((worker, resources), [])
+        self._end_idle()
         actors += start_actors(worker, min(len(units), at_once(resources)) - len(actors), resources, self.requirements)
         try:
             last = yield from _results(actors, ray.put(args), units)
             if self._keeps:
                 actors.remove(last)
-                self._kept[worker, resources] = last
+                self._idle[worker, resources] = [last]
         finally:
             end(actors)
 
@@ -102,30 +103,27 @@ def _results(actors: Sequence[Any], args: Any, units: Sequence[Any]) -> Generato
     starting = {actor.__ray_ready__.remote(): actor for actor in actors}
     working: dict[Any, tuple[int, Any]] = {}
     results: dict[int, Any] = {}
-    queue, taken = deque(range(len(units))), 0
-    while taken < len(units):
-        if taken in results:
-            value, error = ray.get(results.pop(taken))
-            if error is not None:
-                raise (InputError if value == UNFIT else RunFailed)(error)
-            yield value
-            taken += 1
-            continue
-        for reference in ray.wait([*starting, *working])[0]:
-            if reference in starting:
-                actor, room = starting.pop(reference), IN_FLIGHT
-            else:
-                (number, actor), room = working.pop(reference), 1
-                results[number] = reference
-            room = min(room, max(1, len(queue) - len(starting)))  # of few units each actor gets one
-            for _ in range(min(room, len(queue))):
-                number = queue.popleft()
-                working[actor.run.remote([args], units[number])] = number, actor
-            if working and not any(actor is busy for _, busy in working.values()):
-                ray.kill(actor)  # a killed one may wait for its place
-        if not queue:
-            end(starting.values())  # an autoscaler sees their demand no longer
-            starting.clear()
+    queue = deque(range(len(units)))
+    for taken in range(len(units)):
+        while taken not in results:
+            for reference in ray.wait([*starting, *working])[0]:
+                if reference in starting:
+                    actor, room = starting.pop(reference), IN_FLIGHT
+                else:
+                    (number, actor), room = working.pop(reference), 1
+                    results[number] = reference
+                room = min(room, max(1, len(queue) - len(starting)))  # of few units each actor gets one
+                for number in [queue.popleft() for _ in range(min(room, len(queue)))]:
+                    working[actor.run.remote([args], units[number])] = number, actor
+                if working and not any(actor is busy for _, busy in working.values()):
+                    ray.kill(actor)  # a killed one may wait for its place
+            if not queue:
+                end(starting.values())  # an autoscaler sees their demand no longer
+                starting.clear()
+        value, error = ray.get(results.pop(taken))
+        if error is not None:
+            raise (InputError if value == UNFIT else RunFailed)(error)
+        yield value
     return actor
 
 

@@ -22,15 +22,14 @@ from typing import Any, NamedTuple
 import ray
 import ray.train.torch
 import torch
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from torch import nn
 
 from raysts.cluster import runs
-from raysts.cluster.capacity import UNKNOWN, ClusterNode, Room, at_once, holds, may_grow, nodes
+from raysts.cluster.capacity import UNKNOWN, ClusterNode, Room, affinity, at_once, holds, may_grow, nodes
 from raysts.cluster.connect import quiet_data
 from raysts.cluster.metrics import show_line, show_members
 from raysts.cluster.preflight import Requirements, node_problem
-from raysts.cluster.queue import Ended, MemberQueue, QueueState
+from raysts.cluster.queue import Ended, MemberQueue, QueueState, Slot
 from raysts.cluster.stream import read_streamed
 from raysts.errors import InputError, RunFailed, StoreFailed
 from raysts.models.memory import worker_gigabytes
@@ -47,41 +46,42 @@ MOST_RUNS = 16  # Ray Train runs at once: each is processes of a few hundred MB 
 LOOK_SECONDS = 0.5
 DEATHS = 3  # of its processes that a member survives without progress on disk, each from its last checkpoint
 
+Chains = Sequence[Sequence[Job]]
+
 
 def train_members(
-    chains: Sequence[Sequence[Job]], resources: Resources, say: Say, requirements: Requirements | None = None
+    chains: Chains, resources: Resources, say: Say, requirements: Requirements | None = None
 ) -> list[str | None]:
     """Train every chain. Return for each the reason why it failed, or None."""
     if requirements is not None:
         resources = _with_memory(resources, chains)
     reasons: dict[int, str | None] = {}
     facts, restarts = chains[0][0].facts, 0
-    started, jobs = _Runs(chains, resources, requirements, Room(resources, say)), sum(map(len, chains))
-    with closing(started), RunMonitor(say, jobs) as monitor:
+    with (
+        closing(_Runs(chains, resources, requirements, say)) as started,
+        RunMonitor(say, sum(map(len, chains))) as monitor,
+    ):
         while len(reasons) < len(chains):
             state = started.look()
-            if state.refused:
-                raise InputError(state.refused)
-            for number, reason in state.ended:
-                reasons[number] = reason
-                if reason is not None:
-                    say(f"failed: {reason}")
-            changing = [*state.training, *(number for number, _ in state.ended)]
-            monitor.update([job for number in changing for job in chains[number]], state.waiting)
-            failed = sum(reason is not None for reason in reasons.values())
+            reasons |= state.ended
+            for reason in filter(None, dict(state.ended).values()):
+                say(f"failed: {reason}")
+            monitor.update(
+                [job for number in (*state.training, *dict(state.ended)) for job in chains[number]], state.waiting
+            )
+            failed = len(reasons) - [*reasons.values()].count(None)
             counts = {"waiting": state.waiting, "training": len(state.training), "done": len(reasons) - failed}
             show_members(facts["system"], facts["stage"], {**counts, "failed": failed}, state.restarts - restarts)
             restarts = state.restarts
             started.room.report(len(state.training))
-    return [reasons[index] for index in range(len(chains))]
+    return [reasons[number] for number in range(len(chains))]
 
 
-def _with_memory(resources: Resources, chains: Sequence[Sequence[Job]]) -> Resources:
+def _with_memory(resources: Resources, chains: Chains) -> Resources:
     """Return the resources with an estimate of memory, if nodes have it and the recipe says nothing."""
     if resources.memory is not None:
         return resources
-    on_gpu = bool(resources.gpus)
-    larger = resources.updated(memory=max(worker_gigabytes(chain[0].parent, on_gpu) for chain in chains))
+    larger = resources.updated(memory=max(worker_gigabytes(chain[0].parent, bool(resources.gpus)) for chain in chains))
     fits = all(node.slots(larger) for node in nodes() if node.slots(resources))
     return larger if fits and holds(larger) >= min(holds(resources), larger.least) else resources
 
@@ -98,18 +98,14 @@ class _Run(NamedTuple):
 class _Runs:
     """The Ray Train runs that train the members of one queue."""
 
-    def __init__(
-        self, chains: Sequence[Sequence[Job]], resources: Resources, requirements: Requirements | None, room: Room
-    ) -> None:
-        self.chains, self.resources, self.room = chains, resources, room
-        first = chains[0][0]
+    def __init__(self, chains: Chains, resources: Resources, requirements: Requirements | None, say: Say) -> None:
+        self.chains, self.resources, self.room, first = chains, resources, Room(resources, say), chains[0][0]
         self.name = f"{first.facts['system']}-{first.facts['stage']}-{first.id[:6]}"
         self.folder = str(first.folder.parent.parent / "ray")
         self.open, self.cause, self.numbers = set(range(len(chains))), "", count(1)
         self.runs: dict[int, _Run] = {}
-        driver = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         name = f"{self.name}-{secrets.token_hex(3)}-queue"
-        kind = ray.remote(MemberQueue).options(num_cpus=0, scheduling_strategy=driver, name=name)
+        kind = ray.remote(MemberQueue).options(num_cpus=0, scheduling_strategy=affinity(), name=name)
         self.queue = kind.remote(len(chains))
         # Once for all workers: members have much in common, such as the dev set.
         self.work = [ray.put(partial(take_members, chains, resources, requirements, self.queue))]
@@ -136,8 +132,10 @@ class _Runs:
                 f"the process that hands out the members of {self.name} has died, as one does that is killed or for want of "
                 f"memory on the node of this command; what was trained is kept, and the same command goes on from there"
             ) from None
-        self.open -= {number for number, _ in state.ended}
-        if self.runs or state.ended or state.refused or not self.open:
+        if state.refused:
+            raise InputError(state.refused)
+        self.open -= dict(state.ended).keys()
+        if self.runs or state.ended:
             return state
         cause = f"its workers do not start: {self.cause}"
         return state._replace(ended=[(number, fail_chain(self.chains[number], cause)) for number in sorted(self.open)])
@@ -146,12 +144,9 @@ class _Runs:
         """Start a run, or the one of this number anew."""
         if node is not None and node.id not in {other.id for other in nodes()}:
             node = None  # another one may come for it
-        number = number or next(self.numbers)
-        kind = ray.remote(runs.TrainRun).options(
-            num_cpus=0,
-            scheduling_strategy="SPREAD" if node is None else NodeAffinitySchedulingStrategy(node.id, soft=False),
-            runtime_env={"env_vars": runs.environment(self.resources)},
-        )
+        number, place = number or next(self.numbers), "SPREAD" if node is None else affinity(node.id)
+        environment = {"env_vars": runs.environment(self.resources)}
+        kind = ray.remote(runs.TrainRun).options(num_cpus=0, scheduling_strategy=place, runtime_env=environment)
         host = kind.remote(f"{self.name}-{number}", self.folder, node, self.resources, self.work, number)
         self.runs[number] = _Run(host, node, width, host.fit.remote(width))
 
@@ -162,11 +157,10 @@ class _Runs:
             ended: Ended = ray.get(run.ended)
         except ray.exceptions.RayError as error:
             ended = Ended(str(error), None)
-        if ended.deaths is None:  # no process is left that would give back its room
-            in_use = {group for other, group in ray.get(self.queue.groups.remote()).items() if other != number}
-            if len(in_use) == len(self.runs) - 1:  # else the group of a run that has just started would go too
-                self.room.give_back(self.room.groups().keys() - in_use)
-        unfinished, failures = ray.get(self.queue.release.remote(number, ended))
+        unfinished, failures, in_use = ray.get(self.queue.release.remote(number, ended))
+        # Of a run that is gone nothing is left to give back its room. That of one which has just started must not go too.
+        if ended.deaths is None and len(in_use) == len(self.runs) - 1:
+            self.room.give_back(self.room.groups().keys() - in_use)
         shared = ended.waited and run.node is not None and run.width > 1
         if unfinished and failures <= DEATHS and ended.deaths is not None and not shared:
             self.runs[number] = run._replace(ended=run.host.fit.remote(run.width))
@@ -197,12 +191,11 @@ def placements(resources: Resources, members: int) -> list[tuple[ClusterNode | N
             rest -= width
     if len(bound) > MOST_RUNS:
         return [(None, (members - rest + number) // MOST_RUNS) for number in range(MOST_RUNS)]
-    ahead = min(rest, UNKNOWN) if may_grow() else int(not bound)
-    widths: list[int] = []
-    while ahead and len(bound) + len(widths) < MOST_RUNS:
-        widths.append(min(max(1, sum(widths)), ahead))
-        ahead -= widths[-1]
-    return bound + [(None, width) for width in widths]
+    ahead, come = min(rest, UNKNOWN) if may_grow() else int(not bound), 0
+    while come < ahead and len(bound) < MOST_RUNS:
+        bound.append((None, min(max(1, come), ahead - come)))
+        come += bound[-1][1]
+    return bound
 
 
 # -- in a worker ---------------------------------------------------------------------------------------------------------
@@ -249,7 +242,7 @@ class RayRuntime(Runtime):
 
 
 def take_members(
-    chains: Sequence[Sequence[Job]], resources: Resources, requirements: Requirements | None, queue: Any, number: int
+    chains: Chains, resources: Resources, requirements: Requirements | None, queue: Any, number: int
 ) -> None:
     """Train members of the queue until none is left, as a worker of the run of this number."""
     quiet_data()
@@ -277,7 +270,7 @@ def take_members(
     return None
 
 
-def _take(queue: Any, slot: tuple[int, int], chains: Sequence[Sequence[Job]]) -> tuple[int, str | None] | None:
+def _take(queue: Any, slot: Slot, chains: Chains) -> tuple[int, str | None] | None:
     """Take the next member. Return its number, and why it is not tried again, or None."""
     member = ray.get(queue.take.remote(slot))
     if member is None:

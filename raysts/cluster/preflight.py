@@ -9,9 +9,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import raysts
+from raysts.cluster.capacity import affinity
 from raysts.data.world import WORLD_VERSION, world_path
 from raysts.errors import InputError
 from raysts.ids import sources
@@ -48,10 +48,8 @@ class Requirements:
                 except OSError as error:
                     return f"it cannot write {WORLD} to {path} ({error.strerror}); give data that all nodes see with --data"
             elif digest_of(Path(path)) != digest:
-                return (
-                    f"it does not see the same files in {option} {path}; give a URI, or a folder of a file system that is "
-                    f"mounted on all nodes"
-                )
+                remedy = "give a URI, or a folder of a file system that is mounted on all nodes"
+                return f"it does not see the same files in {option} {path}; {remedy}"
         return None
 
 
@@ -72,12 +70,9 @@ def digest_of(folder: Path) -> str:
     """Return a digest of names and sizes of a folder's files, or nothing for a missing folder."""
     if not folder.is_dir():
         return ""
-    lines = [
-        f"{path.relative_to(folder).as_posix()} {path.stat().st_size}"
-        for path in folder.rglob("*")
-        if path.is_file() and not path.name.startswith(".")
-    ]
-    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    lines = sorted(f"{path.relative_to(folder).as_posix()} {path.stat().st_size}" for path in files)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 @contextlib.contextmanager
@@ -99,18 +94,18 @@ def checked(storage: Path, folders: Sequence[tuple[str, Path]]) -> Iterator[Requ
 
 
 def _ask_nodes(requirements: Requirements) -> None:
-    nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
     tasks = {}
-    for name in nodes:
-        there = NodeAffinitySchedulingStrategy(name, soft=False)
-        task = ray.remote(Requirements.misfit).options(
-            num_cpus=0, max_retries=0, name="preflight", scheduling_strategy=there
-        )
-        tasks[name] = task.remote(requirements, name)
+    for node in ray.nodes():
+        if node["Alive"]:
+            options = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": affinity(node["NodeID"])}
+            task = ray.remote(Requirements.misfit).options(name="preflight", **options)
+            tasks[node["NodeID"]] = task.remote(requirements, node["NodeID"])
     answered, _ = ray.wait([*tasks.values()], num_returns=len(tasks), timeout=NODE_SECONDS)
-    alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}  # a node that has gone says nothing of the others
     problems = []
-    for name in nodes.keys() & alive:
+    for node in ray.nodes():
+        name = node["NodeID"]
+        if not node["Alive"] or name not in tasks:  # one that has gone says nothing of the others
+            continue
         try:
             silence = f"it has not answered for {NODE_SECONDS:g} s"
             problem = ray.get(tasks[name]) if tasks[name] in answered else silence
@@ -119,7 +114,6 @@ def _ask_nodes(requirements: Requirements) -> None:
         if not problem and not requirements.proof.answered(name):
             problem = f"what it writes to --storage {requirements.proof.uri} does not arrive; give a folder that all nodes see"
         if problem:
-            node = nodes[name]
             problems.append(f"node {node['NodeManagerAddress']} ({node['NodeManagerHostname']}, {name[:8]}): {problem}")
     if problems:
         raise InputError(sorted(problems))

@@ -7,13 +7,16 @@ Slot = tuple[int, int]  # a worker: number of its Ray Train run, rank in it
 
 
 class Ended(NamedTuple):
-    """The end of a Ray Train run."""
+    """The end of a Ray Train run.
+
+    Attributes:
+        deaths: by rank the cause, and whether the node was taken away. None: all died of the run's cause.
+        waited: the run found no room.
+    """
 
     cause: str = ""
     deaths: dict[int, tuple[str, bool]] | None = {}  # noqa: RUF012
-    """By rank the cause, and whether the node was taken away. None: all died of the run's cause."""
     waited: bool = False
-    """The run found no room."""
 
 
 class Progress(NamedTuple):
@@ -31,7 +34,7 @@ class QueueState(NamedTuple):
     training: list[int]
     waiting: int
     restarts: int
-    refused: tuple[str, ...] = ()
+    refused: tuple[str, ...]
 
 
 class MemberQueue:
@@ -40,10 +43,10 @@ class MemberQueue:
     def __init__(self, count: int) -> None:
         self.waiting = deque(range(count))
         self.taken: dict[Slot, int] = {}
-        self.progress: dict[int, Progress] = {}
+        self.progress = [Progress()] * count
         self.ended: list[tuple[int, str | None]] = []
         self.failures: Counter[int] = Counter()  # by run, how often it ended since its workers last began a member
-        self.held: dict[int, str] = {}
+        self.groups: dict[int, str] = {}  # by run, the id of its placement group
         self.restarts = 0
         self.refused: tuple[str, ...] = ()
 
@@ -57,7 +60,7 @@ class MemberQueue:
 
     def begin(self, slot: Slot, stand: Any) -> Progress:
         """Return the progress of a slot's member. Deaths count while its state on disk stays the same."""
-        before = self.progress.get(self.taken[slot], Progress())
+        before = self.progress[self.taken[slot]]
         progress = Progress(stand, before.deaths if before.stand == stand else 0, before.cause)
         self.progress[self.taken[slot]] = progress
         return progress
@@ -68,28 +71,27 @@ class MemberQueue:
 
     def hold(self, run: int, group: str) -> None:
         """Note the id of a run's placement group, which the driver removes where the run no longer can."""
-        self.held[run] = group
-
-    def groups(self) -> dict[int, str]:
-        return self.held
+        self.groups[run] = group
 
     def refuse(self, reason: str) -> None:
         self.refused += (reason,)
 
-    def release(self, run: int, ended: Ended) -> tuple[bool, int]:
-        """Take back a run's members. Return if members wait, and how often it ended without any."""
+    def release(self, run: int, ended: Ended) -> tuple[bool, int, set[str]]:
+        """Take back a run's members.
+
+        Return if members wait, how often the run ended without any, and the placement groups of the other runs.
+        """
         for slot in sorted((slot for slot in self.taken if slot[0] == run), reverse=True):
-            cause, preempted = ended.cause, False
-            if ended.deaths is not None:
-                cause, preempted = ended.deaths.get(slot[1], ("", True))
+            silent = (ended.cause, False) if ended.deaths is None else ("", True)
+            cause, preempted = (ended.deaths or {}).get(slot[1], silent)
             if not preempted:
-                before = self.progress.get(self.taken[slot], Progress())
+                before = self.progress[self.taken[slot]]
                 self.progress[self.taken[slot]] = Progress(before.stand, before.deaths + 1, cause)
             self._put_back(slot)
-        self.held.pop(run, None)
+        self.groups.pop(run, None)
         self.restarts += 1 if ended.deaths is None else len(ended.deaths)
         self.failures[run] = 0 if ended.waited else self.failures[run] + 1
-        return bool(self.waiting), self.failures[run]
+        return bool(self.waiting), self.failures[run], set(self.groups.values())
 
     def state(self) -> QueueState:
         ended, self.ended = self.ended, []

@@ -63,15 +63,12 @@ class TrainRun:
         together = self.resources.workers > 1
         backend = _together(self.resources) if together else Apart()
         scaling = _scaling(self.resources, width, self.node)
+        parts = {"backend_config": backend, "scaling_config": scaling, "run_config": self.config}
         try:
-            DataParallelTrainer(
-                self.train, backend_config=backend, scaling_config=scaling, run_config=self.config
-            ).fit()
+            DataParallelTrainer(self.train, **parts).fit()
         except WorkerGroupError as error:
-            deaths = {}
-            for rank, failure in error.worker_failures.items():
-                cause = getattr(failure, "health_check_failure", failure)
-                deaths[rank] = str(cause), bool(getattr(cause, "preempted", False))
+            causes = {r: getattr(e, "health_check_failure", e) for r, e in error.worker_failures.items()}
+            deaths = {rank: (str(cause), bool(getattr(cause, "preempted", False))) for rank, cause in causes.items()}
             if together:  # they have one member, which is that of the first
                 deaths = {0: min(deaths.values(), key=lambda death: death[1])}
             return Ended(str(error), deaths)
@@ -89,20 +86,19 @@ def _call(work: list[Any], number: int) -> None:
 def _scaling(resources: Resources, width: int, node: ClusterNode | None) -> ScalingConfig:
     demand = {name: amount for name, amount in resources.bundle.items() if ":" not in name}
     selector, options = dict(resources.selector), dict[str, Any]()
-    if resources.min_workers:
-        options["elastic_resize_monitor_interval_s"] = RESIZE_SECONDS
     if node is not None and scales_with("label_selector"):
         selector["ray.io/node-id"] = node.id
     elif node is not None:
         demand[f"node:{node.address}"] = 0.001
     if selector:
         options["label_selector"] = selector
+    if resources.min_workers:
+        options["elastic_resize_monitor_interval_s"] = RESIZE_SECONDS
     return ScalingConfig(
         num_workers=(resources.min_workers, width) if resources.min_workers else width,
         use_gpu=bool(resources.gpus),
         resources_per_worker=demand,
         accelerator_type=resources.accelerator_type,
-        placement_strategy="PACK",
         **options,
     )
 

@@ -68,11 +68,12 @@ ENVIRONMENT = {
 
 def per_trial(study: Study) -> Resources:
     """Return what a trial asks of the cluster. Small ones share a GPU unless the search says."""
-    asked = study.search.pipeline.resources
-    resources = with_gpus(asked)
-    if asked.gpus is None and resources.gpus and weights(study.plan.backbone) < SMALL:
-        return resources.updated(gpus=0.25)
-    return resources
+    resources = with_gpus(study.search.pipeline.resources)
+    share = study.search.pipeline.resources.gpus is None and resources.gpus and weights(study.plan.backbone) < SMALL
+    return resources.updated(gpus=0.25) if share else resources
+
+
+# -- in a trial's process ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -86,22 +87,18 @@ class _Work:
 
 
 @cache
-def _calls() -> SimpleQueue[tuple[Future[None], Callable[[], None]]]:
-    """Return what the thread of all trials of this process takes.
+def _calls() -> SimpleQueue[Callable[[], None]]:
+    """Return the calls for the one thread of all trials of this process.
 
     oneDNN keeps its kernels per thread, also after the thread's end. A daemon ends with the process, whatever it does.
     """
 
     def work() -> None:
         while True:
-            ended, call = calls.get()
-            try:
-                ended.set_result(call())
-            except BaseException as error:
-                ended.set_exception(error)
+            calls.get()()
 
     gc.freeze()  # imports stay: a collection that looks through them takes 0.1 s
-    calls: SimpleQueue[tuple[Future[None], Callable[[], None]]] = SimpleQueue()
+    calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
     threading.Thread(target=work, daemon=True).start()
     return calls
 
@@ -110,12 +107,20 @@ def train_trial(config: dict[str, Any], **shared: Any) -> None:
     """Train the run of ``config["run"]`` in a process that Tune keeps for the next trial."""
     ray.tune.report({ACTOR: ray.get_runtime_context().get_actor_id()})
     ended: Future[None] = Future()
-    _calls().put((ended, partial(_train, config["run"].job, **shared)))
+
+    def call() -> None:
+        try:
+            _train(config["run"].job, **shared)
+            ended.set_result(None)
+        except BaseException as error:  # to stop it, Tune raises SystemExit in a report
+            ended.set_exception(error)
+
+    _calls().put(call)
     ended.result()
 
 
 def _train(job: Job, dev: Dev | None, resources: Resources, metric: RunMetric, study: str) -> None:
-    """Train a job, report its values and outcome. To stop it, Tune raises SystemExit in a report."""
+    """Train a job, report its values and outcome."""
     if resources.gpus and resources.gpus < 1 and torch.cuda.is_available():
         # A trial that runs out of memory has used up its own part, never a neighbour's.
         torch.cuda.set_per_process_memory_fraction(resources.gpus)
@@ -129,6 +134,9 @@ def _train(job: Job, dev: Dev | None, resources: Resources, metric: RunMetric, s
     outcome = run_trial(replace(job, dev=dev), metric, runtime)
     value = math.nan if outcome.value is None else outcome.value
     ray.tune.report({METRIC: value, FRACTION: 100.0, "outcome": outcome._asdict(), "done": True})
+
+
+# -- in the driver -------------------------------------------------------------------------------------------------------
 
 
 def run_on_ray(
@@ -163,38 +171,41 @@ def _fit(trials: Trials, progress: SearchProgress, resources: Resources, loggers
     # Tune sends these through the object store once: the development set is the same for all trials.
     shared = {"dev": study.dev, "resources": resources, "metric": study.search.objective, "study": study.name}
     selector = {"bundle_label_selector": [resources.selector]} if resources.selector else {}
-    trainable = ray.tune.with_resources(
-        ray.tune.with_parameters(train_trial, **shared), ray.tune.PlacementGroupFactory([resources.bundle], **selector)
-    )
+    asked = ray.tune.PlacementGroupFactory([resources.bundle], **selector)
+    trainable = ray.tune.with_resources(ray.tune.with_parameters(train_trial, **shared), asked)
     settings = {**ENVIRONMENT, "TUNE_MAX_PENDING_TRIALS_PG": str(trials.pending)}
     quiet_data()
     with restored(*settings), study.store.scratch(study.folder / "tune") as folder:
         os.environ.update(settings)
-        tuner = ray.tune.Tuner(
-            trainable,
-            tune_config=ray.tune.TuneConfig(
-                search_alg=trials,
-                scheduler=scheduler(study),
-                num_samples=-1,  # until the searcher says that nothing is left
-                reuse_actors=True,
-                trial_name_creator=lambda trial: trials.title(trial.trial_id),
-                trial_dirname_creator=lambda trial: trial.trial_id,
-            ),
-            run_config=ray.tune.RunConfig(
-                name=study.name,
-                storage_path=str(folder),
-                verbose=0,
-                failure_config=ray.tune.FailureConfig(max_failures=DEATHS),
-                callbacks=[_Display(trials.queue, progress, resources), *loggers],
-            ),
+        tune_config = ray.tune.TuneConfig(
+            search_alg=trials,
+            scheduler=scheduler(study),
+            num_samples=-1,  # until the searcher says that nothing is left
+            reuse_actors=True,
+            trial_name_creator=lambda trial: trials.title(trial.trial_id),
+            trial_dirname_creator=lambda trial: trial.trial_id,
+        )
+        run_config = ray.tune.RunConfig(
+            name=study.name,
+            storage_path=str(folder),
+            verbose=0,
+            failure_config=ray.tune.FailureConfig(max_failures=DEATHS),
+            callbacks=[_Display(trials.queue, progress, resources), *loggers],
         )
         try:
-            tuner.fit()
+            ray.tune.Tuner(trainable, tune_config=tune_config, run_config=run_config).fit()
         except Exception as error:
             raise trials.error or error from error.__cause__  # Tune makes text of ours
 
 
-class Trials(Searcher):
+class _Unsaved:
+    """A part that Tune pickles for a restore that never comes: it holds databases, or a URI with a password."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+class Trials(_Unsaved, Searcher):
     """The trials of a study for Tune. One that was killed for memory trains alone.
 
     Attributes:
@@ -240,35 +251,26 @@ class Trials(Searcher):
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Write the record of a training run that has ended. Without an outcome Tune has stopped it."""
         run_id = self.trials.pop(trial_id).id
+        outcome = TrialOutcome("stopped")
         if error or result is None:
             outcome = TrialOutcome("failed", None, f"run {run_id}: its process died {DEATHS + 1} times")
         elif "outcome/status" in result:
             outcome = TrialOutcome(*(result.get(f"outcome/{name}") for name in TrialOutcome._fields))  # type: ignore[arg-type]
-        else:
-            outcome = TrialOutcome("stopped")
         try:
             self.queue.done(run_id, outcome)
         except Exception as problem:
             self.error = problem
             raise
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return nothing: Tune pickles it for a restore that never comes, and it holds databases."""
-        return {}
 
-
-class _Display(ray.tune.Callback):
+class _Display(_Unsaved, ray.tune.Callback):
     """Draws the running trials after each round of Tune's loop, and says how many wait for room."""
 
     def __init__(self, queue: TrialQueue, progress: SearchProgress, resources: Resources) -> None:
         self.queue, self.progress, self.room = queue, progress, Room(resources, progress.say)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
-
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        running = sum(trial.status == "RUNNING" for trial in trials)
-        if running:
+        if running := sum(trial.status == "RUNNING" for trial in trials):
             self.progress.running(list(self.queue.running.values()))
         self.room.report(running)
 
@@ -282,50 +284,43 @@ def scheduler(study: Study) -> TrialScheduler:
     asha = study.search.asha
     if asha is None:
         return FIFOScheduler()
-    asha_scheduler = ASHAScheduler(
-        time_attr=FRACTION,
-        metric=METRIC,
-        mode=study.search.objective.mode,
-        max_t=101,  # above any: a trial that has come to its end is not stopped
-        grace_period=100.0 * asha.grace,
-        reduction_factor=asha.reduction,
-    )
+    mode, most = study.search.objective.mode, 101  # percent, above any: a trial that has come to its end is not stopped
+    rungs = ASHAScheduler(FRACTION, METRIC, mode, most, 100.0 * asha.grace, asha.reduction)
     for record in study.records.values():
         before = SimpleNamespace(trial_id=record.id)  # ASHA asks for no more than the id of a trial
-        asha_scheduler.on_trial_add(None, before)
+        rungs.on_trial_add(None, before)
         for step, score in record.curve:
-            result = {FRACTION: 100.0 * step / (record.steps or step), METRIC: score}
-            asha_scheduler.on_trial_result(None, before, result)
-    return asha_scheduler
+            rungs.on_trial_result(None, before, {FRACTION: 100.0 * step / (record.steps or step), METRIC: score})
+    return rungs
 
 
-class _MLflow(MLflowLoggerCallback):
-    """The logger for MLflow. It says its first failure, sends no more, and the search goes on."""
+# -- loggers -------------------------------------------------------------------------------------------------------------
+
+
+def _tolerant(log: Callable[..., None]) -> Callable[..., None]:
+    """Return the method of a logger that says its first failure and then sends no more."""
+
+    def method(logger: _MLflow, *values: Any, **options: Any) -> None:
+        try:
+            if not logger.failed:
+                log(logger, *values, **options)
+        except Exception as error:
+            logger.failed = True
+            logger.say(f"mlflow: {_reason(error)}; no more trials are sent there, the search goes on")
+
+    return method
+
+
+class _MLflow(_Unsaved, MLflowLoggerCallback):
+    """The logger for MLflow, whose failure does not end the search."""
 
     def __init__(self, uri: str, study: str, say: Callable[[str], None]) -> None:
         super().__init__(uri, experiment_name=study)
         self.say, self.failed = say, False
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return nothing: Ray Tune writes its callbacks into files, and the URI may hold a password."""
-        return {}
-
-    def log_trial_start(self, *values: Any, **options: Any) -> None:
-        self._send(super().log_trial_start, *values, **options)
-
-    def log_trial_result(self, *values: Any, **options: Any) -> None:
-        self._send(super().log_trial_result, *values, **options)
-
-    def log_trial_end(self, *values: Any, **options: Any) -> None:
-        self._send(super().log_trial_end, *values, **options)
-
-    def _send(self, log: Callable[..., None], *values: Any, **options: Any) -> None:
-        try:
-            if not self.failed:
-                log(*values, **options)
-        except Exception as error:
-            self.failed = True
-            self.say(f"mlflow: {_reason(error)}; no more trials are sent there, the search goes on")
+    log_trial_start = _tolerant(MLflowLoggerCallback.log_trial_start)
+    log_trial_result = _tolerant(MLflowLoggerCallback.log_trial_result)
+    log_trial_end = _tolerant(MLflowLoggerCallback.log_trial_end)
 
 
 def loggers(study: Study, mlflow: str | None, wandb: str | None, say: Callable[[str], None]) -> list[LoggerCallback]:
@@ -344,9 +339,8 @@ def loggers(study: Study, mlflow: str | None, wandb: str | None, say: Callable[[
         try:
             logger.setup()  # Ray Tune does so again, when trials may have started
         except Exception as error:
-            raise InputError(
-                f"--{tool}: cannot be used: {_reason(error)}; set the tool up, or leave the option out"
-            ) from error
+            problem = f"--{tool}: cannot be used: {_reason(error)}; set the tool up, or leave the option out"
+            raise InputError(problem) from error
     return [*tools.values()]
 
 

@@ -111,9 +111,10 @@ def test_an_ensemble_gets_its_nodes_loses_one_and_lets_them_go(
         command.sweep()
     said = command.stderr()
     # How many wait depends on how many nodes the stages before have asked for already.
-    assert re.search(r"waiting for the cluster to have room for \d training runs?: needs 1 CPU, 0 GPUs each", said), (
-        said
-    )
+    assert re.search(
+        r"waiting for the cluster to have room for \d training runs?: needs 1 CPU, 0 GPUs, \d\.\d GB of memory each",
+        said,
+    ), said
     assert "no node with 1 CPU, 0 GPUs is there yet; the cluster's nodes have: 0 CPUs" in said, said
     assert "Traceback" not in said
     assert most >= 2

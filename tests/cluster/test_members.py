@@ -282,12 +282,11 @@ def test_actors_that_ended_with_ray_are_not_asked_for() -> None:
 def test_the_end_of_what_hands_out_members_is_said(cluster: None, stage: Stage, tmp_path: Path) -> None:
     import ray
 
-    from raysts.cluster.capacity import Room
     from raysts.cluster.members import _Runs
 
     job = stage.job("nli", tmp_path)
     chain = [replace(job, facts={**job.facts, "system": "nli"})]
-    started = _Runs([chain], Resources(cpus=3, gpus=0), None, Room(Resources(cpus=3, gpus=0), print))  # none has room
+    started = _Runs([chain], Resources(cpus=3, gpus=0), None, print)  # none has room
     assert ray.get(started.queue.state.remote()).waiting == 1
     ray.kill(started.queue)
     with contextlib.suppress(ray.exceptions.RayActorError):  # the kill only asks for its end: until then it answers

@@ -43,9 +43,9 @@ def test_what_a_dead_worker_had_is_next() -> None:
     queue = MemberQueue(4)
     for slot in ((0, 0), (0, 1), (0, 2), (1, 0)):
         queue.take(slot)
-    assert queue.release(0, Ended("", {1: ("out of memory", False), 2: ("", True)})) == (True, 0)
+    assert queue.release(0, Ended("", {1: ("out of memory", False), 2: ("", True)})) == (True, 0, set())
     assert [queue.release(2, Ended())[1] for _ in range(3)] == [1, 2, 3]  # it begins no member
-    assert queue.release(2, Ended("no room", {}, waited=True)) == (True, 0)
+    assert queue.release(2, Ended("no room", {}, waited=True)) == (True, 0, set())
     assert [queue.take((0, rank)) for rank in range(3)] == [0, 1, 2]
     assert [queue.begin((0, rank), None).deaths for rank in range(3)] == [0, 1, 0]
     assert queue.state().restarts == 2
@@ -56,9 +56,9 @@ def test_a_run_that_is_gone_without_a_word_leaves_its_room() -> None:
     queue = MemberQueue(3)
     for slot in ((0, 0), (1, 0), (1, 1)):
         queue.take(slot)
+    queue.hold(0, "the room of another run")
     queue.hold(1, "its room")
-    assert queue.groups() == {1: "its room"}
-    assert queue.release(1, Ended("the node died", None)) == (True, 0) and queue.groups() == {}
+    assert queue.release(1, Ended("the node died", None)) == (True, 0, {"the room of another run"})
     assert queue.taken == {(0, 0): 0} and list(queue.waiting) == [1, 2]
     queue.end((9, 9), None)  # who has nothing changes nothing
-    assert queue.state().ended == [] and MemberQueue(0).release(0, Ended()) == (False, 1)
+    assert queue.state().ended == [] and MemberQueue(0).release(0, Ended()) == (False, 1, set())
