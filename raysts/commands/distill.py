@@ -139,7 +139,10 @@ def _models_pipeline(
     folders = [find_embedder(model, lambda name: locate(name, store)) for model in models]
     backbone = _common_backbone(folders, store)
     if backbone is None and "backbone" not in (overrides or {}):
-        raise InputError("distill: the members do not say what they started from; name it with --set backbone=MODEL")
+        raise InputError(
+            f"distill: the members do not say what they started from; name what the student starts from with --set "
+            f"backbone=MODEL, or start it from some layers of a teacher: --set backbone={models[0]} --set backbone_layers=3"
+        )
     student = before.get("recipes", {}).get(DISTILLATION)
     plain = {
         "name": options.name,
@@ -171,7 +174,12 @@ def _models_pipeline(
         and recipe.train.init == "given"
         and starts_of(folders) != {folder_id(locate(start, store))}
     )
-    defaults = student_defaults(recipe.settings.updated(target=target), elsewhere)
+    within = (
+        elsewhere
+        and student_pipeline.backbone_layers is not None
+        and folder_id(locate(start, store)) in {folder_id(folder) for folder in folders if folder.is_dir()}
+    )
+    defaults = student_defaults(recipe.settings.updated(target=target), elsewhere, within)
     return pipeline_of(pipeline, {"sed.target": target, **{f"sed.{key}": value for key, value in defaults.items()}})
 
 
@@ -194,11 +202,12 @@ def _common_backbone(folders: Sequence[Path], store: Store) -> str | None:
     from raysts.storage.runs import record_of
 
     records = [record_of(folder) for folder in folders]
-    backbones = {(record.get("backbone"), record.get("backbone_id")) for record in records}
+    backbones = {(record.get("backbone"), record.get("backbone_id"), "backbone_layers" in record) for record in records}
     if len(backbones) != 1:
         return None
-    backbone, backbone_id = backbones.pop()
-    return str(store.path(f"backbones/tiny-{backbone_id}")) if backbone == TINY else backbone
+    backbone, backbone_id, has_layers = backbones.pop()
+    kind = "layers" if has_layers else "tiny" if backbone == TINY else None
+    return str(store.path(f"backbones/{kind}-{backbone_id}")) if kind else backbone
 
 
 def _study_pipeline(

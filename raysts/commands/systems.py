@@ -107,8 +107,9 @@ def _run_models(record: Mapping[str, Any], role: str, store: Store) -> tuple[tup
         return locate(named, store) if named in pipeline["teachers"] else store.get_dir(f"runs/{model}/model")
 
     def backbone() -> Path | None:
-        tiny = pipeline["backbone"] == TINY
-        return store.get_dir(f"backbones/tiny-{record['backbone_id']}") if tiny else locate(pipeline["backbone"], store)
+        kind = "layers" if pipeline["backbone_layers"] else "tiny" if pipeline["backbone"] == TINY else None
+        folder = f"backbones/{kind}-{record['backbone_id']}"
+        return store.get_dir(folder) if kind else locate(pipeline["backbone"], store)
 
     folders: list[Path | None]
     trained = bool(pipeline["recipes"])

@@ -241,7 +241,8 @@ def write_model(plan: Plan, outcome: Outcome) -> tuple[Path | None, Model | None
     store, chosen = plan.store, outcome.chosen
     model = next((model for model in plan.models if model.id == outcome.selected), None)
     if model is None and chosen is None:
-        return (None if plan.pipeline.combine else plan.backbone), None
+        backbone = plan.backbone if plan.kept_layers is None else plan.start
+        return (None if plan.pipeline.combine else backbone), None
     folder = model.model if model else plan.start
     store.get_dir(folder)
     if chosen is None or (chosen.pooling, chosen.layers) == pooled_by(folder):

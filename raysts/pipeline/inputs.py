@@ -28,10 +28,12 @@ from raysts.evaluation.dev import Dev, dev_name, load_dev
 from raysts.ids import content_id, derive_seed, file_digest, folder_id, unchanged
 from raysts.models import memory, pretrained
 from raysts.models.embedders import find_embedder, open_embedder
+from raysts.models.families import family_of
 from raysts.models.layers import Layers, pooling_modes
 from raysts.models.modules import describe, pooled_by
 from raysts.models.pretrained import find, tokenizer_id
 from raysts.models.prompts import Prompts
+from raysts.models.shrink import keep_layers, spaced_layers
 from raysts.models.static import is_static
 from raysts.ops.ensemble import Target
 from raysts.pipeline.outcome import members_dev
@@ -66,7 +68,7 @@ class Inputs:
         object.__setattr__(self, "pipeline", on_own_text(self.pipeline, self.corpus))
         if self.corpus.text and self.pipeline.combine and not self.corpus.files(members_dev(self.pipeline)):
             object.__setattr__(self, "corpus", self.corpus.holding_out())
-        if self._has_word_vectors:  # they have one layer
+        if self._has_one_layer:
             evaluation = self.pipeline.evaluation.updated(layers=(1,), compare=1)
             object.__setattr__(self, "pipeline", self.pipeline.updated(evaluation=evaluation))
 
@@ -92,8 +94,11 @@ class Inputs:
     def start(self) -> Path:
         """Return the folder from which steps read the backbone.
 
-        With an object store, a backbone from elsewhere is copied into the store.
+        The run writes that of some of its layers. With an object store, it copies a backbone from elsewhere into the
+        store.
         """
+        if self.kept_layers is not None:
+            return self.storage / "backbones" / f"layers-{self.backbone_id}"
         if not isinstance(self.store, BucketStore) or self.backbone.is_relative_to(self.storage):
             return self.backbone
         return self.storage / "backbones" / f"copy-{self.backbone_id}"
@@ -101,26 +106,41 @@ class Inputs:
     @cached_property
     def worker_gigabytes(self) -> float:
         resources = self.pipeline.resources
-        return memory.worker_gigabytes(self.start, bool(resources.gpus))
+        return memory.worker_gigabytes(self.backbone if self.kept_layers else self.start, bool(resources.gpus))
+
+    @cached_property
+    def kept_layers(self) -> tuple[int, ...] | None:
+        """Return the numbers of the backbone's layers from which training starts, or None for all."""
+        layers = self.pipeline.backbone_layers
+        return spaced_layers(layers, self.depth) if isinstance(layers, int) else layers
+
+    @cached_property
+    def depth(self) -> int:
+        """Return the number of layers of the backbone, before any are left out."""
+        config = tiny_config() if self.pipeline.backbone == TINY else pretrained.check(self.backbone)
+        return int(config[family_of(config["model_type"]).depth])
 
     @property
-    def _has_word_vectors(self) -> bool:
+    def _has_one_layer(self) -> bool:
         try:
-            return self.pipeline.backbone != TINY and is_static(self.backbone)
+            word_vectors = self.pipeline.backbone != TINY and is_static(self.backbone)
+            return word_vectors or self.pipeline.backbone_layers == 1
         except InputError:  # ``check`` says so, with whatever else is wrong
             return False
 
     @cached_property
     def backbone_id(self) -> str:
         if self.pipeline.backbone == TINY:
-            return content_id([TINY, WORLD_VERSION, self._tiny_seed])
-        return folder_id(self.backbone)
+            whole = content_id([TINY, WORLD_VERSION, self._tiny_seed])
+        else:
+            whole = folder_id(self.backbone)
+        return whole if self.kept_layers is None else content_id([whole, *self.kept_layers])
 
     @cached_property
     def contents(self) -> dict[Path, str]:
         """Return the ids of the models from elsewhere, by folder. Every load checks them."""
         ids = {folder: open_embedder(folder).id for folder in self.teacher_folders}
-        return ids if self.pipeline.backbone == TINY else ids | {self.backbone: self.backbone_id}
+        return ids if self.pipeline.backbone == TINY else ids | {self.backbone: folder_id(self.backbone)}
 
     @property
     def _tiny_seed(self) -> int:
@@ -139,19 +159,24 @@ class Inputs:
         return describe(self.backbone).prompts.resolve(self.pipeline.prompt)
 
     def write_backbone(self) -> None:
-        """Write the tiny backbone, or the copy of another, unless it exists."""
+        """Write the tiny backbone, some layers of another, or its copy, unless it exists."""
         if self.start.parent != self.storage / "backbones":
             return
-        exists, copied = self.store.get_dir(self.start, fresh=True), self.backbone != self.start
-        if exists and (not copied or _is_copy(exists, self.backbone)):
+        exists, tiny = self.store.get_dir(self.start, fresh=True), self.pipeline.backbone == TINY
+        if exists and (tiny or self.kept_layers is not None or _is_copy(exists, self.backbone)):
             return
         with self.store.put_dir(self.start) as draft:
-            if not copied:
+            if tiny:
                 write_tiny_backbone(draft, self._tiny_seed)
-            else:
+            elif self.kept_layers is None:
                 unread = shutil.ignore_patterns(*OTHER_FORMATS)
                 with unchanged(self.backbone, self.backbone_id):
                     shutil.copytree(self.backbone, draft, ignore=unread, dirs_exist_ok=True)
+            if self.kept_layers is not None:
+                source, content = (draft, None) if tiny else (self.backbone, folder_id(self.backbone))
+                model = pretrained.load(source, device="cpu", content=content)
+                keep_layers(model, self.kept_layers)
+                model.save(draft)
 
     @cached_property
     def teacher_folders(self) -> list[Path]:
@@ -273,6 +298,7 @@ class Inputs:
             "parents": list(parents),
             "backbone": str(self.backbone if named.is_dir() else named.absolute() if named.is_file() else named),
             "backbone_id": self.backbone_id,
+            **({"backbone_layers": list(self.kept_layers)} if self.kept_layers is not None else {}),
         }
 
     def own_title(self, table: str) -> str | None:

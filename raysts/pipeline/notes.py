@@ -24,6 +24,12 @@ ABOUT_TINY = (
 def notes_before(plan: Plan) -> list[str]:
     """Return what is known of the text before any step runs."""
     notes = [plan.corpus.text.line, *kept_last(plan.pipeline, plan.corpus)] if plan.corpus.text else []
+    if plan.kept_layers is not None:
+        layers = ", ".join(map(str, plan.kept_layers))
+        notes.append(
+            f"Training starts from {len(plan.kept_layers)} of the {plan.depth} layers of {plan.pipeline.backbone}: {layers} "
+            f"(counted from 0)."
+        )
     return notes + [f"Training data is not whole; {line}" for line in map(skipped_line, plan.skipped)]
 
 

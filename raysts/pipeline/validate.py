@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +119,9 @@ def _backbone_problems(inputs: Inputs) -> list[str]:
             return error.problems
     family = family_of(config["model_type"])
     most, depth = family.most_tokens(config), config[family.depth]
+    if problem := _kept_layers_problem(inputs, config, depth):
+        return [problem]
+    depth = len(inputs.kept_layers or range(depth))
     problems = [
         f"{name}.train.max_length={recipe.train.max_length}: the backbone '{inputs.pipeline.backbone}' has positions for "
         f"{most} tokens; take at most that many"
@@ -143,6 +146,23 @@ def _backbone_problems(inputs: Inputs) -> list[str]:
                 f"{option}={layers}: the backbone '{inputs.pipeline.backbone}' has {depth} layers; pool at most that many"
             )
     return problems
+
+
+def _kept_layers_problem(inputs: Inputs, config: Mapping[str, Any], depth: int) -> str | None:
+    """Return why training cannot start from the layers that the pipeline names, or None."""
+    layers, backbone = inputs.pipeline.backbone_layers, inputs.pipeline.backbone
+    if layers is None:
+        return None
+    if config["model_type"] == static.MODEL_TYPE:
+        return (
+            f"backbone_layers={layers}: the backbone '{backbone}' is word vectors, which have no layers; leave it out"
+        )
+    named = f"backbone_layers={list(layers) if isinstance(layers, tuple) else layers}"
+    if (layers if isinstance(layers, int) else layers[-1] + 1) > depth:
+        return f"{named}: the backbone '{backbone}' has {depth} layers, 0 to {depth - 1}; keep at most that many"
+    if family_of(config["model_type"]).alone and inputs.kept_layers and inputs.kept_layers[0] != 0:
+        return f"{named}: layer 0 of the backbone '{backbone}' holds the positions of all layers; keep it too"
+    return None
 
 
 def _word_vector_problems(pipeline: Pipeline) -> list[str]:

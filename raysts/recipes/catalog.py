@@ -445,7 +445,7 @@ CATALOG: dict[str, ObjectiveSpec] = {
 """The objectives by name."""
 
 
-def student_defaults(settings: DistillationSettings, elsewhere: bool) -> Overrides:
+def student_defaults(settings: DistillationSettings, elsewhere: bool, within: bool = False) -> Overrides:
     """Return what changes in the default recipe of ``sed`` if existing models teach.
 
     Vectors of teachers with another starting model than the student's have nothing to do with its own, other than those of
@@ -454,13 +454,15 @@ def student_defaults(settings: DistillationSettings, elsewhere: bool) -> Overrid
 
     Args:
         elsewhere: the student starts from another encoder than its teachers did.
+        within: it starts from layers of a teacher, so that it is near its axes, and learns at a larger rate.
     """
     if settings.matched == "similarity":
         return {"optim.lr": 1e-4}
     if not elsewhere:
         return {}
-    turned = settings.projection is None and not settings.matryoshka
+    turned = settings.projection is None and not settings.matryoshka and not (within and settings.target == "mean")
     axes = {"settings.axes": "student"} if turned else {}
     if settings.loss not in (None, "cosine"):
         return axes
-    return {"settings.loss": "cosine", "optim.lr": 3e-4, "optim.schedule": "linear", **axes}
+    rate = 5e-4 if within else 3e-4
+    return {"settings.loss": "cosine", "optim.lr": rate, "optim.schedule": "linear", **axes}

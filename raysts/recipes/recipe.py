@@ -349,6 +349,9 @@ class Pipeline(Tree):
     name: str = Field(description="name of the run: its record and its report are called so")
     backbone: str = Field("tiny", description="a run id, a model directory, a Hugging Face name, a file of word vectors, or "
         "tiny")
+    backbone_layers: int | tuple[int, ...] | None = Field(None, description="what is trained starts from so many of the "
+        "backbone's layers, evenly spaced with the first and the last, or from the layers of these numbers, counted from 0; "
+        "its embeddings, pooling and heads are copied; none: all layers")
     members: int = Field(4, ge=1, le=MOST_MEMBERS, description="number of ensemble members; they differ in their seeds, and "
         "by routes")
     min_members: int | None = Field(None, ge=1, description="where some fail, go on with those that finished if they are at "
@@ -396,6 +399,11 @@ class Pipeline(Tree):
             yield problem
         if self.min_members is not None and self.min_members > self.members:
             yield f"min_members={self.min_members} must be from 1 to members, {self.members}, or none for all"
+        layers = self.backbone_layers
+        if isinstance(layers, int) and layers < 1:
+            yield f"backbone_layers={layers} must be at least 1"
+        if isinstance(layers, tuple) and (not layers or min(layers) < 0 or sorted({*layers}) != [*layers]):
+            yield f"backbone_layers={[*layers]} must be numbers of layers from 0, each once, in ascending order"
         count = len(self.teachers) or self.members
         if self.select_top is not None and not 1 <= self.select_top <= count:
             yield f"select_top={self.select_top} must be from 1 to the number of members, {count}"

@@ -314,3 +314,27 @@ def test_vectors_of_the_text_teach(own: Path, tmp_path: Path) -> None:
         raysts.distill([str(tmp_path / "half.parquet")], asked, **options)
     assert not list((tmp_path / "storage").rglob("*.parquet"))
     assert raysts.distill([str(tmp_path / "all.parquet")], asked, **options)["status"] == "done"
+
+
+def test_a_student_of_some_layers_of_its_teacher(own: Path, tmp_path: Path) -> None:
+    sets = {"backbone": str(own / "A"), "backbone_layers": 1, **STEPS}
+    result = raysts.distill(
+        [str(own / "A")],
+        sets,
+        text=own / "docs.csv",
+        column="text",
+        storage=tmp_path,
+        address="none",
+        say=lambda line: None,
+    )
+    (start,) = (tmp_path / "backbones").glob("layers-????????????????")
+    assert [raysts.load(path).encoder.depth for path in (start, result["model"], own / "A")] == [1, 1, 2]
+    assert any(note.startswith("Training starts from 1 of the 2 layers of ") for note in result["notes"])
+    assert "Training starts from 1 of the 2 layers of " in (Path(result["model"]) / "README.md").read_text()
+    recipe = json.loads((Path(result["model"]).parent / "recipe.json").read_text())
+    assert recipe["optim"]["lr"] == 5e-4 and recipe["settings"]["loss"] == "cosine" and not recipe["settings"]["axes"]
+    wrong = {3: "has 2 layers, 0 to 1", (0, 2): "has 2 layers, 0 to 1", (1, 0): "in ascending order", 0: "at least 1"}
+    for layers, why in wrong.items():
+        sets |= {"backbone_layers": layers}
+        with pytest.raises(InputError, match=f"backbone_layers=.*{why}"):
+            raysts.distill([str(own / "A")], sets, text=own / "docs.csv", column="text", storage=tmp_path)

@@ -1,0 +1,45 @@
+"""Some layers of a model: the same vectors as the whole model gives at that layer, in every family, saved and loaded."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import small_runs
+
+from raysts.models import pretrained
+from raysts.models.shrink import keep_layers, spaced_layers
+
+TEXTS = ["a man plays a guitar", "the dog runs", "two"]
+
+
+@pytest.mark.parametrize(
+    ("count", "depth", "kept"),
+    [(3, 6, (0, 2, 5)), (4, 6, (0, 2, 3, 5)), (6, 6, (0, 1, 2, 3, 4, 5)), (1, 12, (0,)), (2, 12, (0, 11))],
+)
+def test_layers_are_evenly_spaced_from_the_first_to_the_last(count: int, depth: int, kept: tuple[int, ...]) -> None:
+    assert spaced_layers(count, depth) == kept
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert", "roberta", "mpnet", "modernbert", "electra", "qwen3"])
+def test_kept_layers_are_saved_and_loaded(family: str, tmp_path: Path) -> None:
+    whole = pretrained.load(small_runs.write_backbone(tmp_path / "whole", family), device="cpu")
+    expected = whole.encode(TEXTS)
+    if family in (
+        "bert",
+        "distilbert",
+        "roberta",
+        "mpnet",
+        "electra",
+    ):  # the others normalise what the last layer gives
+        first = pretrained.load(tmp_path / "whole", device="cpu", layers="only-1").encode(TEXTS)
+    keep_layers(whole, [0, 1])
+    np.testing.assert_array_equal(whole.encode(TEXTS), expected)
+    keep_layers(whole, [0])
+    kept = whole.encode(TEXTS)
+    assert whole.encoder.depth == 1 and not np.allclose(kept, expected, atol=1e-3)
+    whole.save(tmp_path / "kept")
+    again = pretrained.load(tmp_path / "kept", device="cpu")
+    assert again.encoder.depth == 1 and again.prompts == whole.prompts
+    np.testing.assert_allclose(again.encode(TEXTS), kept, atol=1e-6)
+    if family in ("bert", "distilbert", "roberta", "mpnet", "electra"):
+        np.testing.assert_allclose(kept, first, atol=1e-6)
