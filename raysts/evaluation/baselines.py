@@ -9,6 +9,7 @@ from raysts.evaluation import harness
 from raysts.evaluation.entailment import Direction
 from raysts.evaluation.scores import ModelScores
 from raysts.evaluation.sts import Pairs
+from raysts.models.prompts import Text
 
 OVERLAP, LONGER = "word overlap", "longer sentence"
 
@@ -20,9 +21,9 @@ def baseline_scores(corpus: Corpus, tasks: Sequence[str]) -> dict[str, ModelScor
     sets = harness.sets_of(corpus, tasks)
     texts = list(dict.fromkeys(text for labelled in sets for text in labelled.texts))
     place = {text: index for index, text in enumerate(texts)}
-    words = [frozenset(text.lower().split()) for text in texts]
+    words = [frozenset(str(text).lower().split()) for text in texts]
 
-    def represent(wanted: Sequence[str]) -> Arrays:
+    def represent(wanted: Sequence[Text]) -> Arrays:
         return {"vectors": np.array([place[text] for text in wanted])}
 
     def overlap(a: Arrays, b: Arrays) -> np.ndarray:

@@ -11,6 +11,7 @@ import numpy as np
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.evaluation.dev import Dev, load_dev
+from raysts.models.prompts import Text
 from raysts.models.sentence_model import SentenceModel, quantize
 from raysts.ops.similarity import cosine_of_vectors
 
@@ -86,7 +87,7 @@ class _Stored:
     def layers(self) -> Any:
         return self.model.layers
 
-    def represent(self, texts: list[str]) -> dict[str, np.ndarray]:
+    def represent(self, texts: list[Text]) -> dict[str, np.ndarray]:
         vectors_NE = self.model.encode(texts)
         if self.dtype == "binary":
             return {"vectors": np.where(vectors_NE > 0, 1.0, -1.0)}

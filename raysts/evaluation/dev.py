@@ -16,6 +16,7 @@ from raysts.evaluation.entailment import DEV, TwoWay, load_entailment
 from raysts.evaluation.scores import AREAS, RowScores
 from raysts.evaluation.sts import Pairs, load_pairs
 from raysts.evaluation.tasks import LabelledSet, Model, Represent, Similarities, lookup
+from raysts.models.prompts import Text
 from raysts.schema import DEVS as USER_DEVS
 
 CORRELATION = ("spearman", "pearson")
@@ -43,7 +44,7 @@ class Dev:
         return self.parts() if callable(self.parts) else self.parts
 
     @cached_property
-    def texts(self) -> list[str]:
+    def texts(self) -> list[Text]:
         """The distinct texts that it wants represented."""
         return list(dict.fromkeys(text for part in self.sets for text in part.texts))
 

@@ -31,6 +31,7 @@ from raysts.evaluation.tasks import (
 from raysts.evaluation.transfer import PROBE, TransferTask
 from raysts.evaluation.words.task import WordsTask
 from raysts.models.layers import Layers
+from raysts.models.prompts import Text
 from raysts.schema import RESULTS, SCHEMA_VERSION, TESTS
 
 TASKS: dict[str, Task] = {
@@ -145,7 +146,7 @@ def sets_of(corpus: Corpus, tasks: Iterable[str], probe: str = PROBE) -> list[La
     return [labelled for name in tasks for labelled in by_name[name].sets(corpus)]
 
 
-def sentences(corpus: Corpus, tasks: Iterable[str]) -> list[str]:
+def sentences(corpus: Corpus, tasks: Iterable[str]) -> list[Text]:
     """Return the distinct texts of the tasks in order of first appearance."""
     return list(dict.fromkeys(text for labelled in sets_of(corpus, tasks) for text in labelled.texts))
 
@@ -165,7 +166,7 @@ def row_scores(sets: Iterable[LabelledSet], represent: Represent, similarities: 
 
 
 def compared_scores(
-    sets: Iterable[LabelledSet], texts: Sequence[str], representation: Representation, similarities: Similarities
+    sets: Iterable[LabelledSet], texts: Sequence[Text], representation: Representation, similarities: Similarities
 ) -> ModelScores:
     """Return the scores by which a model is compared, from its representation of the texts of all sets."""
     return scores_by_set(row_scores(sets, lookup(texts, representation), similarities))

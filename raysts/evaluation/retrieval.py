@@ -26,7 +26,7 @@ from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.evaluation.sts import unordered
 from raysts.evaluation.tasks import LabelledSet, Represent, Representation, Similarities, Task, columns_of, take
 from raysts.models.layers import Layers
-from raysts.models.prompts import Asked
+from raysts.models.prompts import SideText, Text
 from raysts.ops.similarity import SIMILARITIES, Similarity, cosine_of_vectors, dot_of_vectors
 from raysts.schema import DEVS, RETRIEVAL
 
@@ -153,11 +153,11 @@ class OfTwo:
             )
         return found
 
-    def represent(self, texts: list[str]) -> Representation:
+    def represent(self, texts: list[Text]) -> Representation:
         return self.represent_layers(texts, (self.layers,))[self.layers]
 
-    def represent_layers(self, texts: list[str], layers: tuple[Layers, ...]) -> dict[Layers, Representation]:
-        is_document = np.array([isinstance(text, Asked) and text.kind == "document" for text in texts])
+    def represent_layers(self, texts: list[Text], layers: tuple[Layers, ...]) -> dict[Layers, Representation]:
+        is_document = np.array([isinstance(text, SideText) and text.side == "document" for text in texts])
         queries, documents = ([texts[row] for row in np.flatnonzero(of)] for of in (~is_document, is_document))
         vectors = self.documents.represent(documents)["vectors"]
         found: dict[Layers, Representation] = {}
@@ -182,8 +182,8 @@ class Judged(LabelledSet):
 
     name: str
     sha256: str
-    documents: list[Asked]
-    queries: list[Asked]
+    documents: list[SideText]
+    queries: list[SideText]
     judgements: list[tuple[np.ndarray, np.ndarray]]
     rows: Mapping[str, np.ndarray]
     split: str = "test"
@@ -191,7 +191,7 @@ class Judged(LabelledSet):
     subsets: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
-    def texts(self) -> list[str]:
+    def texts(self) -> list[Text]:
         return list(dict.fromkeys([*self.queries, *self.documents]))
 
     @property
@@ -324,8 +324,8 @@ def _judged(name: str, tables: Mapping[str, pa.Table], prints: Sequence[str]) ->
     return Judged(
         name=name,
         sha256=hashlib.sha256("".join(prints).encode()).hexdigest(),
-        documents=[Asked(text, "document") for text in texts],
-        queries=[Asked(text, "query") for text in queries.column("text").to_pylist()],
+        documents=[SideText(text, "document") for text in texts],
+        queries=[SideText(text, "query") for text in queries.column("text").to_pylist()],
         judgements=[_sorted(judged[query_id]) for query_id in queries.column("query_id").to_pylist()],
         rows={f"{name.replace(':', '/')}/queries": np.asarray(rows.to_numpy())},
     )

@@ -12,6 +12,7 @@ import pyarrow as pa
 from raysts.data.corpora import Corpus
 from raysts.evaluation.scores import RowScores
 from raysts.models.layers import Layers
+from raysts.models.prompts import Text
 from raysts.ops.similarity import Similarity
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 Representation = Mapping[str, np.ndarray]
 """Arrays with one row per text: ``vectors`` [N, D] of a plain encoder, ``mu`` and ``log_var`` of a Gaussian."""
 
-Represent = Callable[[Sequence[str]], Representation]
+Represent = Callable[[Sequence[Text]], Representation]
 """Texts -> their representation, one row per text."""
 
 Similarities = Mapping[str, Similarity]
@@ -41,7 +42,7 @@ class Model(Protocol):
     def layers(self) -> Layers:
         """The layers that the model pools."""
 
-    def represent(self, texts: list[str]) -> Representation:
+    def represent(self, texts: list[Text]) -> Representation:
         """Return the representation of the texts, one row per text."""
 
 
@@ -52,7 +53,7 @@ class LayeredModel(Model, Protocol):
     @property
     def depth(self) -> int: ...
 
-    def represent_layers(self, texts: list[str], layers: tuple[Layers, ...]) -> Mapping[Layers, Representation]:
+    def represent_layers(self, texts: list[Text], layers: tuple[Layers, ...]) -> Mapping[Layers, Representation]:
         """Return the representation of the texts for each choice of layers."""
 
 
@@ -82,7 +83,7 @@ class LabelledSet(ABC):
 
     @property
     @abstractmethod
-    def texts(self) -> list[str]:
+    def texts(self) -> Sequence[Text]:
         """The distinct texts, in order of first appearance."""
 
     @property
@@ -183,7 +184,7 @@ def take(representation: Representation, rows: np.ndarray) -> dict[str, np.ndarr
     return {name: values[rows] for name, values in representation.items()}
 
 
-def lookup(texts: Sequence[str], representation: Representation) -> Represent:
+def lookup(texts: Sequence[Text], representation: Representation) -> Represent:
     """Return a function that looks some of ``texts`` up in a representation with one row for each of them."""
     position = {text: index for index, text in enumerate(texts)}
     assert all(len(values) == len(texts) for values in representation.values())

@@ -32,7 +32,7 @@ class HashedWords:
 
     def represent_layers(self, texts: list[str], layers: tuple[int, ...]) -> dict[int, dict[str, np.ndarray]]:
         self.calls.append(list(texts))
-        return {k: {"vectors": np.stack([_vector(text, k) for text in texts])} for k in layers}
+        return {k: {"vectors": np.stack([_vector(str(text), k) for text in texts])} for k in layers}
 
     @property
     def similarities(self) -> dict[str, Any]:

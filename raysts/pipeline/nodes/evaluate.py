@@ -28,6 +28,7 @@ from raysts.evaluation.tasks import lookup
 from raysts.ids import content_id
 from raysts.models.embedders import load_embedder, open_embedder
 from raysts.models.layers import Layers, as_layers
+from raysts.models.prompts import Text
 from raysts.ops import ensemble
 from raysts.ops.ensemble import Target
 from raysts.ops.similarity import Similarity, cosine_of_vectors
@@ -74,7 +75,7 @@ class EmbedTexts:
     """
 
     device: str | None
-    texts: Sequence[str]
+    texts: Sequence[Text]
     layers: Sequence[Layers]
     prompt: str | None
     held_out: Sequence[str] = ()
@@ -98,7 +99,7 @@ class EmbedTexts:
         return representations
 
     def _embed(
-        self, model: Path, content: str | None, pooling: str, texts: Sequence[str]
+        self, model: Path, content: str | None, pooling: str, texts: Sequence[Text]
     ) -> dict[Layers, Representation]:
         options = {"pooling": pooling, "prompt": self.prompt, "device": self.device}
         embedder = load_embedder(model, content=content, **options)
@@ -396,7 +397,7 @@ class EvaluateNode:
     # -- what all rows have in common; read when the members are done --------------------------------------------------
 
     @cached_property
-    def texts(self) -> list[str]:
+    def texts(self) -> list[Text]:
         """Return the distinct sentences of the tasks and of the development sets that are scored."""
         judged = [*(self.dev.texts if self.dev else ()), *(self.agreement.texts if self.agreement else ())]
         return list(dict.fromkeys([*harness.sentences(self.inputs.corpus, self.inputs.tasks), *judged]))
