@@ -1,4 +1,4 @@
-"""What needs no model, and what a model's score must be held against: words in common, and the longer sentence."""
+"""Baselines without a model: words in common, and the longer sentence."""
 
 from collections.abc import Mapping, Sequence
 

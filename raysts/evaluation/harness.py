@@ -56,8 +56,7 @@ LAYERS = (1, 2)
 def tasks_of(corpus: Corpus, probe: str = PROBE) -> dict[str, Task]:
     """Return every task by name: the public ones, then the user's own test sets, then the retrieval sets.
 
-    Args:
-        probe: one of :data:`raysts.evaluation.transfer.PROBES`.
+    ``probe``: one of :data:`raysts.evaluation.transfer.PROBES`.
 
     Raises:
         InputError: as :func:`taken_names` says.
@@ -186,9 +185,14 @@ def evaluate(
     """Return the results rows of a model on the named tasks (default: every task whose files exist).
 
     Args:
+        model: the model.
+        corpus: the tables.
+        tasks: names of tasks.
         layers: choices of pooled layers, all from one pass over the texts; by default 1, 2 and the model's own. A
             model that is no :class:`~raysts.evaluation.tasks.LayeredModel` is evaluated as it is.
         context: columns that evaluation cannot know (run_id, system, role, ...).
+        resamples: bootstrap resamples of an interval.
+        similarities: default: the model's.
         contaminated: the training text of the model in the test sets; these have values on their clean rows too.
         probe: as of :func:`tasks_of`.
 
@@ -253,9 +257,11 @@ def rows_of(
     resamples: int,
     clean: Mapping[str, np.ndarray] | None = None,
 ) -> list[ResultRow]:
-    """Return results rows with every column of the table, null where nobody knows the value.
+    """Return results rows with every column of the table, null if the value is unknown.
 
     Args:
+        scores: of sets.
+        resamples: bootstrap resamples of an interval.
         context: columns that the scores do not know; a row of a baseline keeps its role.
         clean: by set the rows that are clean; results on these stand beside those on all rows.
     """

@@ -23,7 +23,7 @@ META = (
 
 
 def problems(tasks: Sequence[str], similarity: str | None) -> list[str]:
-    """Why there would be nothing to write."""
+    """Return the reasons why nothing can be written, or an empty list."""
     found = []
     if not set(tasks) & set(NAMES):
         found.append(f"--mteb: none of the tasks {', '.join(tasks)} is one of MTEB's, which are {', '.join(NAMES)}")

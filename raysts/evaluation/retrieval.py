@@ -1,4 +1,4 @@
-"""Retrieval: the documents of a set ranked for each of its queries, against judgements of which are relevant.
+"""Retrieval: the documents of a set, ranked for each of its queries and held against judgements.
 
 The metrics are those of ``trec_eval`` on runs of the first ``DEPTH`` documents: scores are float32, of equal ones the larger
 id stands first, the gain of a document is its judgement where that is positive, and a judged query without a relevant document
@@ -49,7 +49,7 @@ _MOST_PROBLEMS = 5
 
 
 def search(queries: Representation, documents: Representation, similarity: Similarity, most: int = DEPTH) -> np.ndarray:
-    """The documents that are most similar to each query, best first -> their rows, int64 [Q, min(most, N)].
+    """Return the rows of the documents most similar to each query, best first -> int64 [Q, min(most, N)].
 
     Exact. Similarities are rounded to float32, of equal ones the earlier row comes first. Beside the two representations memory
     holds the results and the similarities of some queries and documents.
@@ -74,7 +74,7 @@ def search(queries: Representation, documents: Representation, similarity: Simil
 
 
 def _keys(similarities_QB: np.ndarray, rows_B: np.ndarray) -> np.ndarray:
-    """Similarity and row of a document as one number each, all different, smaller for what comes first: uint64 [Q, B]."""
+    """Return similarity and row of a document as one number, smaller for an earlier place -> uint64 [Q, B]."""
     if not np.isfinite(similarities_QB).all():
         raise UndefinedCorrelationError(
             "the model gives NaN or infinite similarities of queries and documents (training diverged?); use an earlier "
@@ -86,7 +86,7 @@ def _keys(similarities_QB: np.ndarray, rows_B: np.ndarray) -> np.ndarray:
 
 
 def _one_by_one(similarity: Similarity) -> Callable[[Representation, Representation], np.ndarray]:
-    """Any similarity of corresponding rows for all queries and documents; the mean over both orders, as for scored pairs."""
+    """Return a similarity of corresponding rows for all queries and documents, the mean over both orders."""
     symmetric = unordered(similarity)
 
     def compare(queries: Representation, documents: Representation) -> np.ndarray:
@@ -113,9 +113,9 @@ _BY_PRODUCT: dict[Similarity, Similarity] = {cosine_of_vectors: _cosines, dot_of
 
 @dataclass(frozen=True, slots=True)
 class OfTwo:
-    """Queries as one model embeds them among documents as another does: what a student is asked that searches an index of its
-    teacher's. ``queries``: reads the queries; pooling, layers and similarity are its. ``documents``: reads the documents, at
-    its own layers.
+    """Two models of retrieval, as a student that searches an index of its teacher's.
+
+    ``queries``: embeds the queries; pooling, layers and similarity are its. ``documents``: embeds the documents.
     """
 
     queries: SentenceModel
@@ -135,7 +135,7 @@ class OfTwo:
 
     @property
     def similarities(self) -> Similarities:
-        """The model's own, of vectors."""
+        """The model's default, of vectors."""
         return dict([next(iter(self.queries.similarities.items()))])
 
     def problems(self) -> list[str]:
@@ -226,7 +226,7 @@ class Judged(LabelledSet):
 
 
 def _metrics(gains_K: np.ndarray, relevant_J: np.ndarray) -> tuple[float, float, float, float]:
-    """``METRICS`` of one query: gains of its ranked documents, and of all that are relevant."""
+    """Return ``METRICS`` of one query from the gains of its ranked documents, and of all relevant ones."""
     if not len(relevant_J):
         return 0.0, 0.0, 0.0, 0.0
     hits = np.flatnonzero(gains_K)

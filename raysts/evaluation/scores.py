@@ -135,6 +135,8 @@ def result_rows(scores: RowScores, resamples: int, clean: np.ndarray | None = No
     within the subsets.
 
     Args:
+        scores: of the set.
+        resamples: bootstrap resamples of an interval.
         clean: [N] bool, the rows to use; rows on which the value is not defined have no result.
 
     Raises:
@@ -227,7 +229,7 @@ _TABLE = pa.schema(
 
 
 def write(path: Path, scores: Mapping[Choice, Sequence[RowScores]]) -> None:
-    """Write the scores of one model by choice; complete or absent."""
+    """Write the scores of one model by choice, complete or absent."""
     rows: list[dict[str, Any]] = []
     for (pooling, layers), sets in scores.items():
         for of_set in sets:
@@ -239,7 +241,7 @@ def write(path: Path, scores: Mapping[Choice, Sequence[RowScores]]) -> None:
 
 
 def read(path: Path) -> dict[Choice, list[RowScores]] | None:
-    """Return the scores that :func:`write` wrote, or None if the file is not there."""
+    """Return the scores that :func:`write` wrote, or None if the file is missing."""
     file = Store.of(path).get(path)
     if file is None:
         return None

@@ -1,4 +1,4 @@
-"""Standings: how systems stand on test sets, as terminal, page, card, claims and the papers' tables show it.
+"""Standings of systems on test sets, for terminal, page, card, claims and the papers' tables.
 
 The members (or students) of a system are one line: their mean, their standard deviation, and each of them. No other part of the
 house averages results rows.
@@ -23,7 +23,7 @@ AVERAGE = "avg"
 
 ROLES = ("backbone", "member", "ensemble", "soup", "greedy-soup", "student", "baseline")
 TEACHER = "teacher "
-"""How a member's role begins where tables call it by the name that it was given (:func:`named_teachers`)."""
+"""Beginning of the role of a member that tables call by a name (:func:`named_teachers`)."""
 
 AS_DISTRIBUTED = "as distributed"
 """Remark of the backbone that pools as its folder says."""
@@ -213,6 +213,7 @@ def standings(
     A value that was measured again for the same run, member and seed counts once, the latest.
 
     Args:
+        rows: of the results table.
         view: without ``layers`` lines of all layers stand below each other.
         as_distributed: columns of the lines that come first, with a remark.
     """
@@ -338,8 +339,7 @@ def format_results(rows: Sequence[ResultRow], brief: bool = False) -> str:
 
     Test rows and cross-validated ones stand side by side: a set has the one or the other.
 
-    Args:
-        brief: the rank correlations alone, if there are any.
+    ``brief``: the rank correlations alone, if there are any.
     """
     whole = [
         {**row, "split": "test" if row["split"] == "cv" else row["split"]}

@@ -1,4 +1,4 @@
-"""What an evaluation asks of a model, of a labelled set and of a task."""
+"""Interfaces of evaluation: model, labelled set and task."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Similarities = Mapping[str, Similarity]
 
 
 class Model(Protocol):
-    """What evaluation asks of a model."""
+    """Model that can be evaluated."""
 
     @property
     def similarities(self) -> Similarities:

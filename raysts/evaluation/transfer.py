@@ -1,4 +1,4 @@
-"""Transfer: what frozen embeddings are worth as features of other tasks (SentEval; SED, Table 7).
+"""Transfer: frozen embeddings as features of other tasks (SentEval; SED, Table 7).
 
 Logistic regression on the vectors of sentences (accuracy; 10-fold cross-validation where a set has no split of its own)
 and softmax regression on pairs to predict their relatedness (Pearson, Spearman), which is trained and so not the cosine
@@ -26,7 +26,7 @@ from raysts.evaluation.tasks import LabelledSet, Represent, Similarities, Task, 
 from raysts.schema import TABLES, TEST_TABLES
 
 PROBES = {"logistic": probes, "senteval": senteval}
-"""What is fitted on the vectors; rows of another one than the first say so in the column ``similarity``."""
+"""Probes that are fitted on the vectors. Another than the first stands in the column ``similarity``."""
 PROBE = "logistic"
 
 _MOST_ROWS = 5  # that a message names

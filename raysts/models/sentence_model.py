@@ -345,10 +345,7 @@ def represent_tokens(
     if device.type == "cpu":
         keep_memory()
     results: list[Representation] = [{} for _ in layers]
-    lengths = tokens.lengths
-    order = np.argsort(-lengths, kind="stable")
-    budget = TOKEN_BUDGET.get(device.type, 65_536)
-    training, first = encoder.training, 0
+    lengths, training = tokens.lengths, encoder.training
     computed: list[tuple[np.ndarray, list[Any]]] = []
 
     def fetch() -> None:
@@ -364,13 +361,11 @@ def represent_tokens(
     encoder.eval()
     try:
         with torch.inference_mode(), autocast(device, "fp32" if encoder.in_bf16 else computes):
-            while first < len(order):
-                rows = order[first : first + (batch_size or max(1, budget // max(1, int(lengths[order[first]]))))]
+            for rows in tokens.batches(TOKEN_BUDGET.get(device.type, 65_536), batch_size):
                 ids, part_lengths = tokens.take(rows).pad(encoder.pad_id)
                 batch = to_device({"ids": ids, "ids_length": part_lengths}, device)
                 parts = encoder.represent_layers(batch["ids"], batch["ids_length"], layers, lengths[rows])
                 computed.append((rows, parts))
-                first += len(rows)
                 if len(computed) > 1:  # read while a GPU is at work on the next
                     fetch()
             fetch()

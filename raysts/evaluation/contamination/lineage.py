@@ -1,4 +1,4 @@
-"""What a model was trained on, as the records of the runs behind it say."""
+"""Training text of a model, from the records of the runs behind it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class TrainingText:
 class TrainedOn:
     """The training text of a model with all that went before it: its parents, its teachers and theirs.
 
-    ``unknown`` says of what the training text is not on record (a backbone from elsewhere, for one).
+    ``unknown`` names the models without training text on record, for example an external backbone.
     """
 
     texts: tuple[TrainingText, ...] = ()
@@ -43,7 +43,7 @@ class TrainedOn:
 
 
 def together(several: Iterable[TrainedOn]) -> TrainedOn:
-    """The training text of all of these."""
+    """Return the training text of all of these."""
     several = list(several)
     return TrainedOn(
         tuple(dict.fromkeys(text for one in several for text in one.texts)),
@@ -52,7 +52,7 @@ def together(several: Iterable[TrainedOn]) -> TrainedOn:
 
 
 def trained_on(model: Path) -> TrainedOn:
-    """What the records say of the model in the folder ``model``; a run's is ``runs/<id>/model``."""
+    """Return the recorded training text of the model in the folder ``model``, which is ``runs/<id>/model`` of a run."""
     return _of(model, set())
 
 
@@ -104,13 +104,13 @@ def _of_backbone(name: str, runs: Path, seen: set[Path]) -> TrainedOn:
 
 
 def _on_this_machine(path: Path) -> Path:
-    """A path that a record names; of an object store it may be that of another machine's mirror."""
+    """Return a recorded path on this machine: of an object store it may name another machine's mirror."""
     store = Store.of(path)
     return Store.open(store.uri).path(store.key(path)) if isinstance(store, BucketStore) else path
 
 
 def _is_untrained(folder: Path) -> bool:
-    """Whether records of the storage say that the model in ``folder`` is the random backbone of the embedded world."""
+    """Return True if records of the storage name ``folder`` as the random backbone of the embedded world."""
     storage, store = folder.parent.parent, Store.of(folder)
     tiny_id = folder.name.removeprefix(f"{TINY}-")
     if folder != storage / "backbones" / f"{TINY}-{tiny_id}":

@@ -1,4 +1,4 @@
-"""What a vocabulary's vectors say of word pairs, analogies, relations and categories (WEB: Jastrzebski et al. 2017).
+"""Scores of a vocabulary on word pairs, analogies, relations and categories (WEB: Jastrzebski et al. 2017).
 
 Shapes: N rows, V words, R of a block, H dimensions, Q questions of a block.
 """
@@ -14,13 +14,13 @@ _QUESTIONS = 1024
 
 
 def similarities(words: Words, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
-    """The cosine of each pair [N] float64; see :meth:`Words.vectors` for words without a vector."""
+    """Return the cosine of each pair [N] float64. See :meth:`Words.vectors` for words without a vector."""
     a_NH, b_NH = (words.vectors(words.rows(side)).astype(np.float64) for side in (left, right))
     return np.einsum("nh,nh->n", a_NH, b_NH)
 
 
 def analogies(words: Words, questions: Mapping[str, Sequence[str]]) -> np.ndarray:
-    """Whether ``d`` is the word whose vector is most similar to b - a + c (3CosAdd) -> bool [N].
+    """Return True for each ``d`` that is the word most similar to b - a + c (3CosAdd) -> bool [N].
 
     The words of the question are no answers; every other word of the vocabulary is. An answer without a vector is never
     found. Of equal words the first counts.

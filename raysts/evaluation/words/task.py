@@ -1,4 +1,4 @@
-"""The benchmarks of words (WEB; Latte-Mix, section 4.3, A.7), by the vectors that a model has for words."""
+"""Benchmarks of words (WEB; Latte-Mix, section 4.3, A.7), by a model's vectors of words."""
 
 from __future__ import annotations
 
@@ -55,11 +55,13 @@ class WordsTask(ModelTask):
     def row_scores(
         self, model: SentenceModel, corpus: Corpus, layers: Sequence[Layers] | None = None
     ) -> dict[Layers, list[RowScores]]:
-        """Return per choice of layers what the model says of each set, and which of its words have a vector (``coverage``).
+        """Return the row scores of each set by choice of layers, and which of its words have a vector (``coverage``).
 
         Correlations and accuracies have bootstrap intervals (of ``semeval2012_2`` over its relations), purities none.
 
         Args:
+            model: the model.
+            corpus: the tables.
             layers: choices of layers; default: each layer alone, of word vectors the model's own.
 
         Raises:
