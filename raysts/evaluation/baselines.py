@@ -17,7 +17,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def baseline_scores(corpus: Corpus, tasks: Sequence[str]) -> dict[str, ModelScores]:
-    """Return the row scores of baselines: the Jaccard index of the words of a scored pair, and the longer sentence."""
+    """Return the row scores of baselines: the Jaccard index of words, and the longer sentence."""
     sets = harness.sets_of(corpus, tasks)
     texts = list(dict.fromkeys(text for labelled in sets for text in labelled.texts))
     place = {text: index for index, text in enumerate(texts)}

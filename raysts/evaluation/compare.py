@@ -60,7 +60,7 @@ class _Sampled:
 def compare_systems(
     a: Sequence[ModelScores], b: Sequence[ModelScores], resamples: int, metrics: Sequence[str] = METRICS
 ) -> list[ComparisonRow]:
-    """Return a row for each set and metric, then one for the mean over the sets of each metric, in the order of A.
+    """Return a row for each set and metric, in the order of A, then one for the mean over sets.
 
     All rows of a set are concatenated (aggregation ``all``). Every resample draws the same rows for both systems, and
     from a system of several models as many models with replacement, so that the interval covers another draw of rows and
@@ -120,7 +120,7 @@ class Difference:
 
     @property
     def shown(self) -> int:
-        """1 where the interval lies above 0, -1 where it lies below, else 0."""
+        """Sign of an interval without 0, otherwise 0."""
         if self.low is None or self.high is None:
             return 0
         return 1 if self.low > 0 else -1 if self.high < 0 else 0
@@ -142,14 +142,14 @@ class Difference:
 
 
 def difference(a: Sequence[ModelScores], b: Sequence[ModelScores], on: Sequence[str], resamples: int) -> Difference:
-    """Return how far ``a`` is above ``b`` in the mean over the sets ``on``, by rank correlation (else accuracy)."""
+    """Return the difference of the means over the sets ``on``, of rank correlation or accuracy."""
     of_a, of_b = ([{name: model[name] for name in on} for model in models] for models in (a, b))
     row = compare_systems(of_a, of_b, resamples, ("spearman",))[-1]
     return Difference(row["difference"], row["ci_low"], row["ci_high"])
 
 
 def compare_spread(a: Sequence[ModelScores], b: Sequence[ModelScores], resamples: int) -> ComparisonRow:
-    """Return how much more the models of A differ from each other than those of B, of two models or more each.
+    """Return how much more the models of A differ from each other than those of B.
 
     That is the standard deviation (ddof 1) over models of their mean over the sets, by rank correlation (else accuracy).
     Resamples are of rows alone: drawn with replacement, models of a system would differ less than they do.

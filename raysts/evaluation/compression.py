@@ -45,7 +45,7 @@ def check(model: SentenceModel, dims: int | None, dtype: str) -> None:
 
 
 def ranges_of(vectors_ND: np.ndarray) -> np.ndarray:
-    """Return the smallest and largest number of each dimension, float32 [2, D]: ``int8`` divides them into 255 steps."""
+    """Return the range of each dimension, float32 [2, D], which ``int8`` divides into 255 steps."""
     return np.stack([vectors_ND.min(0), vectors_ND.max(0)])
 
 
@@ -71,7 +71,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """Vectors of a model as they are stored. Stored numbers are compared by their cosine, signs as -1 and 1."""
+    """Vectors of a model as they are stored, compared by cosine, signs as -1 and 1."""
 
     model: SentenceModel
     dtype: Dtype

@@ -75,7 +75,7 @@ class Dev:
         return {metric: sum(part[metric] for part in parts) / len(parts) for metric in self.metrics}
 
     def scores(self, model: Model) -> dict[str, float]:
-        """Return the values of a model by its own similarity; raises as :meth:`values`."""
+        """Return the values of a model by its default similarity. Raises as :meth:`values`."""
         represent = lookup(self.texts, model.represent(self.texts))
         return self.values(self.row_scores(represent, model.similarities))
 
@@ -113,7 +113,7 @@ def load_dev(corpus: Corpus, table: str) -> Dev:
 
 
 def split_pairs(pairs: Pairs) -> list[Pairs]:
-    """Return each subset of pairs as a development set of its own."""
+    """Return each subset of pairs as a development set."""
     parts = pairs.subsets or {pairs.name: np.arange(pairs.size)}
     return [replace(pairs.take(rows), name=name, split="dev") for name, rows in parts.items()]
 

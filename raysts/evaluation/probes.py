@@ -1,4 +1,6 @@
-"""Logistic regression on frozen features, as SentEval's probes. The test rows do not choose its strength.
+"""Logistic regression on frozen features, as SentEval's probes.
+
+The test rows do not choose its strength.
 
 Features are standardised with the mean and deviation of the rows that a fit sees, so that one grid of strengths serves
 vectors of any length and the solver converges in tens of steps. Fits that do not depend on each other run side by side,
@@ -51,7 +53,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Predictions of a probe for the asked rows [N] (codes of classes, or expected scores), and its strength."""
+    """Predictions of a probe [N] (codes of classes, or expected scores), and its strength."""
 
     predicted: np.ndarray
     strength: float
@@ -93,7 +95,7 @@ def classify(features_ND: np.ndarray, codes_N: np.ndarray, splits: Sequence[Spli
 
 
 def classify_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:
-    """Return the classes of the asked rows, with the strength that has the best accuracy on the development rows."""
+    """Return the asked rows' classes, at the strength with the best accuracy on development rows."""
     return _best(
         (float(np.mean(fitted.classes(dev[0]) == dev[1])), Probe(fitted.classes(asked_ND), fitted.strength))
         for fitted in _path(*train)
@@ -101,7 +103,7 @@ def classify_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:
 
 
 def regress_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:
-    """Return the scores of the asked rows, with the strength that has the best Pearson correlation on development rows.
+    """Return the asked rows' scores, at the strength with the best Pearson on development rows.
 
     A score is the expected value of a softmax regression over the whole numbers, which is fitted to the distribution
     :func:`soft_rows` (Tai et al. 2015, section 4.2, as SentEval does).
@@ -114,7 +116,7 @@ def regress_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:
 
 
 def soft_rows(scores_N: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return rows, whole numbers and weights: the two numbers around each score, which is their weighted mean.
+    """Return rows, numbers, weights: a score is the weighted mean of two whole numbers.
 
     A score of 3.2 is one row with 3 at weight 0.8 and one with 4 at 0.2; a whole number is one row.
     """
@@ -128,7 +130,7 @@ def soft_rows(scores_N: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class _Fitted:
-    """One point of a path; the next one replaces it."""
+    """Fit at one strength. The fit at the next strength replaces it."""
 
     strength: float
     scale: StandardScaler
@@ -172,7 +174,7 @@ def side_by_side(work: Callable[[Item], Found], items: Sequence[Item]) -> list[F
 
 @contextmanager
 def one_thread_each() -> Iterator[None]:
-    """Fit on one thread, and accept a fit that stops after ``MOST_STEPS`` (a weak penalty on separable classes)."""
+    """Fit on one thread, and accept a fit that stops after ``MOST_STEPS``."""
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
 

@@ -40,7 +40,7 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
 
 
 def read(storage: Path) -> pa.Table:
-    """Return all parts of the storage's results in order of their names. Columns that an older part lacks are null.
+    """Return all parts of the storage's results by name, with null for columns of later versions.
 
     Raises:
         InputError: a part cannot be read or was written by a newer version.

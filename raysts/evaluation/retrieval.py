@@ -9,7 +9,6 @@ Legend: Q queries, N documents, B of them at once, K results of a query, D dimen
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +23,7 @@ from raysts.errors import InputError
 from raysts.evaluation.scores import RowScores
 from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.evaluation.sts import unordered
-from raysts.evaluation.tasks import LabelledSet, Represent, Representation, Similarities, Task, columns_of, take
+from raysts.evaluation.tasks import LabelledSet, Represent, Representation, Similarities, Task, join_fingerprints, take
 from raysts.models.layers import Layers
 from raysts.models.prompts import SideText, Text
 from raysts.ops.similarity import SIMILARITIES, Similarity, cosine_of_vectors, dot_of_vectors
@@ -74,7 +73,7 @@ def search(queries: Representation, documents: Representation, similarity: Simil
 
 
 def _keys(similarities_QB: np.ndarray, rows_B: np.ndarray) -> np.ndarray:
-    """Return similarity and row of a document as one number, smaller for an earlier place -> uint64 [Q, B]."""
+    """Return similarity and row as one number, smaller for an earlier place -> uint64 [Q, B]."""
     if not np.isfinite(similarities_QB).all():
         raise UndefinedCorrelationError(
             "the model gives NaN or infinite similarities of queries and documents (training diverged?); use an earlier "
@@ -112,7 +111,7 @@ _BY_PRODUCT: dict[Similarity, Similarity] = {cosine_of_vectors: _cosines, dot_of
 
 
 @dataclass(frozen=True, slots=True)
-class OfTwo:
+class TwoEncoders:
     """Two models of retrieval, as a student that searches an index of its teacher's.
 
     ``queries``: embeds the queries; pooling, layers and similarity are its. ``documents``: embeds the documents.
@@ -172,7 +171,7 @@ class OfTwo:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged(LabelledSet):
+class RetrievalSet(LabelledSet):
     """A retrieval set: documents in descending order of their ids, and the queries that have judgements.
 
     Attributes:
@@ -272,15 +271,15 @@ class RetrievalTask(Task):
             problem for name in self._names(corpus) for problem in _problems(_columns(corpus, name), f"{NAME}/{name}")
         ]
 
-    def load(self, corpus: Corpus) -> Sequence[Judged]:
+    def load(self, corpus: Corpus) -> Sequence[RetrievalSet]:
         found = []
         for name in self._names(corpus):
             prints = [corpus.fingerprint(table) for table in RetrievalTask(name).expected()]
-            found.append(_judged(f"{NAME}:{name}", _columns(corpus, name), prints))
+            found.append(_retrieval_set(f"{NAME}:{name}", _columns(corpus, name), prints))
         return found
 
 
-def user_set(corpus: Corpus, name: str) -> Judged:
+def user_set(corpus: Corpus, name: str) -> RetrievalSet:
     """Return the user's development set ``name``.
 
     Raises:
@@ -290,12 +289,12 @@ def user_set(corpus: Corpus, name: str) -> Judged:
     columns = _ids_as_text({part: table.read() for part, table in tables.items()})
     if problems := _problems(columns, f"--dev {name}"):
         raise InputError(problems)
-    return replace(_judged(name, columns, [table.fingerprint for table in tables.values()]), split="dev")
+    return replace(_retrieval_set(name, columns, [table.fingerprint for table in tables.values()]), split="dev")
 
 
 def _columns(corpus: Corpus, name: str) -> dict[str, pa.Table]:
     names = {part: [column.name for column in RETRIEVAL[part]] for part in RETRIEVAL}
-    return _ids_as_text({part: columns_of(corpus, f"{NAME}/{name}/{part}", names[part]) for part in RETRIEVAL})
+    return _ids_as_text({part: corpus.read(f"{NAME}/{name}/{part}", names[part]) for part in RETRIEVAL})
 
 
 def _ids_as_text(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
@@ -308,7 +307,7 @@ def _ids_as_text(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     return tables
 
 
-def _judged(name: str, tables: Mapping[str, pa.Table], prints: Sequence[str]) -> Judged:
+def _retrieval_set(name: str, tables: Mapping[str, pa.Table], prints: Sequence[str]) -> RetrievalSet:
     documents = tables["corpus"].sort_by([("doc_id", "descending")])
     texts = documents.column("text").to_pylist()
     if "title" in documents.column_names:
@@ -321,9 +320,9 @@ def _judged(name: str, tables: Mapping[str, pa.Table], prints: Sequence[str]) ->
         judged.setdefault(query_id, {})[row_of[doc_id]] = int(score)
     rows = pc.is_in(tables["queries"].column("query_id"), pa.array(judged, pa.string()))
     queries = tables["queries"].filter(rows)
-    return Judged(
+    return RetrievalSet(
         name=name,
-        sha256=hashlib.sha256("".join(prints).encode()).hexdigest(),
+        sha256=join_fingerprints(prints),
         documents=[SideText(text, "document") for text in texts],
         queries=[SideText(text, "query") for text in queries.column("text").to_pylist()],
         judgements=[_sorted(judged[query_id]) for query_id in queries.column("query_id").to_pylist()],

@@ -1,4 +1,4 @@
-"""One number of a training run, by which runs are compared: a score on the development set, or the training loss."""
+"""Metrics that compare training runs: a score on the development set, or the training loss."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ Mode = Literal["max", "min"]
 
 
 def reported(table: str) -> tuple[str, ...]:
-    """Return the names of the metrics of a run with development set ``table``. The first one selects checkpoints."""
+    """Return the metrics of a run with development set ``table``. The first selects checkpoints."""
     return (*DEVS[table], LOSS)
 
 
@@ -25,7 +25,7 @@ class RunMetric:
 
     Attributes:
         name: one of ``reported(table)``.
-        selecting: whether it selects checkpoints where a set of the user's own has other scores than ``table``.
+        selecting: whether it selects checkpoints if a set of the user has other scores than ``table``.
     """
 
     name: str

@@ -102,7 +102,7 @@ class RowScores:
         return dict.fromkeys(metrics, _means(self.values, counts_NR))
 
     def value(self, metric: str) -> float:
-        """Return the value of a metric; raises as :meth:`sampled`."""
+        """Return the value of a metric. Raises as :meth:`sampled`."""
         return float(self.sampled(0, [metric])[metric][0])
 
     def _correlation(self, metric: str) -> float:
@@ -202,7 +202,7 @@ ModelScores = Mapping[str, RowScores]
 
 
 def scores_by_set(scores: Iterable[RowScores]) -> ModelScores:
-    """Return the scores of test sets that two models are compared by: those of the model's own similarity come first."""
+    """Return the scores that two models are compared by, of the model's first similarity."""
     first: dict[str, RowScores] = {}
     for of_set in scores:
         if of_set.compared and of_set.split != "dev":

@@ -78,7 +78,7 @@ def classify(features_ND: np.ndarray, codes_N: np.ndarray, splits: Sequence[Spli
 
 
 def classify_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:
-    """Return the classes of the asked rows, with the penalty that has the best accuracy on the development rows."""
+    """Return the asked rows' classes, at the penalty with the best accuracy on development rows."""
     features_ND, codes_N = (np.concatenate(each) for each in zip(train, dev, strict=True))
     split = np.split(np.arange(len(codes_N)), [len(train[1])])
     with one_thread_each():
@@ -90,7 +90,7 @@ def classify_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:
 
 
 def regress_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:
-    """Return the scores of the asked rows, after the passes with the best Pearson correlation on development rows."""
+    """Return the asked rows' scores, after the passes with the best Pearson on development rows."""
     target_NC = np.clip(1 - np.abs(train[1][:, None] - SCORES), 0, None).astype(np.float32)
 
     def slope(logits_BRC: np.ndarray, rows_B: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Correlations, accuracies and areas with their bootstrap intervals, and tests of two systems on the same rows.
+"""Correlations, accuracies and areas, their bootstrap intervals, and tests of two systems.
 
 Legend: N rows (pairs), R resamples, G groups of equal values.
 
@@ -43,7 +43,7 @@ def pearson(predicted: np.ndarray, gold: np.ndarray) -> float:
 
 
 def spearman(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """Return Spearman's rank correlation of two vectors [N], ties at their average rank. Raises as :func:`pearson`."""
+    """Return Spearman's rank correlation of two vectors [N]. Raises as :func:`pearson`."""
     predicted, gold = _checked(predicted, gold)
     return _pearson(average_ranks(predicted), average_ranks(gold))
 
@@ -59,9 +59,10 @@ def average_ranks(values: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def resample_counts(n: int, seed: tuple[int, ...], resamples: int) -> np.ndarray:
-    """Return how often each row occurs in each resample of ``n`` draws with replacement -> uint8 [N, R], read-only.
+    """Return how often each row occurs in each resample -> uint8 [N, R], read-only.
 
-    A function of its arguments alone, and remembered: systems compared on one set share their resamples.
+    A resample is ``n`` draws with replacement. The result depends on the arguments alone, and is cached, because systems
+    that are compared on one set share their resamples.
     """
     rng = np.random.default_rng(seed)
     counts = np.empty((n, resamples), dtype=np.uint8)
@@ -76,9 +77,9 @@ def resample_counts(n: int, seed: tuple[int, ...], resamples: int) -> np.ndarray
 
 
 def resample_set(label: str, n: int, resamples: int) -> np.ndarray:
-    """:func:`resample_counts` with random numbers named by ``label``: systems compared on a set have the same resamples.
+    """Return :func:`resample_counts` with random numbers named by ``label``.
 
-    What is large is drawn anew every time.
+    Systems that are compared on a set have the same resamples. Large ones are drawn again every time.
     """
     draw = resample_counts if n * resamples <= _MOST_REMEMBERED else resample_counts.__wrapped__
     return draw(n, (BOOTSTRAP_SEED, zlib.crc32(label.encode())), resamples)
@@ -87,7 +88,7 @@ def resample_set(label: str, n: int, resamples: int) -> np.ndarray:
 def correlation_samples(
     predicted: np.ndarray, gold: np.ndarray, counts: np.ndarray, metrics: Sequence[Metric] = METRICS
 ) -> dict[Metric, np.ndarray]:
-    """Return the correlations of every resample: one vector [R] per metric, NaN for a resample without one.
+    """Return the correlations of every resample, [R] per metric, NaN if undefined.
 
     ``counts`` [N, R] are of :func:`resample_counts`; the columns of two systems on the same rows are paired.
     """
@@ -158,7 +159,7 @@ def _pearson(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _groups(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the ascending order of rows [N], each row's group of equal values [N], each group's start [G]."""
+    """Return the ascending order [N], each row's group of equal values [N], the groups' starts [G]."""
     order = np.argsort(values, kind="stable")
     new = np.diff(values[order], prepend=-np.inf) > 0
     group = np.empty(len(values), dtype=np.int64)
@@ -167,7 +168,7 @@ def _groups(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _centred_ranks(drawn: np.ndarray) -> np.ndarray:
-    """Return average ranks minus their mean, from the counts [G, R] of ascending values. Exact (halves of integers)."""
+    """Return average ranks minus their mean, from counts [G, R] of ascending values, exact."""
     ranks = np.cumsum(drawn, axis=0)
     centre = ranks[-1] / 2.0
     ranks -= drawn / 2.0
@@ -176,7 +177,7 @@ def _centred_ranks(drawn: np.ndarray) -> np.ndarray:
 
 
 def _moments(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Rows x, y, xx, yy, xy [5, N] of the standardised vectors: sums over a resample are one matrix product."""
+    """Return x, y, xx, yy, xy [5, N] of the standardised vectors, for one matrix product."""
     x, y = x - x.mean(), y - y.mean()
     x, y = x / np.abs(x).max(), y / np.abs(y).max()
     return np.stack([x, y, x * x, y * y, x * y])
@@ -304,10 +305,10 @@ def mcnemar(only_a: int, only_b: int) -> float:
 
 
 def bootstrap_p(differences_R: np.ndarray) -> float | None:
-    """Return the two-sided p of no difference: twice the smaller share of resamples on a side of 0, with ties.
+    """Return the two-sided p of no difference, from the smaller share of resamples on a side of 0.
 
     One resample is added to each side (Davison & Hinkley 1997, section 4.2), so that p is never 0; the smallest that R
-    resamples can give is 2 / (R + 1). None where no resample has a value.
+    resamples can give is 2 / (R + 1). None if no resample has a value.
     """
     defined = differences_R[np.isfinite(differences_R)]
     if not len(defined):

@@ -202,7 +202,7 @@ def _of_task(sets: Sequence[LabelledSet], found: Masks) -> TaskContamination:
 
 
 def _clean(labelled: LabelledSet, trained: np.ndarray) -> np.ndarray:
-    """Return the clean rows of a set, without those of subsets with too few; none if they are too few for a value."""
+    """Return the clean rows of a set, without subsets (or a set) that have too few."""
     clean = ~trained
     for rows in (*labelled.subsets.values(), np.arange(len(trained))):
         left = rows[clean[rows]]

@@ -15,9 +15,9 @@ TINY = "tiny"
 
 @dataclass(frozen=True, slots=True)
 class TrainingText:
-    """Rows of a canonical table that some stage was trained on; ``sha256`` is that of the table.
+    """Rows of a canonical table that some stage was trained on.
 
-    ``title``: what people call it, where it was text of the user's own that stood there.
+    ``sha256``: of the table. ``title``: name of user data in the place of the table.
     """
 
     table: str
@@ -42,7 +42,7 @@ class TrainedOn:
     unknown: tuple[str, ...] = ()
 
 
-def together(several: Iterable[TrainedOn]) -> TrainedOn:
+def merge_histories(several: Iterable[TrainedOn]) -> TrainedOn:
     """Return the training text of all of these."""
     several = list(several)
     return TrainedOn(
@@ -52,7 +52,7 @@ def together(several: Iterable[TrainedOn]) -> TrainedOn:
 
 
 def trained_on(model: Path) -> TrainedOn:
-    """Return the recorded training text of the model in the folder ``model``, which is ``runs/<id>/model`` of a run."""
+    """Return the recorded training text of the model in a folder (of a run ``runs/<id>/model``)."""
     return _of(model, set())
 
 
@@ -64,7 +64,7 @@ def _of(model: Path, seen: set[Path]) -> TrainedOn:
     runs, store = run.parent, Store.of(run)
     record = record_of(model.absolute())
     if record and "data" not in record:  # a weight average: nothing but its members
-        return together(_of_run(runs / parent, "member", seen) for parent in record["parents"])
+        return merge_histories(_of_run(runs / parent, "member", seen) for parent in record["parents"])
     recipe = store.read_json(run / "recipe.json") if record else None
     if not recipe:
         if _is_untrained(model.absolute()):
@@ -81,7 +81,7 @@ def _of(model: Path, seen: set[Path]) -> TrainedOn:
     for teacher in teachers:
         means = store.read_json(runs.parent / "embeddings" / teacher / "manifest.json") or {"members": [teacher]}
         behind += [_of_run(runs / member, "teacher", seen) for member in means["members"]]
-    return together(behind)
+    return merge_histories(behind)
 
 
 def _of_run(run: Path, what: str, seen: set[Path]) -> TrainedOn:

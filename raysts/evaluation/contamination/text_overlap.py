@@ -1,4 +1,4 @@
-"""Training text that occurs in evaluation sets, and the check of a data folder (``raysts data check``).
+"""Training text in evaluation sets, and the check of a data folder (``raysts data check``).
 
 Two sentences are the same when they are equal after normalisation: Unicode NFKC, case folded, runs of punctuation and
 white space collapsed to one blank. Pairs are the same in either order. Memory is that of the evaluation sets: training
@@ -105,7 +105,7 @@ def overlap(
 def occurrences(
     corpus: Corpus, table: str, data: Data, eval_tables: Sequence[str]
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return the rows of evaluation sets that the selected rows of a training table contain, in one pass over it.
+    """Return the rows of evaluation sets that selected rows of a training table contain.
 
     A derived table that the corpus does not hold is looked for in what it is made of, all rows of the chosen sources, and of
     text of the user's own all rows are: a draw from it may have fewer. A derived table of single sentences contains no pair.

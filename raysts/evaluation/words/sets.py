@@ -53,7 +53,7 @@ class WordSet:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A relation of ``DEGREES``: words of its examples and of its pairs, left and right, and the pairs' degrees [N]."""
+    """Relation of ``DEGREES``: words of its examples and pairs, left and right, and degrees [N]."""
 
     name: str
     words: tuple[list[str], list[str], list[str], list[str]]

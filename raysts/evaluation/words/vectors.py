@@ -24,13 +24,13 @@ UNKNOWN = -1
 
 @dataclass(frozen=True)
 class Words:
-    """A vocabulary and its vectors. ``raw_VH``: the vectors, of any length; they may lie on disk."""
+    """Vocabulary and its vectors. ``raw_VH``: vectors of any length, perhaps on disk."""
 
     index: Mapping[str, int]
     raw_VH: np.ndarray
 
     def rows(self, words: Sequence[str]) -> np.ndarray:
-        """Return the row of each word [N], as spelt or in lower case, or ``UNKNOWN`` if its vector is missing or zero."""
+        """Return the row of each word [N], or ``UNKNOWN`` if its vector is missing or zero."""
         spelt = (self.index.get(word, self.index.get(word.lower(), UNKNOWN)) for word in words)
         rows = np.fromiter(spelt, np.int64, len(words))
         known = np.flatnonzero(rows != UNKNOWN)
@@ -38,7 +38,7 @@ class Words:
         return rows
 
     def vectors(self, rows: np.ndarray) -> np.ndarray:
-        """Return vectors of unit length [N, H] float32, and of an unknown word the mean vector, which is shorter.
+        """Return vectors of unit length [N, H] float32, for an unknown word the shorter mean vector.
 
         The product of two is then their cosine, and that with an unknown word about the mean cosine, which says nothing.
         """
@@ -62,7 +62,7 @@ class Words:
 
 
 def unit(vectors_NH: np.ndarray) -> np.ndarray:
-    """Of unit length; zeros stay. A copy."""
+    """Return a copy with rows of unit length. Zeros stay."""
     lengths_N = np.linalg.norm(vectors_NH, axis=1, keepdims=True)
     return vectors_NH / np.where(lengths_N > 0, lengths_N, 1)
 
