@@ -98,7 +98,7 @@ def evaluate(
     from raysts.commands.context import corpus_of, locate, store_of
     from raysts.data.user import UserData
     from raysts.evaluation import harness, mteb_results, results, retrieval
-    from raysts.evaluation.contamination.lineage import together, trained_on
+    from raysts.evaluation.contamination.lineage import merge_histories, trained_on
     from raysts.evaluation.sts import load_pairs_file
     from raysts.evaluation.transfer import PROBE
     from raysts.ids import content_id, folder_id
@@ -119,7 +119,9 @@ def evaluate(
     tasks = _tasks(corpus, tasks, probe, documents_by) if corpus else ()
     path, teacher = locate(model, store), None if documents_by is None else locate(documents_by, store)
     if corpus is not None:
-        contamination = harness.searched(corpus, tasks, together(map(trained_on, filter(None, (path, teacher)))))
+        contamination = harness.find_contamination(
+            corpus, tasks, merge_histories(map(trained_on, filter(None, (path, teacher))))
+        )
         problems = contamination.refuse(f"'{model}'") if strict_contamination else []
         problems += [] if mteb is None else mteb_results.problems(tasks, similarity)
         if problems:
@@ -131,12 +133,12 @@ def evaluate(
     loaded = pretrained.load(path, pooling=pooling, layers=loaded_layers, prompt=prompt, content=content)
     context = _context(record, str(model), content)
     chosen = None if layers is None else single_layers(loaded.depth) if layers == EVERY_LAYER else (layers,)
-    measured: SentenceModel | retrieval.OfTwo = loaded
+    measured: SentenceModel | retrieval.TwoEncoders = loaded
     id_parts = [] if prompt is None else [loaded.prompts.resolve()]
     similarities = _similarities(loaded, similarity)
     if teacher is not None:
         id_parts.append(folder_id(teacher))
-        measured = retrieval.OfTwo(loaded, pretrained.load(teacher, content=id_parts[-1]))
+        measured = retrieval.TwoEncoders(loaded, pretrained.load(teacher, content=id_parts[-1]))
         if problems := measured.problems():
             raise InputError(problems)
         similarities = similarities if similarity is not None else measured.similarities
@@ -150,7 +152,7 @@ def evaluate(
     result: Result = {"status": "done", "storage": store.uri, "model": str(path)}
     settings: dict[str, Any] = {"resamples": resamples, "similarities": similarities}
     if scored_pairs is not None:
-        return {**result, "results": harness.evaluate_pairs(loaded, scored_pairs, chosen, context, **settings)}
+        return {**result, "results": harness.evaluate_sets(loaded, [scored_pairs], chosen, context, **settings)}
     assert corpus is not None
     settings |= {"contaminated": contamination, "probe": probe or PROBE}
     rows = harness.evaluate(measured, corpus, tasks, chosen, context, **settings)

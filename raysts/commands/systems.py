@@ -15,6 +15,7 @@ from raysts.evaluation.scores import ModelScores
 from raysts.evaluation.tasks import ModelTask
 from raysts.models import pretrained
 from raysts.models.layers import Layers
+from raysts.models.prompts import Text
 from raysts.ops.similarity import cosine_of_vectors
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.local import Say
@@ -152,7 +153,7 @@ def measure(
     system: System,
     corpus: Corpus,
     tasks: Sequence[str],
-    texts: Sequence[str],
+    texts: Sequence[Text],
     layers: Layers | None,
     prompt: str | None,
     say: Say,

@@ -1,1 +1,1 @@
-"""What is measured, and how sure we are."""
+"""Measurement of models, with its uncertainty."""

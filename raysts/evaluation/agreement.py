@@ -1,4 +1,4 @@
-"""Agreement with an ensemble: a judge without labels, from pairs of texts on which nothing was trained.
+"""Agreement with an ensemble on held-out text, a measure without labels.
 
 A pair's score is the mean of the cosines that the ensemble's members give it; a model's agreement is the rank correlation of
 its own similarities with these scores. It says how much of the ensemble a model keeps, and never that it is better than the
@@ -25,7 +25,7 @@ SPLITS = ("dev", "test")
 
 
 def pairs_of(texts: Sequence[str], cosines_NN: np.ndarray, split: str) -> pa.Table:
-    """Return each text with the nearest one and with one drawn at random, every pair once, with their cosines.
+    """Return each text with its nearest and with a random one, every pair once, with cosines.
 
     Neighbours alone would leave out what a model must keep apart, random pairs what it must tell from each other.
     """
@@ -58,7 +58,7 @@ def judge(path: Path, sha256: str, split: str) -> Dev:
 
 
 def read_pairs(path: Path, sha256: str, split: str) -> tuple[Pairs]:
-    """Read the pairs of one half; arguments as of :func:`judge`."""
+    """Read the pairs of one half. Arguments as of :func:`judge`."""
     file = Store.of(path).get(path)
     assert file is not None, f"{path} is not there yet"
     table = pq.read_table(file, filters=[("split", "=", split)]).drop_columns("split")

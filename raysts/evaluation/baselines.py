@@ -1,4 +1,4 @@
-"""What needs no model, and what a model's score must be held against: words in common, and the longer sentence."""
+"""Baselines without a model: words in common, and the longer sentence."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,6 +9,7 @@ from raysts.evaluation import harness
 from raysts.evaluation.entailment import Direction
 from raysts.evaluation.scores import ModelScores
 from raysts.evaluation.sts import Pairs
+from raysts.models.prompts import Text
 
 OVERLAP, LONGER = "word overlap", "longer sentence"
 
@@ -16,13 +17,13 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def baseline_scores(corpus: Corpus, tasks: Sequence[str]) -> dict[str, ModelScores]:
-    """Return the row scores of baselines: the Jaccard index of the words of a scored pair, and the longer sentence."""
+    """Return the row scores of baselines: the Jaccard index of words, and the longer sentence."""
     sets = harness.sets_of(corpus, tasks)
     texts = list(dict.fromkeys(text for labelled in sets for text in labelled.texts))
     place = {text: index for index, text in enumerate(texts)}
-    words = [frozenset(text.lower().split()) for text in texts]
+    words = [frozenset(str(text).lower().split()) for text in texts]
 
-    def represent(wanted: Sequence[str]) -> Arrays:
+    def represent(wanted: Sequence[Text]) -> Arrays:
         return {"vectors": np.array([place[text] for text in wanted])}
 
     def overlap(a: Arrays, b: Arrays) -> np.ndarray:

@@ -28,7 +28,7 @@ from raysts.evaluation.statistics import (
 )
 
 OVERALL = "overall"
-"""What the mean over the sets is called."""
+"""Name of the mean over the sets."""
 
 APART = frozenset({"sickr-all"})
 """Sets that stay out of the mean over sets, because they hold another one."""
@@ -53,14 +53,14 @@ class _Sampled:
     samples: np.ndarray
 
     def drawn(self, models_MR: np.ndarray) -> np.ndarray:
-        """Means [R] of the models drawn in each resample."""
+        """Return the means [R] of the models drawn in each resample."""
         return np.take_along_axis(self.samples, models_MR, axis=0).mean(axis=0)
 
 
 def compare_systems(
     a: Sequence[ModelScores], b: Sequence[ModelScores], resamples: int, metrics: Sequence[str] = METRICS
 ) -> list[ComparisonRow]:
-    """A row for each set and metric, then one for the mean over the sets of each metric, in the order of A's sets.
+    """Return a row for each set and metric, in the order of A, then one for the mean over sets.
 
     All rows of a set are concatenated (aggregation ``all``). Every resample draws the same rows for both systems, and
     from a system of several models as many models with replacement, so that the interval covers another draw of rows and
@@ -68,7 +68,8 @@ def compare_systems(
     McNemar's tests are of two models, and left out where a system has more.
 
     Args:
-        b: the models of the other; each model has the same sets.
+        a: the models of one system; each model has the same sets.
+        b: the models of the other system.
         resamples: 0 leaves intervals and the bootstrap's p out.
         metrics: of sets that are measured by correlation.
 
@@ -111,7 +112,7 @@ def compare_systems(
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far one system is above another on the same rows, not times 100, perhaps with its paired 95 % interval."""
+    """Difference of two systems on the same rows, not times 100, perhaps with its paired 95 % interval."""
 
     value: float
     low: float | None
@@ -119,7 +120,7 @@ class Difference:
 
     @property
     def shown(self) -> int:
-        """1 where the interval lies above 0, -1 where it lies below, else 0."""
+        """Sign of an interval without 0, otherwise 0."""
         if self.low is None or self.high is None:
             return 0
         return 1 if self.low > 0 else -1 if self.high < 0 else 0
@@ -141,16 +142,16 @@ class Difference:
 
 
 def difference(a: Sequence[ModelScores], b: Sequence[ModelScores], on: Sequence[str], resamples: int) -> Difference:
-    """Return how far ``a`` is above ``b`` in the mean over the sets ``on``, by rank correlation (else accuracy)."""
+    """Return the difference of the means over the sets ``on``, of rank correlation or accuracy."""
     of_a, of_b = ([{name: model[name] for name in on} for model in models] for models in (a, b))
     row = compare_systems(of_a, of_b, resamples, ("spearman",))[-1]
     return Difference(row["difference"], row["ci_low"], row["ci_high"])
 
 
 def compare_spread(a: Sequence[ModelScores], b: Sequence[ModelScores], resamples: int) -> ComparisonRow:
-    """How much more the models of A differ from each other than those of B: the standard deviation (ddof 1) over models of
-    their mean over the sets, by rank correlation (else accuracy); of two models or more each.
+    """Return how much more the models of A differ from each other than those of B.
 
+    That is the standard deviation (ddof 1) over models of their mean over the sets, by rank correlation (else accuracy).
     Resamples are of rows alone: drawn with replacement, models of a system would differ less than they do.
     """
     for name in a[0]:
@@ -169,7 +170,7 @@ def compare_spread(a: Sequence[ModelScores], b: Sequence[ModelScores], resamples
 
 
 def _models_drawn(models: int, side: str, resamples: int) -> np.ndarray:
-    """Which models each resample draws [M, R], the same for every set: a model is drawn with all that it says."""
+    """Return the models that each resample draws [M, R], the same for every set."""
     rng = np.random.default_rng((BOOTSTRAP_SEED, zlib.crc32(f"models/{side}".encode())))
     return rng.integers(0, models, size=(models, resamples))
 
@@ -213,8 +214,10 @@ def _std(values_M: np.ndarray) -> float | None:
 
 
 def _test(a: Sequence[RowScores], b: Sequence[RowScores], metric: str) -> ComparisonRow:
-    """Williams' test of two correlations, McNemar's of two accuracies, the paired t-test of the means of other values; nothing
-    where a system has several models."""
+    """Return the test of two models, or nothing if a system has several.
+
+    It is Williams' of two correlations, McNemar's of two accuracies, and the paired t-test of other means.
+    """
     if len(a) > 1 or len(b) > 1:
         return {}
     one, two = a[0], b[0]
@@ -237,7 +240,7 @@ def _test(a: Sequence[RowScores], b: Sequence[RowScores], metric: str) -> Compar
 
 
 def conclusion(a: str, b: str, rows: Sequence[ComparisonRow], level: float = 0.05) -> str:
-    """What the comparison shows, in a sentence or two: which system is better overall, or that neither is shown to be."""
+    """Return in words which system is better overall, or that no difference is shown."""
     there = [row["metric"] for row in rows]
     metric = next((name for name in ("spearman", "accuracy") if name in there), there[0])
     (whole,) = (row for row in rows if row["dataset"] == OVERALL and row["metric"] == metric)
@@ -268,7 +271,7 @@ def conclusion(a: str, b: str, rows: Sequence[ComparisonRow], level: float = 0.0
 
 
 def format_comparison(a: str, b: str, rows: Sequence[ComparisonRow]) -> str:
-    """The rows as aligned plain text: values and differences times 100."""
+    """Return the rows as aligned plain text, values and differences times 100."""
     header = ["dataset", "metric", "n", "A", "B", "A - B", "95 % interval", "p", "test", "t (df)", "p of test"]
     lines = [header]
     for row in rows:

@@ -1,4 +1,4 @@
-"""What smaller vectors cost: the first dimensions alone, and numbers of fewer bits, on a development set.
+"""Cost of smaller vectors on a development set: the first dimensions alone, or numbers of fewer bits.
 
 Shapes: N texts, D dimensions, E dimensions that are kept.
 """
@@ -11,12 +11,13 @@ import numpy as np
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.evaluation.dev import Dev, load_dev
+from raysts.models.prompts import Text
 from raysts.models.sentence_model import SentenceModel, quantize
 from raysts.ops.similarity import cosine_of_vectors
 
 Dtype = Literal["float32", "int8", "binary"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
-"""What vectors are stored as, by sentence-transformers' names: ``binary`` keeps the signs, eight to a byte."""
+"""Types of stored vectors by sentence-transformers' names: ``binary`` keeps the signs, eight to a byte."""
 
 DEV = "sts/stsb_dev"
 MOST_CALIBRATION = 10_000
@@ -44,13 +45,13 @@ def check(model: SentenceModel, dims: int | None, dtype: str) -> None:
 
 
 def ranges_of(vectors_ND: np.ndarray) -> np.ndarray:
-    """Smallest and largest number of each dimension, float32 [2, D]: what ``int8`` divides into 255 steps."""
+    """Return the range of each dimension, float32 [2, D], which ``int8`` divides into 255 steps."""
     return np.stack([vectors_ND.min(0), vectors_ND.max(0)])
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The score on a development set of a model's vectors, and of what is stored of them; not times 100."""
+    """Scores on a development set of a model's vectors and of the stored ones, not times 100."""
 
     on: str
     before: float
@@ -70,7 +71,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """The vectors of a model as they are stored; stored numbers are compared by their cosine, signs as -1 and 1."""
+    """Vectors of a model as they are stored, compared by cosine, signs as -1 and 1."""
 
     model: SentenceModel
     dtype: Dtype
@@ -86,7 +87,7 @@ class _Stored:
     def layers(self) -> Any:
         return self.model.layers
 
-    def represent(self, texts: list[str]) -> dict[str, np.ndarray]:
+    def represent(self, texts: list[Text]) -> dict[str, np.ndarray]:
         vectors_NE = self.model.encode(texts)
         if self.dtype == "binary":
             return {"vectors": np.where(vectors_NE > 0, 1.0, -1.0)}
@@ -94,7 +95,7 @@ class _Stored:
 
 
 def judge(corpus: Corpus) -> Dev | None:
-    """The development set of scored pairs of a corpus, checked; None where there is none."""
+    """Return the checked development set of scored pairs of a corpus, or None."""
     if not corpus.files(DEV):
         return None
     corpus.check([DEV])
@@ -102,8 +103,10 @@ def judge(corpus: Corpus) -> Dev | None:
 
 
 def cost(model: SentenceModel, whole: int | None, dev: Dev, dtype: Dtype, ranges: np.ndarray | None = None) -> Cost:
-    """What it costs on a development set to store vectors so. ``whole``: the model's ``truncate_dim`` before. ``ranges``: of
-    ``int8``; default: those of the set's own texts."""
+    """Return the cost on a development set of vectors that are stored as ``dtype``.
+
+    ``whole``: the model's ``truncate_dim`` before. ``ranges``: of ``int8``; default: those of the set's texts.
+    """
     metric = dev.metrics[0]
     after = dev.scores(_Stored(model, dtype, ranges))[metric]
     kept, model.truncate_dim = model.truncate_dim, whole

@@ -16,6 +16,7 @@ from raysts.evaluation.entailment import DEV, TwoWay, load_entailment
 from raysts.evaluation.scores import AREAS, RowScores
 from raysts.evaluation.sts import Pairs, load_pairs
 from raysts.evaluation.tasks import LabelledSet, Model, Represent, Similarities, lookup
+from raysts.models.prompts import Text
 from raysts.schema import DEVS as USER_DEVS
 
 CORRELATION = ("spearman", "pearson")
@@ -43,7 +44,7 @@ class Dev:
         return self.parts() if callable(self.parts) else self.parts
 
     @cached_property
-    def texts(self) -> list[str]:
+    def texts(self) -> list[Text]:
         """The distinct texts that it wants represented."""
         return list(dict.fromkeys(text for part in self.sets for text in part.texts))
 
@@ -74,7 +75,7 @@ class Dev:
         return {metric: sum(part[metric] for part in parts) / len(parts) for metric in self.metrics}
 
     def scores(self, model: Model) -> dict[str, float]:
-        """Return the values of a model by its own similarity; raises as :meth:`values`."""
+        """Return the values of a model by its default similarity. Raises as :meth:`values`."""
         represent = lookup(self.texts, model.represent(self.texts))
         return self.values(self.row_scores(represent, model.similarities))
 
@@ -112,7 +113,7 @@ def load_dev(corpus: Corpus, table: str) -> Dev:
 
 
 def split_pairs(pairs: Pairs) -> list[Pairs]:
-    """Return each subset of pairs as a development set of its own."""
+    """Return each subset of pairs as a development set."""
     parts = pairs.subsets or {pairs.name: np.arange(pairs.size)}
     return [replace(pairs.take(rows), name=name, split="dev") for name, rows in parts.items()]
 

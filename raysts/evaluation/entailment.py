@@ -18,7 +18,7 @@ from raysts.data.derive import label_codes
 from raysts.evaluation.scores import AREAS, RowScores
 from raysts.evaluation.statistics import UndefinedCorrelationError, best_threshold
 from raysts.evaluation.sts import Pairs, pair_similarities, pairs_from_table
-from raysts.evaluation.tasks import LabelledSet, Represent, Representation, Similarities, Task, columns_of
+from raysts.evaluation.tasks import LabelledSet, Represent, Representation, Similarities, Task
 from raysts.ops.similarity import Similarity
 from raysts.schema import NLI_LABELS
 
@@ -40,12 +40,12 @@ ONE_WAY = "one-way"
 
 
 def load_entailment(corpus: Corpus, table: str, entailed: bool = False) -> Pairs:
-    """Read the pairs of an NLI or SICK table (sentence A of SICK is the premise), or only those of entailment.
+    """Read the pairs of an NLI or SICK table (premise: sentence A), or only those of entailment.
 
     ``left`` is the hypothesis, ``right`` the premise, ``gold`` 1 for entailment and else 0; the subset is ``one-way``
     where the table says that the hypothesis does not entail the premise in turn.
     """
-    labelled = columns_of(corpus, table)
+    labelled = corpus.read(table)
     sides = ("sentence1", "sentence2") if "sentence1" in labelled.column_names else ("premise", "hypothesis")
     is_entailed = label_codes(labelled.column("label"), NLI_LABELS) == NLI_LABELS.index("entailment")
     columns = {"sentence1": labelled.column(sides[1]), "sentence2": labelled.column(sides[0])}
@@ -193,7 +193,7 @@ class Direction(LabelledPairs):
 
 
 def right_by_model(pairs: Pairs, representation: Representation, similarities: Similarities) -> dict[str, np.ndarray]:
-    """Return which pairs are right [N] bool, by each similarity that depends on the order, and by ``variance``.
+    """Return the right pairs [N] bool, by each similarity that has an order, and by ``variance``.
 
     Other similarities say nothing about the direction; only a representation with ``log_var`` has a variance.
     """
@@ -226,7 +226,7 @@ class TwoWayTask(Task):
     """Two-way inference on a labelled table, with the threshold of SNLI dev.
 
     Attributes:
-        own: a table whose threshold is measured beside it, as set ``<name>-own``.
+        own: a table that gives another threshold, as set ``<name>-own``.
     """
 
     name: str

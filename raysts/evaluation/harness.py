@@ -16,7 +16,7 @@ from raysts.evaluation.entailment import ENTAILMENT_TASKS
 from raysts.evaluation.results import ResultRow, git_commit
 from raysts.evaluation.scores import ModelScores, RowScores, result_rows, scores_by_set
 from raysts.evaluation.statistics import RESAMPLES
-from raysts.evaluation.sts import STS_TASKS, Pairs, StsTask
+from raysts.evaluation.sts import STS_TASKS, StsTask
 from raysts.evaluation.tasks import (
     LabelledSet,
     LayeredModel,
@@ -31,6 +31,7 @@ from raysts.evaluation.tasks import (
 from raysts.evaluation.transfer import PROBE, TransferTask
 from raysts.evaluation.words.task import WordsTask
 from raysts.models.layers import Layers
+from raysts.models.prompts import Text
 from raysts.schema import RESULTS, SCHEMA_VERSION, TESTS
 
 TASKS: dict[str, Task] = {
@@ -55,8 +56,7 @@ LAYERS = (1, 2)
 def tasks_of(corpus: Corpus, probe: str = PROBE) -> dict[str, Task]:
     """Return every task by name: the public ones, then the user's own test sets, then the retrieval sets.
 
-    Args:
-        probe: one of :data:`raysts.evaluation.transfer.PROBES`.
+    ``probe``: one of :data:`raysts.evaluation.transfer.PROBES`.
 
     Raises:
         InputError: as :func:`taken_names` says.
@@ -73,7 +73,7 @@ def tasks_of(corpus: Corpus, probe: str = PROBE) -> dict[str, Task]:
 
 
 def taken_names(corpus: Corpus) -> list[str]:
-    """Return a problem for each of the user's own test sets that has the name of a public task."""
+    """Return a problem for each test set of the user that has the name of a public task."""
     problems = []
     for table in corpus.tests():
         name = table.removeprefix(TESTS)
@@ -84,7 +84,7 @@ def taken_names(corpus: Corpus) -> list[str]:
 
 
 def default_tasks(corpus: Corpus, heavy: bool = True) -> tuple[str, ...]:
-    """Return every task whose files exist; without ``heavy`` only those that do not take minutes."""
+    """Return every task with files, without ``heavy`` only those that do not take minutes."""
     return tuple(
         name
         for name, task in tasks_of(corpus).items()
@@ -93,7 +93,7 @@ def default_tasks(corpus: Corpus, heavy: bool = True) -> tuple[str, ...]:
 
 
 def left_out(corpus: Corpus, tasks: Sequence[str]) -> list[str]:
-    """Return a line for each task that leaves out sets which are not there."""
+    """Return a line for each task that leaves out missing sets."""
     lines, by_name = [], tasks_of(corpus)
     for name in tasks:
         missing = by_name[name].left_out(corpus)
@@ -145,13 +145,15 @@ def sets_of(corpus: Corpus, tasks: Iterable[str], probe: str = PROBE) -> list[La
     return [labelled for name in tasks for labelled in by_name[name].sets(corpus)]
 
 
-def sentences(corpus: Corpus, tasks: Iterable[str]) -> list[str]:
+def sentences(corpus: Corpus, tasks: Iterable[str]) -> list[Text]:
     """Return the distinct texts of the tasks in order of first appearance."""
     return list(dict.fromkeys(text for labelled in sets_of(corpus, tasks) for text in labelled.texts))
 
 
-def searched(corpus: Corpus, tasks: Iterable[str], trained: TrainedOn, cache: Path | None = None) -> Contamination:
-    """Search the training text of a model in the test sets of tasks; see :func:`contamination`."""
+def find_contamination(
+    corpus: Corpus, tasks: Iterable[str], trained: TrainedOn, cache: Path | None = None
+) -> Contamination:
+    """Search the training text of a model in the test sets of tasks, by :func:`contamination`."""
     by_name = tasks_of(corpus)
     return contamination(corpus, {name: by_name[name].sets(corpus) for name in tasks}, trained, cache)
 
@@ -165,7 +167,7 @@ def row_scores(sets: Iterable[LabelledSet], represent: Represent, similarities: 
 
 
 def compared_scores(
-    sets: Iterable[LabelledSet], texts: Sequence[str], representation: Representation, similarities: Similarities
+    sets: Iterable[LabelledSet], texts: Sequence[Text], representation: Representation, similarities: Similarities
 ) -> ModelScores:
     """Return the scores by which a model is compared, from its representation of the texts of all sets."""
     return scores_by_set(row_scores(sets, lookup(texts, representation), similarities))
@@ -185,9 +187,14 @@ def evaluate(
     """Return the results rows of a model on the named tasks (default: every task whose files exist).
 
     Args:
+        model: the model.
+        corpus: the tables.
+        tasks: names of tasks.
         layers: choices of pooled layers, all from one pass over the texts; by default 1, 2 and the model's own. A
             model that is no :class:`~raysts.evaluation.tasks.LayeredModel` is evaluated as it is.
         context: columns that evaluation cannot know (run_id, system, role, ...).
+        resamples: bootstrap resamples of an interval.
+        similarities: default: the model's.
         contaminated: the training text of the model in the test sets; these have values on their clean rows too.
         probe: as of :func:`tasks_of`.
 
@@ -196,7 +203,6 @@ def evaluate(
         UndefinedCorrelationError: the model gives every pair the same similarity, or one that is not finite.
     """
     tasks, context = check_tasks(corpus, tasks), context or {}
-    clean = contaminated.clean if contaminated else {}
     of_model: list[ResultRow] = []
     for name in tasks:
         task = TASKS.get(name)
@@ -206,31 +212,20 @@ def evaluate(
             assert isinstance(model, SentenceModel), "such a task asks for token vectors"
             for choice, scores in task.row_scores(model, corpus, layers).items():
                 of_model += rows_of(scores, {**context, "layers": str(choice)}, resamples)
-    by = similarities or model.similarities
-    return _evaluated(model, sets_of(corpus, tasks, probe), layers, context, resamples, by, clean) + of_model
+    clean, sets = contaminated.clean if contaminated else {}, sets_of(corpus, tasks, probe)
+    return evaluate_sets(model, sets, layers, context, resamples, similarities, clean) + of_model
 
 
-def evaluate_pairs(
+def evaluate_sets(
     model: Model,
-    pairs: Pairs,
+    sets: Sequence[LabelledSet],
     layers: Sequence[Layers] | None = None,
     context: Mapping[str, Any] | None = None,
     resamples: int = RESAMPLES,
     similarities: Similarities | None = None,
+    clean: Mapping[str, np.ndarray] | None = None,
 ) -> list[ResultRow]:
-    """Return the results rows of a model on a user's own pairs; arguments as of :func:`evaluate`."""
-    return _evaluated(model, [pairs], layers, context or {}, resamples, similarities or model.similarities, {})
-
-
-def _evaluated(
-    model: Model,
-    sets: Sequence[LabelledSet],
-    layers: Sequence[Layers] | None,
-    context: Mapping[str, Any],
-    resamples: int,
-    similarities: Similarities,
-    clean: Mapping[str, np.ndarray],
-) -> list[ResultRow]:
+    """Return the results rows of a model on labelled sets. Arguments as of :func:`evaluate`."""
     texts = list(dict.fromkeys(text for labelled in sets for text in labelled.texts))
     if not texts:
         return []
@@ -241,8 +236,8 @@ def _evaluated(
         by_layers = {model.layers: model.represent(texts)}
     rows = []
     for choice, representation in by_layers.items():
-        scores = row_scores(sets, lookup(texts, representation), similarities)
-        rows += rows_of(scores, {**context, "layers": str(choice), "pooling": model.pooling}, resamples, clean)
+        scores = row_scores(sets, lookup(texts, representation), similarities or model.similarities)
+        rows += rows_of(scores, {**(context or {}), "layers": str(choice), "pooling": model.pooling}, resamples, clean)
     return rows
 
 
@@ -252,9 +247,11 @@ def rows_of(
     resamples: int,
     clean: Mapping[str, np.ndarray] | None = None,
 ) -> list[ResultRow]:
-    """Return results rows with every column of the table, null where nobody knows the value.
+    """Return results rows with every column of the table, null if the value is unknown.
 
     Args:
+        scores: of sets.
+        resamples: bootstrap resamples of an interval.
         context: columns that the scores do not know; a row of a baseline keeps its role.
         clean: by set the rows that are clean; results on these stand beside those on all rows.
     """

@@ -1,4 +1,4 @@
-"""Results of the STS tasks as files of MTEB's format (``mteb.TaskResult``), so that MTEB's tools read them."""
+"""Results of the STS tasks as files of MTEB's format (``mteb.TaskResult``)."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ META = (
 
 
 def problems(tasks: Sequence[str], similarity: str | None) -> list[str]:
-    """Why there would be nothing to write."""
+    """Return the reasons why nothing can be written, or an empty list."""
     found = []
     if not set(tasks) & set(NAMES):
         found.append(f"--mteb: none of the tasks {', '.join(tasks)} is one of MTEB's, which are {', '.join(NAMES)}")
@@ -35,9 +35,9 @@ def problems(tasks: Sequence[str], similarity: str | None) -> list[str]:
 def write(
     rows: Iterable[Mapping[str, Any]], folder: Path, model: str, revision: str, layers: Layers, own: str
 ) -> list[Path]:
-    """Write ``<folder>/results/<model>/<revision>/<Task>.json`` and ``model_meta.json`` from results rows; the tasks' paths.
+    """Write a file for each task and ``model_meta.json`` from results rows, and return the tasks' paths.
 
-    That is where ``mteb.ResultCache(folder)`` finds them.
+    ``mteb.ResultCache(folder)`` finds them in ``<folder>/results/<model>/<revision>/``.
 
     Values are those of all rows of a test set, all subsets concatenated, as MTEB has them. ``dataset_revision`` is the sha256
     of the local files, and ``mteb_version`` is null: it was not MTEB that measured. ``model``: a Hugging Face name is kept,

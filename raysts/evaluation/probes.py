@@ -1,4 +1,6 @@
-"""Logistic regression on frozen features, as SentEval's probes; its strength is chosen without the test rows.
+"""Logistic regression on frozen features, as SentEval's probes.
+
+The test rows do not choose its strength.
 
 Features are standardised with the mean and deviation of the rows that a fit sees, so that one grid of strengths serves
 vectors of any length and the solver converges in tens of steps. Fits that do not depend on each other run side by side,
@@ -51,27 +53,27 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a probe says of the rows it is asked about [N] (codes of classes, or expected scores), and its strength."""
+    """Predictions of a probe [N] (codes of classes, or expected scores), and its strength."""
 
     predicted: np.ndarray
     strength: float
 
 
 def folds(codes_N: np.ndarray, count: int, seed: int = FOLD_SEED) -> list[Split]:
-    """Folds with the same share of every class, each behind the rest of the rows, which are to fit on."""
+    """Return folds with the same share of every class, each as (the other rows, its rows)."""
     from sklearn.model_selection import StratifiedKFold
 
     return list(StratifiedKFold(count, shuffle=True, random_state=seed).split(np.zeros(len(codes_N)), codes_N))
 
 
 def fold_count(most: int, *codes: np.ndarray) -> int:
-    """How many folds: ``most``, or the rows of the smallest class where these are fewer."""
+    """Return the number of folds: ``most``, or the rows of the smallest class if these are fewer."""
     smallest = min(int(np.unique(codes_N, return_counts=True)[1].min()) for codes_N in codes)
     return max(2, min(most, smallest))
 
 
 def classify(features_ND: np.ndarray, codes_N: np.ndarray, splits: Sequence[Split]) -> list[Probe]:
-    """Per split the classes of its second rows by a probe fitted on its first.
+    """Return by split the classes of its second rows, by a probe that is fitted on its first rows.
 
     The strength has the best accuracy over folds of the rows to fit on.
     """
@@ -93,7 +95,7 @@ def classify(features_ND: np.ndarray, codes_N: np.ndarray, splits: Sequence[Spli
 
 
 def classify_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:
-    """The classes of the rows asked about; the strength has the best accuracy on the development rows."""
+    """Return the asked rows' classes, at the strength with the best accuracy on development rows."""
     return _best(
         (float(np.mean(fitted.classes(dev[0]) == dev[1])), Probe(fitted.classes(asked_ND), fitted.strength))
         for fitted in _path(*train)
@@ -101,7 +103,7 @@ def classify_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:
 
 
 def regress_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:
-    """The scores of the rows asked about; the strength has the best Pearson correlation on the development rows.
+    """Return the asked rows' scores, at the strength with the best Pearson on development rows.
 
     A score is the expected value of a softmax regression over the whole numbers, which is fitted to the distribution
     :func:`soft_rows` (Tai et al. 2015, section 4.2, as SentEval does).
@@ -114,7 +116,7 @@ def regress_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:
 
 
 def soft_rows(scores_N: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The two whole numbers around each score, weighted so that their mean is the score: rows, numbers, weights.
+    """Return rows, numbers, weights: a score is the weighted mean of two whole numbers.
 
     A score of 3.2 is one row with 3 at weight 0.8 and one with 4 at 0.2; a whole number is one row.
     """
@@ -128,7 +130,7 @@ def soft_rows(scores_N: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class _Fitted:
-    """One point of a path; the next one replaces it."""
+    """Fit at one strength. The fit at the next strength replaces it."""
 
     strength: float
     scale: StandardScaler
@@ -145,7 +147,7 @@ class _Fitted:
 def _path(
     features_ND: np.ndarray, codes_N: np.ndarray, weights: np.ndarray | None = None, grid: Sequence[float] = GRID
 ) -> Iterator[_Fitted]:
-    """Logistic regression at every strength, each fit from where the last one ended."""
+    """Yield logistic regression at every strength, each fit from where the last one ended."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
 
@@ -157,13 +159,13 @@ def _path(
 
 
 def _best(tried: Iterable[tuple[float, Probe]]) -> Probe:
-    """The probe with the highest score, of equals the first."""
+    """Return the probe with the highest score, of equals the first."""
     with one_thread_each():
         return max(tried, key=lambda one: one[0])[1]
 
 
 def side_by_side(work: Callable[[Item], Found], items: Sequence[Item]) -> list[Found]:
-    """The results in order, from as many threads as torch may use."""
+    """Return the results in order, from as many threads as torch may use."""
     import torch
 
     with one_thread_each(), ThreadPoolExecutor(torch.get_num_threads()) as pool:
@@ -172,7 +174,7 @@ def side_by_side(work: Callable[[Item], Found], items: Sequence[Item]) -> list[F
 
 @contextmanager
 def one_thread_each() -> Iterator[None]:
-    """Fits on one thread; one that stops after ``MOST_STEPS`` is good enough (a weak penalty on separable classes)."""
+    """Fit on one thread, and accept a fit that stops after ``MOST_STEPS``."""
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
 

@@ -22,7 +22,7 @@ EVALUATION = "evaluate-"
 
 
 def write(storage: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write ``rows`` as the part ``name`` of the storage's results; an earlier part of that name is replaced.
+    """Write ``rows`` as the part ``name`` of the storage's results, in place of an earlier one.
 
     The part is visible only when complete.
     """
@@ -31,7 +31,7 @@ def write(storage: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> Path:
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write rows of the results table to a file; complete or absent."""
+    """Write rows of the results table to a file, complete or absent."""
     unknown = {column for row in rows for column in row} - set(RESULTS.names)
     assert not unknown, f"not a column of the results table: {sorted(unknown)}"
     with Store.of(path).put(path) as draft:
@@ -40,7 +40,7 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
 
 
 def read(storage: Path) -> pa.Table:
-    """All parts of the storage's results in order of their names; columns an older part lacks are null.
+    """Return all parts of the storage's results by name, with null for columns of later versions.
 
     Raises:
         InputError: a part cannot be read or was written by a newer version.
@@ -51,12 +51,12 @@ def read(storage: Path) -> pa.Table:
 
 
 def read_part(storage: Path, name: str) -> list[ResultRow]:
-    """The rows of one part; none when it is not there."""
+    """Return the rows of one part, or nothing if it is missing."""
     return read_rows(storage / "results" / f"{name}.parquet")
 
 
 def read_rows(path: Path) -> list[ResultRow]:
-    """The rows of a file that :func:`write_rows` wrote; none when it is not there."""
+    """Return the rows of a file that :func:`write_rows` wrote, or nothing if it is missing."""
     found = Store.of(path).get(path)
     return _part(found).to_pylist() if found else []
 
@@ -85,13 +85,15 @@ def _part(path: Path) -> pa.Table:
 
 
 def git_commit() -> str:
-    """What ran: ``$RAYSTS_COMMIT``, or the commit of the source tree raysts runs from; without either (clusters get copies
-    of the tree) ``sources-`` and the digest that ``raysts --version`` shows."""
+    """Return the version that runs: ``$RAYSTS_COMMIT``, or the commit of the source tree of raysts.
+
+    Without either (clusters get copies of the tree) it is ``sources-`` and the digest that ``raysts --version`` shows.
+    """
     return os.environ.get("RAYSTS_COMMIT") or commit_of(Path(__file__).parents[2]) or f"sources-{sources()}"
 
 
 def commit_of(tree: Path) -> str | None:
-    """Return the commit that a source tree is at, read from its ``.git``; None where that does not say."""
+    """Return the commit of a source tree from its ``.git``, or None."""
     folder = tree / ".git"
     try:
         if folder.is_file():  # of a worktree

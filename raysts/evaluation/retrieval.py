@@ -1,4 +1,4 @@
-"""Retrieval: the documents of a set ranked for each of its queries, against judgements of which are relevant.
+"""Retrieval: the documents of a set, ranked for each of its queries and held against judgements.
 
 The metrics are those of ``trec_eval`` on runs of the first ``DEPTH`` documents: scores are float32, of equal ones the larger
 id stands first, the gain of a document is its judgement where that is positive, and a judged query without a relevant document
@@ -9,7 +9,6 @@ Legend: Q queries, N documents, B of them at once, K results of a query, D dimen
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,9 +23,9 @@ from raysts.errors import InputError
 from raysts.evaluation.scores import RowScores
 from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.evaluation.sts import unordered
-from raysts.evaluation.tasks import LabelledSet, Represent, Representation, Similarities, Task, columns_of, take
+from raysts.evaluation.tasks import LabelledSet, Represent, Representation, Similarities, Task, join_fingerprints, take
 from raysts.models.layers import Layers
-from raysts.models.prompts import Asked
+from raysts.models.prompts import SideText, Text
 from raysts.ops.similarity import SIMILARITIES, Similarity, cosine_of_vectors, dot_of_vectors
 from raysts.schema import DEVS, RETRIEVAL
 
@@ -49,7 +48,7 @@ _MOST_PROBLEMS = 5
 
 
 def search(queries: Representation, documents: Representation, similarity: Similarity, most: int = DEPTH) -> np.ndarray:
-    """The documents that are most similar to each query, best first -> their rows, int64 [Q, min(most, N)].
+    """Return the rows of the documents most similar to each query, best first -> int64 [Q, min(most, N)].
 
     Exact. Similarities are rounded to float32, of equal ones the earlier row comes first. Beside the two representations memory
     holds the results and the similarities of some queries and documents.
@@ -74,7 +73,7 @@ def search(queries: Representation, documents: Representation, similarity: Simil
 
 
 def _keys(similarities_QB: np.ndarray, rows_B: np.ndarray) -> np.ndarray:
-    """Similarity and row of a document as one number each, all different, smaller for what comes first: uint64 [Q, B]."""
+    """Return similarity and row as one number, smaller for an earlier place -> uint64 [Q, B]."""
     if not np.isfinite(similarities_QB).all():
         raise UndefinedCorrelationError(
             "the model gives NaN or infinite similarities of queries and documents (training diverged?); use an earlier "
@@ -86,7 +85,7 @@ def _keys(similarities_QB: np.ndarray, rows_B: np.ndarray) -> np.ndarray:
 
 
 def _one_by_one(similarity: Similarity) -> Callable[[Representation, Representation], np.ndarray]:
-    """Any similarity of corresponding rows for all queries and documents; the mean over both orders, as for scored pairs."""
+    """Return a similarity of corresponding rows for all queries and documents, the mean over both orders."""
     symmetric = unordered(similarity)
 
     def compare(queries: Representation, documents: Representation) -> np.ndarray:
@@ -112,10 +111,10 @@ _BY_PRODUCT: dict[Similarity, Similarity] = {cosine_of_vectors: _cosines, dot_of
 
 
 @dataclass(frozen=True, slots=True)
-class OfTwo:
-    """Queries as one model embeds them among documents as another does: what a student is asked that searches an index of its
-    teacher's. ``queries``: reads the queries; pooling, layers and similarity are its. ``documents``: reads the documents, at
-    its own layers.
+class TwoEncoders:
+    """Two models of retrieval, as a student that searches an index of its teacher's.
+
+    ``queries``: embeds the queries; pooling, layers and similarity are its. ``documents``: embeds the documents.
     """
 
     queries: SentenceModel
@@ -135,7 +134,7 @@ class OfTwo:
 
     @property
     def similarities(self) -> Similarities:
-        """The model's own, of vectors."""
+        """The model's default, of vectors."""
         return dict([next(iter(self.queries.similarities.items()))])
 
     def problems(self) -> list[str]:
@@ -153,11 +152,11 @@ class OfTwo:
             )
         return found
 
-    def represent(self, texts: list[str]) -> Representation:
+    def represent(self, texts: list[Text]) -> Representation:
         return self.represent_layers(texts, (self.layers,))[self.layers]
 
-    def represent_layers(self, texts: list[str], layers: tuple[Layers, ...]) -> dict[Layers, Representation]:
-        is_document = np.array([isinstance(text, Asked) and text.kind == "document" for text in texts])
+    def represent_layers(self, texts: list[Text], layers: tuple[Layers, ...]) -> dict[Layers, Representation]:
+        is_document = np.array([isinstance(text, SideText) and text.side == "document" for text in texts])
         queries, documents = ([texts[row] for row in np.flatnonzero(of)] for of in (~is_document, is_document))
         vectors = self.documents.represent(documents)["vectors"]
         found: dict[Layers, Representation] = {}
@@ -172,7 +171,7 @@ class OfTwo:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged(LabelledSet):
+class RetrievalSet(LabelledSet):
     """A retrieval set: documents in descending order of their ids, and the queries that have judgements.
 
     Attributes:
@@ -182,8 +181,8 @@ class Judged(LabelledSet):
 
     name: str
     sha256: str
-    documents: list[Asked]
-    queries: list[Asked]
+    documents: list[SideText]
+    queries: list[SideText]
     judgements: list[tuple[np.ndarray, np.ndarray]]
     rows: Mapping[str, np.ndarray]
     split: str = "test"
@@ -191,7 +190,7 @@ class Judged(LabelledSet):
     subsets: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
-    def texts(self) -> list[str]:
+    def texts(self) -> list[Text]:
         return list(dict.fromkeys([*self.queries, *self.documents]))
 
     @property
@@ -226,7 +225,7 @@ class Judged(LabelledSet):
 
 
 def _metrics(gains_K: np.ndarray, relevant_J: np.ndarray) -> tuple[float, float, float, float]:
-    """``METRICS`` of one query: gains of its ranked documents, and of all that are relevant."""
+    """Return ``METRICS`` of one query from the gains of its ranked documents, and of all relevant ones."""
     if not len(relevant_J):
         return 0.0, 0.0, 0.0, 0.0
     hits = np.flatnonzero(gains_K)
@@ -272,15 +271,15 @@ class RetrievalTask(Task):
             problem for name in self._names(corpus) for problem in _problems(_columns(corpus, name), f"{NAME}/{name}")
         ]
 
-    def load(self, corpus: Corpus) -> Sequence[Judged]:
+    def load(self, corpus: Corpus) -> Sequence[RetrievalSet]:
         found = []
         for name in self._names(corpus):
             prints = [corpus.fingerprint(table) for table in RetrievalTask(name).expected()]
-            found.append(_judged(f"{NAME}:{name}", _columns(corpus, name), prints))
+            found.append(_retrieval_set(f"{NAME}:{name}", _columns(corpus, name), prints))
         return found
 
 
-def user_set(corpus: Corpus, name: str) -> Judged:
+def user_set(corpus: Corpus, name: str) -> RetrievalSet:
     """Return the user's development set ``name``.
 
     Raises:
@@ -290,12 +289,12 @@ def user_set(corpus: Corpus, name: str) -> Judged:
     columns = _ids_as_text({part: table.read() for part, table in tables.items()})
     if problems := _problems(columns, f"--dev {name}"):
         raise InputError(problems)
-    return replace(_judged(name, columns, [table.fingerprint for table in tables.values()]), split="dev")
+    return replace(_retrieval_set(name, columns, [table.fingerprint for table in tables.values()]), split="dev")
 
 
 def _columns(corpus: Corpus, name: str) -> dict[str, pa.Table]:
     names = {part: [column.name for column in RETRIEVAL[part]] for part in RETRIEVAL}
-    return _ids_as_text({part: columns_of(corpus, f"{NAME}/{name}/{part}", names[part]) for part in RETRIEVAL})
+    return _ids_as_text({part: corpus.read(f"{NAME}/{name}/{part}", names[part]) for part in RETRIEVAL})
 
 
 def _ids_as_text(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
@@ -308,7 +307,7 @@ def _ids_as_text(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     return tables
 
 
-def _judged(name: str, tables: Mapping[str, pa.Table], prints: Sequence[str]) -> Judged:
+def _retrieval_set(name: str, tables: Mapping[str, pa.Table], prints: Sequence[str]) -> RetrievalSet:
     documents = tables["corpus"].sort_by([("doc_id", "descending")])
     texts = documents.column("text").to_pylist()
     if "title" in documents.column_names:
@@ -321,11 +320,11 @@ def _judged(name: str, tables: Mapping[str, pa.Table], prints: Sequence[str]) ->
         judged.setdefault(query_id, {})[row_of[doc_id]] = int(score)
     rows = pc.is_in(tables["queries"].column("query_id"), pa.array(judged, pa.string()))
     queries = tables["queries"].filter(rows)
-    return Judged(
+    return RetrievalSet(
         name=name,
-        sha256=hashlib.sha256("".join(prints).encode()).hexdigest(),
-        documents=[Asked(text, "document") for text in texts],
-        queries=[Asked(text, "query") for text in queries.column("text").to_pylist()],
+        sha256=join_fingerprints(prints),
+        documents=[SideText(text, "document") for text in texts],
+        queries=[SideText(text, "query") for text in queries.column("text").to_pylist()],
         judgements=[_sorted(judged[query_id]) for query_id in queries.column("query_id").to_pylist()],
         rows={f"{name.replace(':', '/')}/queries": np.asarray(rows.to_numpy())},
     )

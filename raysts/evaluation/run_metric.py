@@ -1,4 +1,4 @@
-"""One number of a training run, by which runs are compared: a score on the development set, or the training loss."""
+"""Metrics that compare training runs: a score on the development set, or the training loss."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,17 +15,17 @@ Mode = Literal["max", "min"]
 
 
 def reported(table: str) -> tuple[str, ...]:
-    """Names of what a run reports whose development set is ``table``; the first one selects checkpoints."""
+    """Return the metrics of a run with development set ``table``. The first selects checkpoints."""
     return (*DEVS[table], LOSS)
 
 
 @dataclass(frozen=True, slots=True)
 class RunMetric:
-    """A metric of training runs: where a run says it, which way is better, how people read it.
+    """Metric of training runs: its place in a run, its direction, and its form for people.
 
     Attributes:
         name: one of ``reported(table)``.
-        selecting: whether it selects checkpoints where a set of the user's own has other scores than ``table``.
+        selecting: whether it selects checkpoints if a set of the user has other scores than ``table``.
     """
 
     name: str
@@ -38,7 +38,7 @@ class RunMetric:
 
     @property
     def key(self) -> str:
-        """What a line of ``metrics.jsonl`` calls it; ``dev`` is the score that selects checkpoints."""
+        """Its key in a line of ``metrics.jsonl``. ``dev`` is the score that selects checkpoints."""
         if self.name == LOSS:
             return LOSS
         return "dev" if self.selecting or self.name == DEVS[self.table][0] else f"dev_{self.name}"
@@ -53,7 +53,7 @@ class RunMetric:
 
     @property
     def title(self) -> str:
-        """How a report names it: ``Dev spearman × 100``."""
+        """Its name in a report: ``Dev spearman × 100``."""
         return "Training loss" if self.name == LOSS else f"Dev {self.name} × 100"
 
     @property
@@ -61,19 +61,21 @@ class RunMetric:
         return "training loss at the end" if self.name == LOSS else f"{self.name} of the kept model on {self.table}"
 
     def of_line(self, line: Mapping[str, Any]) -> float | None:
-        """Its value in a metrics line of an evaluation; None in any other line, or one without it."""
+        """Return its value in a metrics line of an evaluation, or None."""
         return line.get(self.key) if self.name != LOSS or "dev" in line else None
 
     def of_run(self, run: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> float | None:
-        """Its value in a finished run's record, or its metrics lines; None where the run did not report it."""
+        """Return its value in the record of a finished run, or in its metrics lines, or None."""
         if self.name == LOSS:
             return lines[-1][LOSS] if lines else None
         dev = run.get("dev") or {}
         return dev.get("kept") if self.key == "dev" else (dev.get("scores") or {}).get(self.name)
 
     def interval(self, value: float, rows: int) -> tuple[float, float]:
-        """About the 95 % interval of one score by the rows of the development set: of a correlation by Fisher's z (Bonett &
-        Wright 2000), of an area as of a share. A loss has none."""
+        """Return the approximate 95 % interval of one score by the rows of the development set.
+
+        Of a correlation it is by Fisher's z (Bonett & Wright 2000), of an area as of a share. A loss has none.
+        """
         if self.name == LOSS or rows < 4 or not -1 < value < 1:
             return value, value
         if self.name in METRICS:
@@ -83,12 +85,12 @@ class RunMetric:
         return value - half, value + half
 
     def text(self, value: float | None) -> str:
-        """``82.41`` of a score, ``0.0312`` of a loss, a dash for none."""
+        """Return ``82.41`` of a score, ``0.0312`` of a loss, a dash for None."""
         if value is None:
             return "-"
         return f"{value:.4g}" if self.name == LOSS else f"{100 * value:.2f}"
 
 
 def rank(value: float | None, mode: Mode) -> float:
-    """Larger is better, none is worst."""
+    """Return a number by which a larger value is better, and None the worst."""
     return float("-inf") if value is None else value if mode == "max" else -value

@@ -102,7 +102,7 @@ class RowScores:
         return dict.fromkeys(metrics, _means(self.values, counts_NR))
 
     def value(self, metric: str) -> float:
-        """Return the value of a metric; raises as :meth:`sampled`."""
+        """Return the value of a metric. Raises as :meth:`sampled`."""
         return float(self.sampled(0, [metric])[metric][0])
 
     def _correlation(self, metric: str) -> float:
@@ -135,6 +135,8 @@ def result_rows(scores: RowScores, resamples: int, clean: np.ndarray | None = No
     within the subsets.
 
     Args:
+        scores: of the set.
+        resamples: bootstrap resamples of an interval.
         clean: [N] bool, the rows to use; rows on which the value is not defined have no result.
 
     Raises:
@@ -200,7 +202,7 @@ ModelScores = Mapping[str, RowScores]
 
 
 def scores_by_set(scores: Iterable[RowScores]) -> ModelScores:
-    """Return the scores of test sets that two models are compared by: those of the model's own similarity come first."""
+    """Return the scores that two models are compared by, of the model's first similarity."""
     first: dict[str, RowScores] = {}
     for of_set in scores:
         if of_set.compared and of_set.split != "dev":
@@ -227,7 +229,7 @@ _TABLE = pa.schema(
 
 
 def write(path: Path, scores: Mapping[Choice, Sequence[RowScores]]) -> None:
-    """Write the scores of one model by choice; complete or absent."""
+    """Write the scores of one model by choice, complete or absent."""
     rows: list[dict[str, Any]] = []
     for (pooling, layers), sets in scores.items():
         for of_set in sets:
@@ -239,7 +241,7 @@ def write(path: Path, scores: Mapping[Choice, Sequence[RowScores]]) -> None:
 
 
 def read(path: Path) -> dict[Choice, list[RowScores]] | None:
-    """Return the scores that :func:`write` wrote, or None if the file is not there."""
+    """Return the scores that :func:`write` wrote, or None if the file is missing."""
     file = Store.of(path).get(path)
     if file is None:
         return None

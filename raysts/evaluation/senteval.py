@@ -1,5 +1,6 @@
-"""SentEval's own probes, for numbers that stand beside published ones (Conneau and Kiela 2018; tools/classifier.py,
-validation.py and relatedness.py of its code, at the settings of its examples).
+"""SentEval's own probes, for numbers that are compared with published ones.
+
+Conneau and Kiela 2018: tools/classifier.py, validation.py and relatedness.py of its code, at the settings of its examples.
 
 A linear layer on features as they are, trained by Adam in batches of 64; after every 4 passes it is scored, the best is kept,
 and the sixth score that is no better ends it. The L2 penalty (a part of the gradient, of the bias too) has the best accuracy on
@@ -40,7 +41,7 @@ Score = Callable[[np.ndarray], np.ndarray]
 
 
 class Schedule(NamedTuple):
-    """How long is trained: passes between two scores, scores that may be no better, passes at most."""
+    """Length of training: passes between two scores, scores that may be no better, passes at most."""
 
     passes: int
     tenacity: int
@@ -51,12 +52,12 @@ CLASSIFIED, RELATED = Schedule(4, 5, 200), Schedule(50, 3, 1000)
 
 
 def folds(codes_N: np.ndarray, count: int) -> list[Split]:
-    """As :func:`raysts.evaluation.probes.folds`, of SentEval's seed."""
+    """Return folds as :func:`raysts.evaluation.probes.folds`, of SentEval's seed."""
     return probes.folds(codes_N, count, SEED)
 
 
 def classify(features_ND: np.ndarray, codes_N: np.ndarray, splits: Sequence[Split]) -> list[Probe]:
-    """Per split the classes of its second rows by a probe fitted on its first."""
+    """Return by split the classes of its second rows, by a probe that is fitted on its first rows."""
     count = fold_count(FOLDS, *(codes_N[fit] for fit, _ in splits))
     inner = [(fit[a], fit[b]) for fit, _ in splits for a, b in folds(codes_N[fit], count)]
     classes = int(codes_N.max()) + 1
@@ -77,7 +78,7 @@ def classify(features_ND: np.ndarray, codes_N: np.ndarray, splits: Sequence[Spli
 
 
 def classify_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:
-    """The classes of the rows asked about; the penalty has the best accuracy on the development rows."""
+    """Return the asked rows' classes, at the penalty with the best accuracy on development rows."""
     features_ND, codes_N = (np.concatenate(each) for each in zip(train, dev, strict=True))
     split = np.split(np.arange(len(codes_N)), [len(train[1])])
     with one_thread_each():
@@ -89,7 +90,7 @@ def classify_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:
 
 
 def regress_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:
-    """The scores of the rows asked about, by the passes with the best Pearson correlation on the development rows."""
+    """Return the asked rows' scores, after the passes with the best Pearson on development rows."""
     target_NC = np.clip(1 - np.abs(train[1][:, None] - SCORES), 0, None).astype(np.float32)
 
     def slope(logits_BRC: np.ndarray, rows_B: np.ndarray) -> np.ndarray:
@@ -136,7 +137,7 @@ def _fit(
     score: Score,
     rng: np.random.RandomState,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A layer per penalty: weights, the bias last, float32 [R, D, C], and their scores [R]."""
+    """Return a layer by penalty: weights, the bias last, float32 [R, D, C], and their scores [R]."""
     train_ND, dev_ND = _with_one(train_ND), _with_one(dev_ND)
     shape = train_ND.shape[1], len(penalties), classes
     weights_DRC = np.repeat(_drawn(shape[0] - 1, classes)[:, None], shape[1], axis=1)
@@ -175,7 +176,7 @@ def _fit(
 
 
 def _drawn(features: int, classes: int) -> np.ndarray:
-    """The weights of a new ``torch.nn.Linear``, its bias last [D, C]."""
+    """Return the weights of a new ``torch.nn.Linear``, its bias last [D, C]."""
     import torch
 
     generator = torch.Generator().manual_seed(SEED)

@@ -1,4 +1,4 @@
-"""Standings: how systems stand on test sets, as terminal, page, card, claims and the papers' tables show it.
+"""Standings of systems on test sets, for terminal, page, card, claims and the papers' tables.
 
 The members (or students) of a system are one line: their mean, their standard deviation, and each of them. No other part of the
 house averages results rows.
@@ -23,7 +23,7 @@ AVERAGE = "avg"
 
 ROLES = ("backbone", "member", "ensemble", "soup", "greedy-soup", "student", "baseline")
 TEACHER = "teacher "
-"""How a member's role begins where tables call it by the name that it was given (:func:`named_teachers`)."""
+"""Beginning of the role of a member that tables call by a name (:func:`named_teachers`)."""
 
 AS_DISTRIBUTED = "as distributed"
 """Remark of the backbone that pools as its folder says."""
@@ -37,7 +37,7 @@ METRICS = {"auc_pr": "PR-AUC", "average_precision": "Average precision"}
 
 
 def named_teachers(rows: Iterable[ResultRow], names: Mapping[str, str]) -> list[ResultRow]:
-    """Return the rows, in which each member with a name (by its run id) is in a role of its own.
+    """Return the rows, in which each member with a name (by its run id) has a separate role.
 
     The mean of models that have nothing in common but their student says nothing.
     """
@@ -56,13 +56,13 @@ def kind_of(role: str | None) -> str:
 
 
 def pooled(layers: str | None) -> str:
-    """Return how many layers were pooled, in words; empty if that is not recorded."""
+    """Return in words how many layers were pooled, or nothing without a record."""
     return "" if layers is None else f"{in_words(as_layers(layers))} pooled"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class View:
-    """The numbers that a table holds; every field is a column of the results table. ``layers`` None: any."""
+    """Columns of the results table that select the numbers of a table. ``layers`` None: any."""
 
     layers: str | None
     metric: str = "spearman"
@@ -87,7 +87,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A score, or the mean of ``n`` scores with their standard deviation (ddof 1); not times 100."""
+    """Score, or mean of ``n`` scores with their standard deviation (ddof 1), not times 100."""
 
     value: float
     std: float | None = None
@@ -108,7 +108,7 @@ class Value:
 
     @property
     def interval(self) -> str:
-        """``[69.80, 72.61]``, times 100; empty without an interval."""
+        """``[69.80, 72.61]``, times 100, or nothing without an interval."""
         return "" if self.low is None or self.high is None else f"[{100 * self.low:.2f}, {100 * self.high:.2f}]"
 
     @property
@@ -124,7 +124,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One system in one role at one pooling.
+    """System in one role at one pooling.
 
     Attributes:
         role: one of ``ROLES``, or of a teacher that has a name.
@@ -190,7 +190,7 @@ def usable(rows: Iterable[Mapping[str, Any]]) -> list[ResultRow]:
 
 
 def views(rows: Sequence[ResultRow], compare_layers: Layers) -> list[View]:
-    """Return every view that has rows; the first is Spearman, all, test, at ``compare_layers`` if it is there."""
+    """Return every view that has rows, first Spearman on all test rows at ``compare_layers``."""
 
     def rank(view: View) -> tuple[object, ...]:
         return (
@@ -213,6 +213,7 @@ def standings(
     A value that was measured again for the same run, member and seed counts once, the latest.
 
     Args:
+        rows: of the results table.
         view: without ``layers`` lines of all layers stand below each other.
         as_distributed: columns of the lines that come first, with a remark.
     """
@@ -304,7 +305,7 @@ def remarks(rows: Sequence[ResultRow]) -> tuple[str, ...]:
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Container[int]) -> list[str]:
-    """Return rows of cells as lines of text, each column under itself; those of ``left`` begin together."""
+    """Return rows of cells as aligned lines of text, the columns ``left`` aligned left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -334,12 +335,11 @@ def format_standings(table: Standings) -> str:
 
 
 def format_results(rows: Sequence[ResultRow], brief: bool = False) -> str:
-    """Return the table of rank correlations, then one for every metric without aggregation (accuracy, ...).
+    """Return the table of rank correlations, then one for every other metric.
 
     Test rows and cross-validated ones stand side by side: a set has the one or the other.
 
-    Args:
-        brief: the rank correlations alone, if there are any.
+    ``brief``: the rank correlations alone, if there are any.
     """
     whole = [
         {**row, "split": "test" if row["split"] == "cv" else row["split"]}

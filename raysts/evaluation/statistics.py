@@ -1,4 +1,4 @@
-"""Correlations, accuracies and areas with their bootstrap intervals, and tests of two systems on the same rows.
+"""Correlations, accuracies and areas, their bootstrap intervals, and tests of two systems.
 
 Legend: N rows (pairs), R resamples, G groups of equal values.
 
@@ -32,7 +32,7 @@ class UndefinedCorrelationError(RunFailed):
 
 
 def pearson(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """Pearson's product-moment correlation of two vectors [N].
+    """Return Pearson's product-moment correlation of two vectors [N].
 
     Raises:
         UndefinedCorrelationError: ``predicted`` is constant or holds values that are not finite.
@@ -43,7 +43,7 @@ def pearson(predicted: np.ndarray, gold: np.ndarray) -> float:
 
 
 def spearman(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """Spearman's rank correlation of two vectors [N], ties at their average rank; raises as :func:`pearson`."""
+    """Return Spearman's rank correlation of two vectors [N]. Raises as :func:`pearson`."""
     predicted, gold = _checked(predicted, gold)
     return _pearson(average_ranks(predicted), average_ranks(gold))
 
@@ -52,16 +52,17 @@ CORRELATIONS: dict[Metric, Callable[[np.ndarray, np.ndarray], float]] = {"pearso
 
 
 def average_ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks 1..N [N] float64; equal values share the average of their ranks."""
+    """Return ranks 1..N [N] float64. Equal values share the average of their ranks."""
     _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2.0)[group]
 
 
 @lru_cache(maxsize=64)
 def resample_counts(n: int, seed: tuple[int, ...], resamples: int) -> np.ndarray:
-    """How often each of ``n`` rows occurs in each resample of ``n`` draws with replacement: uint8 [N, R], read-only.
+    """Return how often each row occurs in each resample -> uint8 [N, R], read-only.
 
-    A function of its arguments alone, and remembered: systems compared on one set share their resamples.
+    A resample is ``n`` draws with replacement. The result depends on the arguments alone, and is cached, because systems
+    that are compared on one set share their resamples.
     """
     rng = np.random.default_rng(seed)
     counts = np.empty((n, resamples), dtype=np.uint8)
@@ -76,9 +77,9 @@ def resample_counts(n: int, seed: tuple[int, ...], resamples: int) -> np.ndarray
 
 
 def resample_set(label: str, n: int, resamples: int) -> np.ndarray:
-    """:func:`resample_counts` with random numbers named by ``label``: systems compared on a set have the same resamples.
+    """Return :func:`resample_counts` with random numbers named by ``label``.
 
-    What is large is drawn anew every time.
+    Systems that are compared on a set have the same resamples. Large ones are drawn again every time.
     """
     draw = resample_counts if n * resamples <= _MOST_REMEMBERED else resample_counts.__wrapped__
     return draw(n, (BOOTSTRAP_SEED, zlib.crc32(label.encode())), resamples)
@@ -87,7 +88,7 @@ def resample_set(label: str, n: int, resamples: int) -> np.ndarray:
 def correlation_samples(
     predicted: np.ndarray, gold: np.ndarray, counts: np.ndarray, metrics: Sequence[Metric] = METRICS
 ) -> dict[Metric, np.ndarray]:
-    """The correlations of every resample: one vector [R] per metric, NaN where a resample has none.
+    """Return the correlations of every resample, [R] per metric, NaN if undefined.
 
     ``counts`` [N, R] are of :func:`resample_counts`; the columns of two systems on the same rows are paired.
     """
@@ -116,7 +117,7 @@ def correlation_samples(
 
 
 def percentile_interval(samples: np.ndarray, level: float = 0.95) -> tuple[float, float] | None:
-    """The central ``level`` of the bootstrap samples [R], leaving out those without a value; None when none has one."""
+    """Return the central ``level`` of the bootstrap samples [R] that have a value, or None."""
     defined = samples[np.isfinite(samples)]
     if not len(defined):
         return None
@@ -158,7 +159,7 @@ def _pearson(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _groups(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ascending order of the rows [N], each row's group of equal values [N], each group's start in the order [G]."""
+    """Return the ascending order [N], each row's group of equal values [N], the groups' starts [G]."""
     order = np.argsort(values, kind="stable")
     new = np.diff(values[order], prepend=-np.inf) > 0
     group = np.empty(len(values), dtype=np.int64)
@@ -167,7 +168,7 @@ def _groups(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _centred_ranks(drawn: np.ndarray) -> np.ndarray:
-    """Average ranks minus their mean, from the counts [G, R] of ascending values; exact (halves of integers)."""
+    """Return average ranks minus their mean, from counts [G, R] of ascending values, exact."""
     ranks = np.cumsum(drawn, axis=0)
     centre = ranks[-1] / 2.0
     ranks -= drawn / 2.0
@@ -176,7 +177,7 @@ def _centred_ranks(drawn: np.ndarray) -> np.ndarray:
 
 
 def _moments(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Rows x, y, xx, yy, xy [5, N] of the standardised vectors: sums over a resample are one matrix product."""
+    """Return x, y, xx, yy, xy [5, N] of the standardised vectors, for one matrix product."""
     x, y = x - x.mean(), y - y.mean()
     x, y = x / np.abs(x).max(), y / np.abs(y).max()
     return np.stack([x, y, x * x, y * y, x * y])
@@ -230,7 +231,7 @@ def precision_recall_areas(
 
 
 def best_threshold(scores_N: np.ndarray, positive_N: np.ndarray, candidates: np.ndarray) -> float:
-    """The first of the ``candidates`` with the highest accuracy of ``score >= threshold``."""
+    """Return the first of the ``candidates`` with the highest accuracy of ``score >= threshold``."""
     positives, negatives = np.sort(scores_N[positive_N]), np.sort(scores_N[~positive_N])
     right = len(positives) - np.searchsorted(positives, candidates) + np.searchsorted(negatives, candidates)
     return float(candidates[np.argmax(right)])
@@ -248,7 +249,7 @@ class TTest(NamedTuple):
 
 
 def williams(r_a: float, r_b: float, r_ab: float, n: int) -> TTest | None:
-    """Whether two correlations with one variable (the gold scores) differ, all three measured on the same rows.
+    """Return the test of two correlations with one variable (the gold scores), measured on the same rows.
 
     Williams (1959) in the form that Steiger (1980, eq. 7, "T2") recommends:
 
@@ -274,8 +275,10 @@ def williams(r_a: float, r_b: float, r_ab: float, n: int) -> TTest | None:
 
 
 def paired_t(differences_N: np.ndarray) -> TTest | None:
-    """Student's t-test of whether paired values (a metric of every query) differ in their mean; Smucker et al. (2007) find it
-    as good as a randomisation test for such metrics. None for a single row; rows without any difference have t 0 and p 1.
+    """Return Student's t-test of the mean of paired differences (a metric of every query).
+
+    Smucker et al. (2007) find it as good as a randomisation test for such metrics. A single row has None; rows without any
+    difference have t 0 and p 1.
     """
     n = len(differences_N)
     if n < 2:
@@ -293,7 +296,7 @@ def _t_test(t: float, freedom: int) -> TTest:
 
 
 def mcnemar(only_a: int, only_b: int) -> float:
-    """McNemar's exact two-sided p: of the rows that one of two systems alone has right, either may as well be the one."""
+    """Return McNemar's exact two-sided p from the rows that one of two systems alone has right."""
     from scipy import special
 
     if only_a + only_b == 0:
@@ -302,10 +305,10 @@ def mcnemar(only_a: int, only_b: int) -> float:
 
 
 def bootstrap_p(differences_R: np.ndarray) -> float | None:
-    """Two-sided p of no difference: twice the smaller share of resamples on either side of 0, both counting ties.
+    """Return the two-sided p of no difference, from the smaller share of resamples on a side of 0.
 
     One resample is added to each side (Davison & Hinkley 1997, section 4.2), so that p is never 0; the smallest that R
-    resamples can give is 2 / (R + 1). None where no resample has a value.
+    resamples can give is 2 / (R + 1). None if no resample has a value.
     """
     defined = differences_R[np.isfinite(differences_R)]
     if not len(defined):
@@ -315,7 +318,7 @@ def bootstrap_p(differences_R: np.ndarray) -> float | None:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p values of several tests, adjusted so that one false alarm among all of them has the stated rate (Holm 1979)."""
+    """Return p values adjusted so that one false alarm among all tests has the stated rate (Holm 1979)."""
     adjusted, largest = [0.0] * len(p_values), 0.0
     for rank, place in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))

@@ -7,7 +7,6 @@ average by the number of pairs (BERT-flow).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from raysts.evaluation.tasks import (
     Representation,
     Similarities,
     Task,
-    columns_of,
+    join_fingerprints,
     take,
 )
 from raysts.ops.similarity import Similarity
@@ -107,7 +106,7 @@ class Pairs(LabelledSet):
 def pairs_from_table(table: pa.Table, name: str, sha256: str, split: str = "test") -> Pairs:
     """Return the pairs of a checked table with sentence1, sentence2, score and perhaps subset.
 
-    A development set (``split`` ``dev``) is one set, whatever its subsets.
+    A development set (``split`` ``dev``) has no subsets.
     """
     columns = [table.column(column).cast(pa.string()) for column in ("sentence1", "sentence2")]
     texts = pa.concat_arrays([chunk for column in columns for chunk in column.chunks]).dictionary_encode()
@@ -141,16 +140,15 @@ def _subsets(table: pa.Table, name: str) -> dict[str, np.ndarray]:
 def load_pairs(corpus: Corpus, *tables: str, name: str | None = None, split: str = "test") -> Pairs:
     """Read the pairs of one canonical table, or of several one after the other."""
     wanted = ["sentence1", "sentence2", "score", "subset"]
-    parts = [columns_of(corpus, table, wanted) for table in tables]
-    prints = [corpus.fingerprint(table) for table in tables]
-    sha256 = prints[0] if len(prints) == 1 else hashlib.sha256("".join(prints).encode()).hexdigest()
+    parts = [corpus.read(table, wanted) for table in tables]
+    sha256 = join_fingerprints([corpus.fingerprint(table) for table in tables])
     table = pa.concat_tables(parts, promote_options="permissive")
     rows = {name: np.ones(len(part), bool) for name, part in zip(tables, parts, strict=True)}
     return replace(pairs_from_table(table, name or tables[0], sha256, split), rows=rows)
 
 
 def load_pairs_file(path: str | Path) -> Pairs:
-    """Read the user's own scored pairs; scores may lie in any finite range, a column ``subset`` is used if it is there.
+    """Read scored pairs of the user, with scores of any finite range and perhaps a ``subset``.
 
     Raises:
         InputError: as :func:`raysts.data.user.open_pairs`, or a subset whose scores are all equal.
@@ -163,10 +161,10 @@ def load_pairs_file(path: str | Path) -> Pairs:
 
 
 def pair_similarities(pairs: Pairs, representation: Representation, similarity: Similarity) -> np.ndarray:
-    """Return the similarity of every pair [N] float64; the representation has one row for each of ``pairs.sentences``.
+    """Return the similarity of every pair [N] float64, from a representation of its sentences.
 
     Raises:
-        UndefinedCorrelationError: a representation is not finite, whatever the similarity would make of it.
+        UndefinedCorrelationError: a representation is not finite.
     """
     for name, values in representation.items():
         bad = len(values) - int(np.sum([np.isfinite(row).all() for row in values]))
@@ -188,7 +186,7 @@ def unordered(similarity: Similarity) -> Similarity:
 
 @dataclass(frozen=True, slots=True)
 class StsTask(Task):
-    """One test set, of one table or of several one after the other."""
+    """Test set of one table, or of several in order."""
 
     name: str
     parts: tuple[str, ...]

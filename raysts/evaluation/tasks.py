@@ -1,17 +1,18 @@
-"""What an evaluation asks of a model, of a labelled set and of a task."""
+"""Interfaces of evaluation: model, labelled set and task."""
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
-import pyarrow as pa
 
 from raysts.data.corpora import Corpus
 from raysts.evaluation.scores import RowScores
 from raysts.models.layers import Layers
+from raysts.models.prompts import Text
 from raysts.ops.similarity import Similarity
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 Representation = Mapping[str, np.ndarray]
 """Arrays with one row per text: ``vectors`` [N, D] of a plain encoder, ``mu`` and ``log_var`` of a Gaussian."""
 
-Represent = Callable[[Sequence[str]], Representation]
+Represent = Callable[[Sequence[Text]], Representation]
 """Texts -> their representation, one row per text."""
 
 Similarities = Mapping[str, Similarity]
@@ -28,7 +29,7 @@ Similarities = Mapping[str, Similarity]
 
 
 class Model(Protocol):
-    """What evaluation asks of a model."""
+    """Model that can be evaluated."""
 
     @property
     def similarities(self) -> Similarities:
@@ -41,7 +42,7 @@ class Model(Protocol):
     def layers(self) -> Layers:
         """The layers that the model pools."""
 
-    def represent(self, texts: list[str]) -> Representation:
+    def represent(self, texts: list[Text]) -> Representation:
         """Return the representation of the texts, one row per text."""
 
 
@@ -52,7 +53,7 @@ class LayeredModel(Model, Protocol):
     @property
     def depth(self) -> int: ...
 
-    def represent_layers(self, texts: list[str], layers: tuple[Layers, ...]) -> Mapping[Layers, Representation]:
+    def represent_layers(self, texts: list[Text], layers: tuple[Layers, ...]) -> Mapping[Layers, Representation]:
         """Return the representation of the texts for each choice of layers."""
 
 
@@ -82,7 +83,7 @@ class LabelledSet(ABC):
 
     @property
     @abstractmethod
-    def texts(self) -> list[str]:
+    def texts(self) -> Sequence[Text]:
         """The distinct texts, in order of first appearance."""
 
     @property
@@ -114,18 +115,18 @@ _loaded: dict[Any, list[Any]] = {}
 
 
 class Task(ABC):
-    """What is measured by one name: the tables that it reads, and the labelled sets that it makes of them."""
+    """Measurement with a name: the tables that it reads, and their labelled sets."""
 
     heavy: ClassVar[bool] = False
     """It takes minutes a model: pipelines, which evaluate many, measure it only if it is named."""
 
     @abstractmethod
     def expected(self) -> tuple[str, ...]:
-        """Return every table that the task can read, for the message if none is there."""
+        """Return every table that the task can read, for the message about missing ones."""
 
     @abstractmethod
     def tables(self, corpus: Corpus) -> tuple[str, ...]:
-        """Return the tables to read from this corpus; empty if it lacks what the task needs."""
+        """Return the tables to read from this corpus, none if one that the task needs is missing."""
 
     @abstractmethod
     def load(self, corpus: Corpus) -> Sequence[LabelledSet]:
@@ -136,7 +137,7 @@ class Task(ABC):
         return [problem for labelled in self.sets(corpus) for problem in labelled.problems()]
 
     def sets(self, corpus: Corpus) -> list[LabelledSet]:
-        """Return the sets of a corpus, none if it lacks tables; those that were read last are remembered."""
+        """Return the sets of a corpus, none if it lacks tables. The last ones are cached."""
         tables = self.tables(corpus)
         if not tables:
             return []
@@ -166,16 +167,16 @@ class ModelTask(Task):
     def row_scores(
         self, model: SentenceModel, corpus: Corpus, layers: Sequence[Layers] | None
     ) -> dict[Layers, list[RowScores]]:
-        """Return the scores of the rows by choice of layers; without ``layers`` for those that suit the task.
+        """Return the row scores by choice of layers, by default those that suit the task.
 
         Raises:
             InputError: the model cannot be measured on this data.
         """
 
 
-def columns_of(corpus: Corpus, table: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read columns of a table; without names all of the layout's."""
-    return corpus.read(table, columns)
+def join_fingerprints(fingerprints: Sequence[str]) -> str:
+    """Return the fingerprint of several tables together, or that of the only one."""
+    return fingerprints[0] if len(fingerprints) == 1 else hashlib.sha256("".join(fingerprints).encode()).hexdigest()
 
 
 def take(representation: Representation, rows: np.ndarray) -> dict[str, np.ndarray]:
@@ -183,7 +184,7 @@ def take(representation: Representation, rows: np.ndarray) -> dict[str, np.ndarr
     return {name: values[rows] for name, values in representation.items()}
 
 
-def lookup(texts: Sequence[str], representation: Representation) -> Represent:
+def lookup(texts: Sequence[Text], representation: Representation) -> Represent:
     """Return a function that looks some of ``texts`` up in a representation with one row for each of them."""
     position = {text: index for index, text in enumerate(texts)}
     assert all(len(values) == len(texts) for values in representation.values())

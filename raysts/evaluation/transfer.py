@@ -1,4 +1,4 @@
-"""Transfer: what frozen embeddings are worth as features of other tasks (SentEval; SED, Table 7).
+"""Transfer: frozen embeddings as features of other tasks (SentEval, and SED, Table 7).
 
 Logistic regression on the vectors of sentences (accuracy; 10-fold cross-validation where a set has no split of its own)
 and softmax regression on pairs to predict their relatedness (Pearson, Spearman), which is trained and so not the cosine
@@ -8,7 +8,6 @@ another grid of penalties, for features that are not standardised.
 Shapes: N rows, D dimensions.
 """
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -22,11 +21,11 @@ from raysts.data.derive import label_codes
 from raysts.evaluation import probes, senteval
 from raysts.evaluation.scores import RowScores
 from raysts.evaluation.statistics import METRICS, UndefinedCorrelationError
-from raysts.evaluation.tasks import LabelledSet, Represent, Similarities, Task, columns_of
+from raysts.evaluation.tasks import LabelledSet, Represent, Similarities, Task, join_fingerprints
 from raysts.schema import TABLES, TEST_TABLES
 
 PROBES = {"logistic": probes, "senteval": senteval}
-"""What is fitted on the vectors; rows of another one than the first say so in the column ``similarity``."""
+"""Probes that are fitted on the vectors. Another than the first stands in the column ``similarity``."""
 PROBE = "logistic"
 
 _MOST_ROWS = 5  # that a message names
@@ -41,7 +40,7 @@ class Part:
     gold: np.ndarray
 
     def features(self, embed: Callable[[Sequence[str]], np.ndarray]) -> np.ndarray:
-        """Return what a probe reads: u, or |u - v| beside u * v of the vectors u, v of a pair -> [N, D] or [N, 2 D]."""
+        """Return the features u, or (|u - v|, u * v) of a pair of vectors -> [N, D] or [N, 2 D]."""
         vectors = [embed(texts) for texts in self.texts]
         if len(vectors) == 1:
             return vectors[0]
@@ -51,7 +50,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class TransferSource:
-    """The tables of one set. Without ``train`` all of ``test`` is cross-validated; without ``dev`` folds of ``train`` choose.
+    """Tables of one set.
+
+    Without ``train`` all of ``test`` is cross-validated. Without ``dev`` folds of ``train`` choose.
 
     Attributes:
         scores: a pair's score is predicted, not its label.
@@ -68,25 +69,24 @@ class TransferSource:
         return tuple(table for table in (self.train, self.dev, self.test) if table)
 
     def missing(self, corpus: Corpus) -> list[str]:
-        """Return the tables that the corpus lacks, or that lack the labels (which the layout lets SICK leave out)."""
+        """Return the tables that are missing, or lack the labels (which are optional in SICK)."""
         there = corpus.files if self.scores else corpus.has_labels
         return [table for table in self.tables if not there(table) or table in corpus.own]
 
     def load(self, corpus: Corpus, probe: str) -> "TransferSet":
-        prints = [corpus.fingerprint(table) for table in self.tables]
-        # What is trained on counts as much as what is asked.
-        sha256 = prints[0] if len(prints) == 1 else hashlib.sha256("".join(prints).encode()).hexdigest()
+        # The training rows decide a score as much as the asked ones.
+        sha256 = join_fingerprints([corpus.fingerprint(table) for table in self.tables])
         return TransferSet(self.name, self, sha256, tuple(self._part(corpus, table) for table in self.tables), probe)
 
     def _part(self, corpus: Corpus, table: str) -> Part:
         texts = [column.name for column in TABLES[table] if column.kind == "text"]
-        columns = columns_of(corpus, table, [*texts, "score" if self.scores else "label"])
+        columns = corpus.read(table, [*texts, "score" if self.scores else "label"])
         return Part(table, tuple(columns.column(name).to_pylist() for name in texts), _gold(columns, table))
 
 
 @dataclass(frozen=True, slots=True)
 class TransferSet(LabelledSet):
-    """The rows of one set; similarities play no part. ``parts``: those of train, dev and test, as far as they are there."""
+    """Rows of one set. ``parts``: train, dev and test, as far as they exist."""
 
     name: str
     source: TransferSource
@@ -153,7 +153,7 @@ def _gold(found: pa.Table, table: str) -> np.ndarray:
 
 
 def label_problems(train: Part, asked: Sequence[Part], fewest: int) -> list[str]:
-    """Return why labels cannot be learnt: one class alone, classes with fewer rows than folds, labels never seen."""
+    """Return the reasons why labels cannot be learnt: a single class, too few rows, unseen labels."""
     classes, counts = np.unique(train.gold, return_counts=True)
     if len(classes) < 2:
         return [
@@ -210,7 +210,7 @@ TRANSFER_SETS: tuple[TransferSource, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class TransferTask(Task):
-    """All sets that are there."""
+    """All sets that exist."""
 
     heavy: ClassVar[bool] = True
     sources: tuple[TransferSource, ...] = TRANSFER_SETS

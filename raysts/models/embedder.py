@@ -19,6 +19,7 @@ from raysts.ids import folder_id
 from raysts.models import pretrained
 from raysts.models.layers import Layers
 from raysts.models.modules import Description, describe
+from raysts.models.prompts import Text
 from raysts.models.tokens import Tokens
 from raysts.ops.similarity import Similarity, cosine_of_vectors
 
@@ -91,7 +92,7 @@ class Embedder(ABC):
         """Read the weights."""
         self.check()
 
-    def find_missing(self, texts: Sequence[str]) -> int | None:
+    def find_missing(self, texts: Sequence[Text]) -> int | None:
         """Return the number of the first text that has no vector, or None."""
         return None
 
@@ -103,6 +104,6 @@ class Embedder(ABC):
     def vectors(self, tokens: Tokens) -> np.ndarray:
         """Return the vectors of tokenised texts, float32 [N, D]."""
 
-    def represent_layers(self, texts: Sequence[str], layers: Sequence[Layers]) -> dict[Layers, Representation]:
+    def represent_layers(self, texts: Sequence[Text], layers: Sequence[Layers]) -> dict[Layers, Representation]:
         """Return representations for several choices of layers, or for the first alone if they cannot vary."""
-        return {layers[0]: {"vectors": self.vectors(self.tokenize(texts))}}
+        return {layers[0]: {"vectors": self.vectors(self.tokenize([str(text) for text in texts]))}}

@@ -15,6 +15,7 @@ from raysts.models.embedder import Embedder
 from raysts.models.layers import Layers
 from raysts.models.onnx_model import OnnxModel, graph_of
 from raysts.models.precision import Precision, check_finite
+from raysts.models.prompts import Text
 from raysts.models.tokens import Tokens
 from raysts.models.vectors_model import VectorsModel, parquet_files
 from raysts.ops.similarity import Similarity
@@ -67,7 +68,7 @@ class EncoderModel(Embedder):
         (representation,) = represent_tokens(self.model.encoder, tokens, (self.model.layers,), self.model.precision)
         return check_finite(self.model.finished(representation)["vectors"], f"teacher '{self.path}'")
 
-    def represent_layers(self, texts: Sequence[str], layers: Sequence[Layers]) -> dict[Layers, Representation]:
+    def represent_layers(self, texts: Sequence[Text], layers: Sequence[Layers]) -> dict[Layers, Representation]:
         return self.model.represent_layers(texts, layers)
 
 

@@ -14,9 +14,9 @@ from raysts.models import static
 from raysts.models.layers import Layers, PoolingMode, layer_indices, layer_weights, layers_of, pooling_modes
 from raysts.models.prompts import Prompts
 from raysts.ops.similarity import SIMILARITIES
-from raysts.storage import foreign
 from raysts.storage.atomic import write_json
 from raysts.storage.bucket import is_inside
+from raysts.storage.foreign import check_ordinary, read_json
 from raysts.storage.store import Store
 
 if TYPE_CHECKING:  # commands describe a model before anything starts, and importing torch takes a second
@@ -76,19 +76,19 @@ def describe(folder: Path) -> Description:
     heads: list[tuple[str, Path]] = []
     pooled = True
     file = (Store.of(folder).get_dir(folder) or folder) / "modules.json"
-    modules = foreign.read_json(file, list)
-    if modules is None and _is_decoder(config_of(folder / "config.json") or {}):
+    modules = read_json(file, list)
+    if modules is None and _is_decoder(read_json(folder / "config.json") or {}):
         settings["pooling"] = "lasttoken"  # as sentence-transformers pools a decoder without modules
     if modules == []:
         raise InputError(f"{file}: lists no module; get the model again, or remove the file from a bare encoder")
     for module, path in _modules(file, modules or []):
         kind = module.rsplit(".", 1)[-1]
-        config = config_of(path / "config.json") or {}
+        config = read_json(path / "config.json") or {}
         if kind == "Transformer":
             sizes = transformer_settings(path)
             settings |= {"max_length": _length(path, sizes), "lower_case": bool(sizes.get("do_lower_case"))}
         elif kind == "WordEmbeddings":
-            settings["max_length"] = _length(path / static.SETTINGS, config_of(path / static.SETTINGS) or {})
+            settings["max_length"] = _length(path / static.SETTINGS, read_json(path / static.SETTINGS) or {})
         elif kind == "Pooling":
             settings["pooling"], pooled = _pooling(path, config), bool(config.get("include_prompt", True))
         elif kind == "WeightedLayerPooling":
@@ -118,7 +118,7 @@ def _is_decoder(config: dict[str, Any]) -> bool:
 def transformer_settings(folder: Path) -> dict[str, Any]:
     """Return the settings of a Transformer module: ``max_seq_length``, ``do_lower_case``."""
     for path in (folder / "sentence_bert_config.json", *sorted(folder.glob("sentence_*_config.json"))):
-        if settings := config_of(path):
+        if settings := read_json(path):
             return dict(settings)
     return {}
 
@@ -134,7 +134,7 @@ def _pooling(folder: Path, config: dict[str, Any]) -> str:
 
 
 def _model_settings(path: Path, pooled: bool) -> dict[str, Any]:
-    config = config_of(path) or {}
+    config = read_json(path) or {}
     if not isinstance(config.get("prompts") or {}, dict):
         raise InputError(f"{path}: prompts={config['prompts']!r:.40}; it must be an object of texts by their names")
     texts = {str(name): text or "" for name, text in (config.get("prompts") or {}).items()}
@@ -172,7 +172,7 @@ def head_of(kind: str, folder: Path) -> Head:
 
     name = kind.rsplit(".", 1)[-1]  # sentence-transformers has moved its modules between packages
     for path in [*folder.glob("*.safetensors"), *folder.glob("*.bin")]:
-        foreign.check_ordinary(path)
+        check_ordinary(path)
     try:
         if name == "Dense" and (folder / LOG_VAR).is_file():
             return GaussianHead.load(folder)
@@ -212,11 +212,6 @@ def _load_layers(folder: Path, config: dict[str, Any]) -> Layers:
         return layers_of([0.0] * start + list(weights))
     except Exception as error:  # files from other sources
         raise InputError(f"{folder}: {error}") from None
-
-
-def config_of(path: Path) -> Any:
-    """Return the JSON object of a file, or None if the file is missing."""
-    return foreign.read_json(path)
 
 
 def _modules(path: Path, modules: list[Any]) -> Iterator[tuple[str, Path]]:

@@ -19,11 +19,11 @@ from raysts.ids import content_id, unchanged
 from raysts.models import static, vector_files
 from raysts.models.families import FAMILIES, class_of, family_of, without_pooler
 from raysts.models.layers import Layers, layer_indices, pooling_modes
-from raysts.models.modules import MOST_LAYERS, config_of, describe, head_of, transformer_settings
+from raysts.models.modules import MOST_LAYERS, describe, head_of, transformer_settings
 from raysts.models.precision import Precision, resolve
 from raysts.models.tokens import lowers
 from raysts.ops.similarity import Similarity
-from raysts.storage.foreign import check_ordinary
+from raysts.storage.foreign import check_ordinary, read_json
 from raysts.storage.store import Store
 
 if TYPE_CHECKING:  # what is asked of a model before anything starts needs no torch, which takes a second to import
@@ -171,7 +171,7 @@ def dim(folder: Path) -> int:
 
 def width(folder: Path) -> int:
     """Return H, the dimensions of the token vectors of the model in ``folder``."""
-    config = config_of(folder / "config.json")
+    config = read_json(folder / "config.json")
     return int(config[family_of(config["model_type"]).width])
 
 
@@ -199,7 +199,7 @@ def check(folder: Path) -> dict[str, Any]:
     Raises:
         InputError: it is not an encoder that raysts knows, or its weights, its tokenizer or its modules cannot be used.
     """
-    config = config_of(folder / "config.json") or {}
+    config = read_json(folder / "config.json") or {}
     _check_config(folder, config)
     if not _weights(folder) and not list(folder.glob("pytorch_model*.bin")):
         raise InputError(f"backbone '{folder}' holds no weights: expected model.safetensors")
@@ -268,7 +268,7 @@ def refuse_code(folder: Path) -> None:
     another one.
     """
     for name in ("config.json", "tokenizer_config.json"):
-        config = config_of(folder / name) or {}
+        config = read_json(folder / name) or {}
         if config.get(CODE_KEY):
             raise InputError(
                 f"{folder / name}: '{CODE_KEY}' asks for code of the model's own ({config[CODE_KEY]}); raysts runs no code "
@@ -434,14 +434,14 @@ def tokenizer_id(folder: Path) -> str:
     digests = []
     for path in files[:1] if files[0].name == "tokenizer.json" else files:
         if path.name == "tokenizer.json":
-            rules = {key: value for key, value in config_of(path).items() if key not in ("truncation", "padding")}
+            rules = {key: value for key, value in read_json(path).items() if key not in ("truncation", "padding")}
             if lower_case:
                 rules["normalizer"] = _lower_cased(rules.get("normalizer"))
             digests.append((path.name, content_id(rules)))
         else:
             digests.append((path.name, hashlib.sha256(path.read_bytes()).hexdigest()))
     if files[0].name != "tokenizer.json":  # then the settings hold the rules
-        rules = config_of(folder / "tokenizer_config.json") or {}
+        rules = read_json(folder / "tokenizer_config.json") or {}
         digests.append(("rules", content_id({key: rules.get(key) for key in _TOKENIZER_RULES})))
         digests += [("small letters", "")] if lower_case and not rules.get("do_lower_case") else []
     return content_id(digests)
@@ -473,7 +473,7 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
         if static.is_static(folder):
             return word_vectors.load(folder)
         refuse_code(folder)
-        _check_config(folder, config_of(folder / "config.json") or {})
+        _check_config(folder, read_json(folder / "config.json") or {})
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         kind = class_of(config)
         # Some checkpoints are stored in fp16, and transformers keeps the stored type unless told otherwise.

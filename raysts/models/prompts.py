@@ -9,32 +9,24 @@ from typing import Any, Literal
 
 from raysts.errors import InputError, nearest
 
-Kind = Literal["query", "document"]
-_NAMES: dict[Kind, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
+Side = Literal["query", "document"]
+_NAMES: dict[Side, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
 """Names of the prompts of queries and documents, as in sentence-transformers' ``encode_query`` and ``encode_document``."""
 
 
-class Asked(str):
-    """Text that is read as a query or as a document, unequal to the plain text."""
+@dataclass(frozen=True, slots=True)
+class SideText:
+    """Text that a model reads as a query or as a document."""
 
-    kind: Kind
+    text: str
+    side: Side
 
-    def __new__(cls, text: str, kind: Kind) -> Asked:
-        text_of_kind = super().__new__(cls, text)
-        text_of_kind.kind = kind
-        return text_of_kind
+    def __str__(self) -> str:
+        return self.text
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Asked) and self.kind == other.kind and str.__eq__(self, other)
 
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __hash__(self) -> int:
-        return hash((self.kind, str(self)))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Asked, (str(self), self.kind)
+Text = str | SideText
+"""Text as a model reads it. A plain text has no side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +60,12 @@ class Prompts:
             )
         return prompt
 
-    def of_kind(self, kind: Kind) -> str:
+    def side_prompt(self, side: Side) -> str:
         """Return the prompt of queries or documents, or the default if the model has neither."""
         named = {
-            side: next((self.texts[name] for name in names if name in self.texts), None)
-            for side, names in _NAMES.items()
+            key: next((self.texts[name] for name in names if name in self.texts), None) for key, names in _NAMES.items()
         }
-        return (named[kind] or "") if any(named.values()) else self.resolve()
+        return (named[side] or "") if any(named.values()) else self.resolve()
 
     def with_default(self, prompt: str | None) -> Prompts:
         """Return a copy with ``prompt``, a name or a text, as default. None: no change."""

@@ -21,7 +21,7 @@ from raysts.models.layers import Layers, layer_indices
 from raysts.models.modules import pooling_config, save_layers
 from raysts.models.packing import to_device
 from raysts.models.precision import autocast, resolve
-from raysts.models.prompts import Asked, Kind, Prompts
+from raysts.models.prompts import Prompts, Side, SideText, Text
 from raysts.models.tokens import Tokens, lowers, tokenize
 from raysts.models.word_vectors import WordVectors
 from raysts.ops.ensemble import unit
@@ -102,7 +102,7 @@ class SentenceModel:
 
     def encode(
         self,
-        texts: str | Sequence[str],
+        texts: str | Sequence[Text],
         *,
         prompt: str | None = None,
         normalize: bool = False,
@@ -147,30 +147,29 @@ class SentenceModel:
         vectors = quantize(vectors, precision)
         return vectors[0] if single else vectors
 
-    def represent(self, texts: Sequence[str], prompt: str | None = None) -> Representation:
+    def represent(self, texts: Sequence[Text], prompt: str | None = None) -> Representation:
         return self.represent_layers(texts, (self.layers,), prompt)[self.layers]
 
     def represent_layers(
-        self, texts: Sequence[str], layers: Sequence[Layers], prompt: str | None = None, **options: Any
+        self, texts: Sequence[Text], layers: Sequence[Layers], prompt: str | None = None, **options: Any
     ) -> dict[Layers, Representation]:
         """Return representations for several choices of layers, from one pass over ``texts``.
 
-        A model with heads has one: that of the layers its heads were trained on. Queries and documents
-        (``prompts.Asked``) have the model's prompts for their side.
+        A model with heads has one: that of the layers its heads were trained on. Without a ``prompt``, queries and
+        documents have the model's prompt for their side.
         """
         for number, text in enumerate(texts):
-            if not isinstance(text, str):  # None has no tokens, and their mean would be NaN
+            if not isinstance(text, Text):  # None has no tokens, and their mean would be NaN
                 raise InputError(
                     f"texts[{number}] is {text!r:.40}: must be text; leave it out, or give '' in its place"
                 )
         if len(self.encoder.heads):
             layers = (self.layers,)
-        kinds = [text.kind if isinstance(text, Asked) else None for text in texts]
-        if prompt is None and any(kinds):
-            return self._represent_kinds(texts, kinds, layers, options)
+        if prompt is None and any(isinstance(text, SideText) for text in texts):
+            return self._represent_sides(texts, layers, options)
         for choice in layers:
             layer_indices(choice, self.encoder.depth)
-        tokens = self.tokenize(texts) if prompt is None else self.tokenize(texts, prompt)
+        tokens = self.tokenize([str(text) for text in texts], prompt)
         if isinstance(self.encoder.backbone, WordVectors):
             self.encoder.backbone.say_unknown(tokens)
         encoder = self.encoder
@@ -180,14 +179,16 @@ class SentenceModel:
         representations = represent_tokens(encoder, tokens, layers, self.precision, **options)
         return dict(zip(layers, map(self.finished, representations), strict=True))
 
-    def _represent_kinds(
-        self, texts: Sequence[str], kinds: Sequence[Kind | None], layers: Sequence[Layers], options: dict[str, Any]
+    def _represent_sides(
+        self, texts: Sequence[Text], layers: Sequence[Layers], options: dict[str, Any]
     ) -> dict[Layers, Representation]:
         """Return representations of queries, documents and other texts with their prompts, in order."""
         results: dict[Layers, Representation] = {choice: {} for choice in layers}
-        for kind in dict.fromkeys(kinds):
-            rows = [row for row, row_kind in enumerate(kinds) if row_kind == kind]
-            prompt = None if kind is None else self.prompts.of_kind(kind)
+        rows_of_side: dict[Side | None, list[int]] = {}
+        for row, text in enumerate(texts):
+            rows_of_side.setdefault(text.side if isinstance(text, SideText) else None, []).append(row)
+        for side, rows in rows_of_side.items():
+            prompt = None if side is None else self.prompts.side_prompt(side)
             parts = self.represent_layers([str(texts[row]) for row in rows], layers, prompt, **options)
             for choice, part in parts.items():
                 for name, values in part.items():
@@ -344,10 +345,7 @@ def represent_tokens(
     if device.type == "cpu":
         keep_memory()
     results: list[Representation] = [{} for _ in layers]
-    lengths = tokens.lengths
-    order = np.argsort(-lengths, kind="stable")
-    budget = TOKEN_BUDGET.get(device.type, 65_536)
-    training, first = encoder.training, 0
+    lengths, training = tokens.lengths, encoder.training
     computed: list[tuple[np.ndarray, list[Any]]] = []
 
     def fetch() -> None:
@@ -363,13 +361,11 @@ def represent_tokens(
     encoder.eval()
     try:
         with torch.inference_mode(), autocast(device, "fp32" if encoder.in_bf16 else computes):
-            while first < len(order):
-                rows = order[first : first + (batch_size or max(1, budget // max(1, int(lengths[order[first]]))))]
+            for rows in tokens.batches(TOKEN_BUDGET.get(device.type, 65_536), batch_size):
                 ids, part_lengths = tokens.take(rows).pad(encoder.pad_id)
                 batch = to_device({"ids": ids, "ids_length": part_lengths}, device)
                 parts = encoder.represent_layers(batch["ids"], batch["ids_length"], layers, lengths[rows])
                 computed.append((rows, parts))
-                first += len(rows)
                 if len(computed) > 1:  # read while a GPU is at work on the next
                     fetch()
             fetch()

@@ -37,15 +37,15 @@ class Tokens(NamedTuple):
         positions = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], lengths)
         return Tokens(self.flat[positions], offsets)
 
-    def batches(self, budget: int) -> Iterator[np.ndarray]:
+    def batches(self, budget: int, size: int | None = None) -> Iterator[np.ndarray]:
         """Yield rows of texts of similar length, the longest first.
 
-        Rows of a batch have at most ``budget`` tokens when padded, or are one row.
+        Rows of a batch have at most ``budget`` tokens when padded, or are one row. With a ``size`` they are so many.
         """
         lengths, first = self.lengths, 0
         order = np.argsort(-lengths, kind="stable")
         while first < len(order):
-            rows = order[first : first + max(1, budget // max(1, int(lengths[order[first]])))]
+            rows = order[first : first + (size or max(1, budget // max(1, int(lengths[order[first]]))))]
             yield rows
             first += len(rows)
 

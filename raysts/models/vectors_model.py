@@ -18,6 +18,7 @@ import pyarrow as pa
 from raysts.errors import InputError, RunFailed
 from raysts.ids import content_id, file_digest
 from raysts.models.embedder import Embedder
+from raysts.models.prompts import Text
 from raysts.models.tokens import Tokens, tokenize
 from raysts.storage.parquet import is_text, open_parquet, pages
 
@@ -122,7 +123,7 @@ class VectorsModel(Embedder):
     def load(self) -> None:
         self.row_numbers, self.table_RD  # noqa: B018 (reads them)
 
-    def find_missing(self, texts: Sequence[str]) -> int | None:
+    def find_missing(self, texts: Sequence[Text]) -> int | None:
         return next((number for number, text in enumerate(texts) if text not in self.row_numbers), None)
 
     @property

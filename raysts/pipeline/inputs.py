@@ -22,7 +22,7 @@ from raysts.errors import InputError
 from raysts.evaluation import harness
 from raysts.evaluation.agreement import AGREEMENT
 from raysts.evaluation.contamination.contamination import Contamination
-from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText, together, trained_on
+from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText, merge_histories, trained_on
 from raysts.evaluation.contamination.text_overlap import normalise
 from raysts.evaluation.dev import Dev, dev_name, load_dev
 from raysts.ids import content_id, derive_seed, file_digest, folder_id, unchanged
@@ -360,7 +360,7 @@ class Inputs:
                 for r in recipes
             )
         )
-        return together([start, *map(trained_on, self.teacher_folders), texts])
+        return merge_histories([start, *map(trained_on, self.teacher_folders), texts])
 
     def contamination(self, keep: bool = True) -> Contamination:
         """Return the overlap of the training text with the test sets.
@@ -368,7 +368,7 @@ class Inputs:
         All models get clean scores on the same rows, so that the scores are comparable.
         """
         cache = self.storage / "contamination" if keep else None
-        return harness.searched(self.corpus, self.tasks, self.trained_on(), cache=cache)
+        return harness.find_contamination(self.corpus, self.tasks, self.trained_on(), cache=cache)
 
     def refuse_contamination(self) -> None:
         """Raise one InputError that names every test set with training rows of the models."""

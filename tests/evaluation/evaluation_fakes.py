@@ -15,6 +15,7 @@ from raysts.evaluation import harness
 from raysts.evaluation.scores import RowScores, result_rows
 from raysts.evaluation.tasks import Represent, Task
 from raysts.ops.similarity import cosine
+from raysts.schema import RESULTS
 
 
 class HashedWords:
@@ -32,7 +33,7 @@ class HashedWords:
 
     def represent_layers(self, texts: list[str], layers: tuple[int, ...]) -> dict[int, dict[str, np.ndarray]]:
         self.calls.append(list(texts))
-        return {k: {"vectors": np.stack([_vector(text, k) for text in texts])} for k in layers}
+        return {k: {"vectors": np.stack([_vector(str(text), k) for text in texts])} for k in layers}
 
     @property
     def similarities(self) -> dict[str, Any]:
@@ -84,3 +85,13 @@ def accurate(name: str, right: np.ndarray, sha256: str = "s") -> RowScores:
     """Row scores of an accuracy."""
     known: dict[str, Any] = {"metrics": ("accuracy",), "draw": f"{name}/test", "similarity": "gauss"}
     return RowScores(dataset=name, split="test", sha256=sha256, values=right.astype(float), **known)
+
+
+def row(system: str, role: str, dataset: str, value: float, **columns: Any) -> dict[str, Any]:
+    """Return a row of the results table."""
+    given = {
+        "schema_version": 1, "system": system, "role": role, "dataset": dataset, "value": value, "metric": "spearman",
+        "aggregation": "all", "split": "test", "rows": "all", "pooling": "mean", "layers": "2", "similarity": "cosine",
+        "created_at": "2026-01-01T00:00:00+00:00", "run_id": system + role,
+    }  # fmt: skip
+    return dict.fromkeys(RESULTS.names) | given | columns

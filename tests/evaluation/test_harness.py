@@ -148,7 +148,7 @@ def test_rows_that_cannot_be_used_are_named_before_anything_is_embedded(corpus: 
 
 def test_own_pairs(corpus: Corpus) -> None:
     pairs = load_pairs(corpus, "sts/stsb_test", name="mine")
-    rows = harness.evaluate_pairs(HashedWords(), pairs, layers=(1,), context={"system": "x"}, resamples=30)
+    rows = harness.evaluate_sets(HashedWords(), [pairs], layers=(1,), context={"system": "x"}, resamples=30)
     reference = harness.evaluate(HashedWords(), corpus, ["stsb"], layers=(1,), resamples=0)
     assert [row["value"] for row in rows] == [row["value"] for row in reference]
     assert {(row["dataset"], row["system"], row["dataset_sha256"]) for row in rows} == {("mine", "x", pairs.sha256)}

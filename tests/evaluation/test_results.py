@@ -3,24 +3,15 @@ from __future__ import annotations
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from evaluation_fakes import row
 
 from raysts.errors import InputError
 from raysts.evaluation import results
 from raysts.schema import RESULTS
-
-
-def row(system: str, role: str, dataset: str, value: float, **columns: Any) -> dict[str, Any]:
-    given = {
-        "schema_version": 1, "system": system, "role": role, "dataset": dataset, "value": value, "metric": "spearman",
-        "aggregation": "all", "split": "test", "rows": "all", "pooling": "mean", "layers": "2", "similarity": "cosine",
-        "created_at": "2026-01-01T00:00:00+00:00", "run_id": system + role,
-    }  # fmt: skip
-    return dict.fromkeys(RESULTS.names) | given | columns
 
 
 def test_written_rows_come_back_and_a_part_is_replaced_by_its_name(tmp_path: Path) -> None:

@@ -213,10 +213,10 @@ def test_a_model_reads_queries_and_documents_behind_its_prompts(small: SentenceM
     """As its own ``encode`` does with the prompts by their names; texts that are neither have none."""
     import dataclasses
 
-    from raysts.models.prompts import Asked, Prompts
+    from raysts.models.prompts import Prompts, SideText
 
     model = SentenceModel(small.encoder, small.tokenizer, small.max_length)
-    texts = ["a man", Asked("a man", "query"), Asked("a man", "document"), "a man"]
+    texts = ["a man", SideText("a man", "query"), SideText("a man", "document"), "a man"]
     model.prompts = Prompts(texts={"query": "who plays a ", "passage": "the dog is "})
     found = model.represent(texts)["vectors"]
     for row, prompt in enumerate(["", "query", "passage", ""]):

@@ -3,22 +3,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from evaluation_fakes import row
 from report_samples import exact, score_rows
 
 from raysts.evaluation.standings import Value, View, format_results, format_standings, standings, views
-from raysts.schema import RESULTS
 
 ALL = View(None)
 """Rank correlations on test sets, whatever layers are pooled."""
-
-
-def row(system: str, role: str, dataset: str, value: float, **columns: Any) -> dict[str, Any]:
-    given = {
-        "schema_version": 1, "system": system, "role": role, "dataset": dataset, "value": value, "metric": "spearman",
-        "aggregation": "all", "split": "test", "rows": "all", "pooling": "mean", "layers": "2", "similarity": "cosine",
-        "created_at": "2026-01-01T00:00:00+00:00", "run_id": system + role,
-    }  # fmt: skip
-    return dict.fromkeys(RESULTS.names) | given | columns
 
 
 def example() -> list[dict[str, Any]]:

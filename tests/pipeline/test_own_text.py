@@ -332,7 +332,11 @@ def test_a_student_of_some_layers_of_its_teacher(own: Path, tmp_path: Path) -> N
     assert any(note.startswith("Training starts from 1 of the 2 layers of ") for note in result["notes"])
     assert "Training starts from 1 of the 2 layers of " in (Path(result["model"]) / "README.md").read_text()
     recipe = json.loads((Path(result["model"]).parent / "recipe.json").read_text())
-    assert recipe["optim"]["lr"] == 5e-4 and recipe["settings"]["loss"] == "cosine" and not recipe["settings"]["axes"]
+    assert (
+        recipe["optim"]["lr"] == 5e-4
+        and recipe["settings"]["loss"] == "cosine"
+        and recipe["settings"]["axes"] == "teachers"
+    )
     wrong = {3: "has 2 layers, 0 to 1", (0, 2): "has 2 layers, 0 to 1", (1, 0): "in ascending order", 0: "at least 1"}
     for layers, why in wrong.items():
         sets |= {"backbone_layers": layers}

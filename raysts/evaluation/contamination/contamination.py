@@ -1,4 +1,4 @@
-"""Training text in test sets: which rows hold it, and which are clean.
+"""Training text in test sets: the rows that hold it, and the clean rows.
 
 Two kinds are counted. A row is *unclean* when the model was trained on it: on its two sentences as one pair (in either
 order; NLI premise and hypothesis, STS pairs, anchor and positive), or, where a row is a single sentence, on that
@@ -55,7 +55,7 @@ class TaskContamination:
 
 @dataclass(frozen=True, slots=True)
 class Contamination:
-    """What is known of a model's training text in the test sets of tasks.
+    """Training text of a model in the test sets of tasks.
 
     Attributes:
         tables: training tables that were searched.
@@ -120,6 +120,8 @@ def contamination(
 
     Args:
         corpus: holds the test sets and the training tables; a table that it does not hold as it was is called unknown.
+        tasks: the sets by task.
+        trained: the training text.
         cache: folder in which the result of each training table is kept, by the fingerprints of what it depends on.
     """
     wanted = tuple(sorted({table for sets in tasks.values() for labelled in sets for table in labelled.rows}))
@@ -164,7 +166,7 @@ def _occurrences(corpus: Corpus, text: TrainingText, tables: Sequence[str], cach
 
 
 def _known(path: Path) -> Masks | None:
-    """What was found before; None where nothing is on record, or something else."""
+    """Return the stored result of an earlier search, or None if the record is missing or of another form."""
     known = Store.of(path).read_json(path)
     try:
         rows = known["rows"].items() if known else ()
@@ -200,7 +202,7 @@ def _of_task(sets: Sequence[LabelledSet], found: Masks) -> TaskContamination:
 
 
 def _clean(labelled: LabelledSet, trained: np.ndarray) -> np.ndarray:
-    """Return the clean rows of a set, without those of subsets with too few; none if they are too few for a value."""
+    """Return the clean rows of a set, without subsets (or a set) that have too few."""
     clean = ~trained
     for rows in (*labelled.subsets.values(), np.arange(len(trained))):
         left = rows[clean[rows]]

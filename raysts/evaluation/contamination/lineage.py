@@ -1,4 +1,4 @@
-"""What a model was trained on, as the records of the runs behind it say."""
+"""Training text of a model, from the records of the runs behind it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ TINY = "tiny"
 
 @dataclass(frozen=True, slots=True)
 class TrainingText:
-    """Rows of a canonical table that some stage was trained on; ``sha256`` is that of the table.
+    """Rows of a canonical table that some stage was trained on.
 
-    ``title``: what people call it, where it was text of the user's own that stood there.
+    ``sha256``: of the table. ``title``: name of user data in the place of the table.
     """
 
     table: str
@@ -35,15 +35,15 @@ class TrainingText:
 class TrainedOn:
     """The training text of a model with all that went before it: its parents, its teachers and theirs.
 
-    ``unknown`` says of what the training text is not on record (a backbone from elsewhere, for one).
+    ``unknown`` names the models without training text on record, for example an external backbone.
     """
 
     texts: tuple[TrainingText, ...] = ()
     unknown: tuple[str, ...] = ()
 
 
-def together(several: Iterable[TrainedOn]) -> TrainedOn:
-    """The training text of all of these."""
+def merge_histories(several: Iterable[TrainedOn]) -> TrainedOn:
+    """Return the training text of all of these."""
     several = list(several)
     return TrainedOn(
         tuple(dict.fromkeys(text for one in several for text in one.texts)),
@@ -52,7 +52,7 @@ def together(several: Iterable[TrainedOn]) -> TrainedOn:
 
 
 def trained_on(model: Path) -> TrainedOn:
-    """What the records say of the model in the folder ``model``; a run's is ``runs/<id>/model``."""
+    """Return the recorded training text of the model in a folder (of a run ``runs/<id>/model``)."""
     return _of(model, set())
 
 
@@ -64,7 +64,7 @@ def _of(model: Path, seen: set[Path]) -> TrainedOn:
     runs, store = run.parent, Store.of(run)
     record = record_of(model.absolute())
     if record and "data" not in record:  # a weight average: nothing but its members
-        return together(_of_run(runs / parent, "member", seen) for parent in record["parents"])
+        return merge_histories(_of_run(runs / parent, "member", seen) for parent in record["parents"])
     recipe = store.read_json(run / "recipe.json") if record else None
     if not recipe:
         if _is_untrained(model.absolute()):
@@ -81,7 +81,7 @@ def _of(model: Path, seen: set[Path]) -> TrainedOn:
     for teacher in teachers:
         means = store.read_json(runs.parent / "embeddings" / teacher / "manifest.json") or {"members": [teacher]}
         behind += [_of_run(runs / member, "teacher", seen) for member in means["members"]]
-    return together(behind)
+    return merge_histories(behind)
 
 
 def _of_run(run: Path, what: str, seen: set[Path]) -> TrainedOn:
@@ -104,13 +104,13 @@ def _of_backbone(name: str, runs: Path, seen: set[Path]) -> TrainedOn:
 
 
 def _on_this_machine(path: Path) -> Path:
-    """A path that a record names; of an object store it may be that of another machine's mirror."""
+    """Return a recorded path on this machine: of an object store it may name another machine's mirror."""
     store = Store.of(path)
     return Store.open(store.uri).path(store.key(path)) if isinstance(store, BucketStore) else path
 
 
 def _is_untrained(folder: Path) -> bool:
-    """Whether records of the storage say that the model in ``folder`` is the random backbone of the embedded world."""
+    """Return True if records of the storage name ``folder`` as the random backbone of the embedded world."""
     storage, store = folder.parent.parent, Store.of(folder)
     tiny_id = folder.name.removeprefix(f"{TINY}-")
     if folder != storage / "backbones" / f"{TINY}-{tiny_id}":

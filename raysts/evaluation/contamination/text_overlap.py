@@ -1,4 +1,4 @@
-"""Training text that occurs in evaluation sets, and the check of a data folder (``raysts data check``).
+"""Training text in evaluation sets, and the check of a data folder (``raysts data check``).
 
 Two sentences are the same when they are equal after normalisation: Unicode NFKC, case folded, runs of punctuation and
 white space collapsed to one blank. Pairs are the same in either order. Memory is that of the evaluation sets: training
@@ -25,7 +25,7 @@ from raysts.schema import TABLES, table_columns
 from raysts.storage.store import FolderStore
 
 TRAIN_TABLES = ("nli/train", "sts/stsb_train", "sick/sick_train", "wikipedia/sentences")
-"""What sentence models are trained on."""
+"""Tables that sentence models are trained on."""
 
 _NO_WORD = re.compile(r"[\W_]+")
 _VARIATIONS = frozenset(map(chr, range(0xFE00, 0xFE10)))  # how an emoji is drawn
@@ -43,7 +43,7 @@ EVAL_TABLES = tuple(
 
 
 def normalise(sentence: str) -> str:
-    """What is compared: NFKC, case folded, runs of punctuation and white space collapsed to one blank.
+    """Return the compared form: NFKC, case folded, runs of punctuation and white space as one blank.
 
     A sentence of punctuation alone stays as it is.
     """
@@ -69,7 +69,7 @@ def _marks(run: re.Match[str]) -> str:
 def overlap(
     corpus: Corpus, train_tables: Sequence[str], eval_tables: Sequence[str], examples: int = 3
 ) -> list[dict[str, Any]]:
-    """How much of each evaluation set occurs in each training table.
+    """Return how much of each evaluation set occurs in each training table.
 
     Returns:
         One dict per (training table, evaluation set) that share anything: ``train``, ``eval``, ``rows`` (of the
@@ -105,7 +105,7 @@ def overlap(
 def occurrences(
     corpus: Corpus, table: str, data: Data, eval_tables: Sequence[str]
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Which rows of evaluation sets the selected rows of a training table contain, in one pass over it.
+    """Return the rows of evaluation sets that selected rows of a training table contain.
 
     A derived table that the corpus does not hold is looked for in what it is made of, all rows of the chosen sources, and of
     text of the user's own all rows are: a draw from it may have fewer. A derived table of single sentences contains no pair.
@@ -135,12 +135,12 @@ def occurrences(
 
 
 def text_columns(table: str) -> list[str]:
-    """The sentence columns of a canonical table: two for pairs, one otherwise."""
+    """Return the sentence columns of a canonical table: two for pairs, one otherwise."""
     return [column.name for column in table_columns(table) if column.kind == "text"]
 
 
 def check_folder(corpus: Corpus) -> dict[str, Any]:
-    """What ``raysts data check`` says of a data folder.
+    """Return the report of ``raysts data check`` on a data folder.
 
     Returns:
         ``root``; ``tables`` (rows and files of those present); ``missing`` (names); ``problems`` (unusable files and
@@ -182,7 +182,7 @@ def _unused(corpus: Corpus) -> list[dict[str, str]]:
 
 
 def format_check(report: dict[str, Any]) -> str:
-    """The result of ``check_folder`` as plain text."""
+    """Return the result of ``check_folder`` as plain text."""
     lines = [f"data folder {report['root']}", "", "tables"]
     width = max((len(name) for name in report["tables"]), default=0)
     for name, facts in report["tables"].items():
@@ -212,14 +212,14 @@ def format_check(report: dict[str, Any]) -> str:
 
 @dataclass
 class _Hits:
-    """Hashes of the evaluation side that a training table has."""
+    """Hashes of evaluation sets that a training table contains."""
 
     sentences: set[bytes] = field(default_factory=set)
     pairs: set[bytes] = field(default_factory=set)
 
 
 class _EvalSide:
-    """The hashes of one evaluation set, row by row."""
+    """Hashes of one evaluation set by row."""
 
     def __init__(self, corpus: Corpus, name: str) -> None:
         self.name = name
@@ -229,7 +229,7 @@ class _EvalSide:
         self.rows = len(self.keys)
 
     def masks(self, hits: _Hits) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Per row: its pair, both its sentences, any of its sentences."""
+        """Return by row whether its pair, both its sentences, or any of its sentences occur."""
         occurs = [[key in hits.sentences for key in keys] for keys in self.keys]
         pair = [self.is_pair and _pair_key(keys) in hits.pairs for keys in self.keys]
         return (

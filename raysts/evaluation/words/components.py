@@ -21,14 +21,14 @@ from raysts.models.sentence_model import TOKEN_BUDGET, SentenceModel
 from raysts.models.tokens import Tokens
 
 WORD = re.compile(r"\w+(?:['’-]\w+)*")
-"""What is a word of a sentence, whatever pieces a model makes of it: ``dog``, ``dog's``, ``brand-new``."""
+"""Words of a sentence, independent of a model's pieces: ``dog``, ``dog's``, ``brand-new``."""
 
 MEMORY = 2**30
 """Bytes of contextual vectors that are kept at once; more of them take more passes over the sentences."""
 
 
 class Occurrences(NamedTuple):
-    """Where words occur, sorted by word: sentence, first piece and end of the pieces among the sentence's tokens, [O]."""
+    """Places of words, sorted by word: sentence, first piece and end of the pieces among its tokens, [O]."""
 
     word: np.ndarray
     sentence: np.ndarray
@@ -74,12 +74,12 @@ def find_words(model: SentenceModel, sentences: Sequence[str]) -> tuple[Tokens, 
 def contextual_words(
     model: SentenceModel, sentences: Sequence[str], layers: Sequence[Layers], memory: int = MEMORY
 ) -> list[Words]:
-    """Per choice of layers, each word's first principal component over its occurrences (Latte-Mix, section 4.3, A.7).
+    """Return by choice of layers each word's first principal component over its occurrences.
 
-    That is the first right singular vector of the matrix of its contextual vectors, which are not centred, with the sign
-    that its mean product with them is positive; the vector of an occurrence is the mean of its word pieces'. It is exact:
-    the occurrences, sorted by word, are worked on in ranges whose vectors fit into ``memory`` bytes; a range reads the
-    sentences that it needs, and of a word that goes beyond its range the second moments are carried on.
+    Latte-Mix, section 4.3, A.7. It is the first right singular vector of the matrix of its contextual vectors, not centred,
+    with the sign that gives a positive mean product with them. The vector of an occurrence is the mean of its word pieces'.
+    It is exact: the occurrences, sorted by word, are split into ranges that fit into ``memory`` bytes. A range reads the
+    sentences that it needs, and passes on the second moments of a word that goes beyond it.
     """
     tokens, index, occurrences = find_words(model, sentences)
     total, width = len(occurrences.word), model.encoder.width
@@ -112,7 +112,7 @@ def contextual_words(
 
 
 def principal(rows_WOH: np.ndarray) -> np.ndarray:
-    """The first right singular vector of each matrix [O, H] of several [W, O, H] -> [W, H], its mean product positive."""
+    """Return the first right singular vector of each matrix of [W, O, H] -> [W, H], signed."""
     rows_WOH = rows_WOH.astype(np.float64)
     if rows_WOH.shape[1] > rows_WOH.shape[2]:
         moments_WHH = rows_WOH.transpose(0, 2, 1) @ rows_WOH
@@ -124,7 +124,7 @@ def principal(rows_WOH: np.ndarray) -> np.ndarray:
 
 
 def _largest(symmetric_WNN: np.ndarray) -> np.ndarray:
-    """The eigenvector of the largest eigenvalue of each matrix [W, N]."""
+    """Return the eigenvector of the largest eigenvalue of each matrix [W, N]."""
     if symmetric_WNN.shape[1] == 1:
         return np.ones(symmetric_WNN.shape[:2])
     return np.linalg.eigh(symmetric_WNN)[1][:, :, -1]
@@ -152,7 +152,7 @@ class _Moments:
             self.moments_LHH[layer] += exact_OH.T @ exact_OH
 
     def take(self) -> np.ndarray:
-        """The word's vectors [L, H]."""
+        """Return the word's vectors [L, H]."""
         self.word = UNKNOWN
         return _signed(_largest(self.moments_LHH), self.sums_LH)
 

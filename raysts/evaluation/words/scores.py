@@ -1,4 +1,4 @@
-"""What a vocabulary's vectors say of word pairs, analogies, relations and categories (WEB: Jastrzebski et al. 2017).
+"""Scores of a vocabulary on the benchmarks of words (WEB: Jastrzebski et al. 2017).
 
 Shapes: N rows, V words, R of a block, H dimensions, Q questions of a block.
 """
@@ -14,13 +14,13 @@ _QUESTIONS = 1024
 
 
 def similarities(words: Words, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
-    """The cosine of each pair [N] float64; see :meth:`Words.vectors` for words without a vector."""
+    """Return the cosine of each pair [N] float64. See :meth:`Words.vectors` for words without a vector."""
     a_NH, b_NH = (words.vectors(words.rows(side)).astype(np.float64) for side in (left, right))
     return np.einsum("nh,nh->n", a_NH, b_NH)
 
 
 def analogies(words: Words, questions: Mapping[str, Sequence[str]]) -> np.ndarray:
-    """Whether ``d`` is the word whose vector is most similar to b - a + c (3CosAdd) -> bool [N].
+    """Return True for each ``d`` that is the word most similar to b - a + c (3CosAdd) -> bool [N].
 
     The words of the question are no answers; every other word of the vocabulary is. An answer without a vector is never
     found. Of equal words the first counts.
@@ -54,7 +54,7 @@ def analogies(words: Words, questions: Mapping[str, Sequence[str]]) -> np.ndarra
 
 
 def degrees(words: Words, relations: Sequence[tuple[Sequence[str], ...]], gold: Sequence[np.ndarray]) -> np.ndarray:
-    """Spearman per relation [N] of how much pairs are like the relation's examples, with the degrees that people gave.
+    """Return Spearman by relation [N] of the likeness to its examples with people's degrees.
 
     A relation is (left, right) of its examples and (left, right) of the pairs. A pair's number is the product of its
     difference with the mean difference of the examples. 0 where it is the same for all pairs, as where no word is known.
@@ -69,10 +69,10 @@ def degrees(words: Words, relations: Sequence[tuple[Sequence[str], ...]], gold: 
 
 
 def best_clusters(words: Words, members: Sequence[str], classes: np.ndarray, seed: int) -> np.ndarray:
-    """Return which words belong to the largest class of their cluster [N] bool, in the purest of WEB's clusterings.
+    """Return the words in the largest class of their cluster [N] bool, of the purest clustering.
 
-    There are as many clusters as classes. The six are agglomerative with Ward's linkage, with average and with complete
-    linkage, by cosine and by Euclidean distance, and the best of ten runs of k-means.
+    There are as many clusters as classes. WEB's six clusterings are agglomerative with Ward's linkage, with average and
+    with complete linkage, by cosine and by Euclidean distance, and the best of ten runs of k-means.
     """
     from sklearn.cluster import AgglomerativeClustering, KMeans
 
@@ -91,7 +91,7 @@ def best_clusters(words: Words, members: Sequence[str], classes: np.ndarray, see
 
 
 def in_largest(clusters: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Return which rows belong to the largest class of their cluster [N] bool; their share is the purity."""
+    """Return the rows in the largest class of their cluster [N] bool. Their share is the purity."""
     from sklearn.metrics.cluster import contingency_matrix
 
     largest = contingency_matrix(classes, clusters).argmax(axis=0)

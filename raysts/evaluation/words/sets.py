@@ -1,4 +1,4 @@
-"""The benchmarks of words in the canonical tables, set by set, and what in them cannot be scored."""
+"""Benchmarks of words in the canonical tables by set, and their problems."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -47,13 +47,13 @@ class WordSet:
         return list(dict.fromkeys(word for name in named for word in self.columns.get(name, ())))
 
     def array(self, name: str) -> np.ndarray:
-        """A column of numbers [N] float64, NaN where there is none."""
+        """Return a column of numbers [N] float64, NaN for a missing one."""
         return np.array([np.nan if value is None else value for value in self.columns[name]], dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A relation of ``DEGREES``: words of its examples and of its pairs, left and right, and the pairs' degrees [N]."""
+    """Relation of ``DEGREES``: words of its examples and pairs, left and right, and degrees [N]."""
 
     name: str
     words: tuple[list[str], list[str], list[str], list[str]]
@@ -61,7 +61,7 @@ class Relation:
 
 
 def load_sets(corpus: Corpus) -> list[WordSet]:
-    """Every set that the tables which are there hold and that can be measured, by its name in lower case."""
+    """Return every set of the corpus that can be measured, by its name in lower case."""
     return [word_set for table in SETS if corpus.files(table) for word_set in _sets(corpus, table)]
 
 
@@ -78,7 +78,7 @@ def _sets(corpus: Corpus, table: str) -> Iterator[WordSet]:
 
 
 def absent(corpus: Corpus, sets: Iterable[WordSet]) -> list[str]:
-    """The sets of ``SETS`` that are not there, with where they belong."""
+    """Return the missing sets of ``SETS``, each with the table that it belongs in."""
     present = {word_set.name for word_set in sets}
     lines = []
     for table, names in SETS.items():
@@ -91,7 +91,7 @@ def absent(corpus: Corpus, sets: Iterable[WordSet]) -> list[str]:
 
 
 def relations(word_set: WordSet) -> list[Relation]:
-    """The relations of ``DEGREES``, each example and each pair once.
+    """Return the relations of ``DEGREES``, each example and each pair once.
 
     Raises:
         InputError: a row without a score, or a pair with two scores in a relation.
@@ -127,7 +127,7 @@ def relations(word_set: WordSet) -> list[Relation]:
 
 
 def problems_of(word_set: WordSet) -> list[str]:
-    """Why a set whose rows are each valid cannot be scored."""
+    """Return the reasons why a set with valid rows cannot be scored, or an empty list."""
     if word_set.table == SIMILARITY:
         distinct = len(np.unique(word_set.array("score")))
         return [] if distinct > 1 else [_too_few(word_set, "has", len(word_set), distinct, "score")]

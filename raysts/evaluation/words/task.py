@@ -1,4 +1,4 @@
-"""The benchmarks of words (WEB; Latte-Mix, section 4.3, A.7), by the vectors that a model has for words."""
+"""Benchmarks of words (WEB, and Latte-Mix, section 4.3, A.7)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SENTENCES = tuple(table for table in TABLES if table.startswith("sts/"))
 
 @dataclass(frozen=True, slots=True)
 class WordsTask(ModelTask):
-    """Every set of words that is there, for each single layer of a contextual model, or for word vectors themselves."""
+    """Every existing set of words, for each single layer of a contextual model, or word vectors."""
 
     heavy: ClassVar[bool] = True
     name: str = "words"
@@ -55,11 +55,13 @@ class WordsTask(ModelTask):
     def row_scores(
         self, model: SentenceModel, corpus: Corpus, layers: Sequence[Layers] | None = None
     ) -> dict[Layers, list[RowScores]]:
-        """Return per choice of layers what the model says of each set, and which of its words have a vector (``coverage``).
+        """Return the row scores of each set by choice of layers, and the ``coverage`` of its words.
 
         Correlations and accuracies have bootstrap intervals (of ``semeval2012_2`` over its relations), purities none.
 
         Args:
+            model: the model.
+            corpus: the tables.
             layers: choices of layers; default: each layer alone, of word vectors the model's own.
 
         Raises:
@@ -102,7 +104,7 @@ def _sentences(corpus: Corpus) -> list[str]:
 
 
 def _scores(words: Words, word_set: WordSet, known: dict[str, Any]) -> RowScores:
-    """Return what a vocabulary says of the rows of a set (of ``DEGREES`` of its relations)."""
+    """Return the row scores of a vocabulary on a set (of ``DEGREES`` on its relations)."""
     if word_set.table == CATEGORIZATION:
         classes = np.unique([str(name) for name in word_set.columns["category"]], return_inverse=True)[1]
         seed = derive_seed(0, "words", word_set.name) % 2**32

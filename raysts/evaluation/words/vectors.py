@@ -1,4 +1,4 @@
-"""A vocabulary with one vector per word, as the benchmarks of words use it.
+"""Vocabulary with one vector per word, for the benchmarks of words.
 
 Shapes: V words, N looked up, R of a block, H dimensions.
 """
@@ -24,13 +24,13 @@ UNKNOWN = -1
 
 @dataclass(frozen=True)
 class Words:
-    """A vocabulary and its vectors. ``raw_VH``: the vectors, of any length; they may lie on disk."""
+    """Vocabulary and its vectors. ``raw_VH``: vectors of any length, perhaps on disk."""
 
     index: Mapping[str, int]
     raw_VH: np.ndarray
 
     def rows(self, words: Sequence[str]) -> np.ndarray:
-        """Row of each word [N], as it is spelt or in lower case; ``UNKNOWN`` where it has no vector, or that of zeros."""
+        """Return the row of each word [N], or ``UNKNOWN`` if its vector is missing or zero."""
         spelt = (self.index.get(word, self.index.get(word.lower(), UNKNOWN)) for word in words)
         rows = np.fromiter(spelt, np.int64, len(words))
         known = np.flatnonzero(rows != UNKNOWN)
@@ -38,7 +38,7 @@ class Words:
         return rows
 
     def vectors(self, rows: np.ndarray) -> np.ndarray:
-        """Vectors of unit length [N, H] float32; of an unknown word the mean vector, which is shorter.
+        """Return vectors of unit length [N, H] float32, for an unknown word the shorter mean vector.
 
         The product of two is then their cosine, and that with an unknown word about the mean cosine, which says nothing.
         """
@@ -47,7 +47,7 @@ class Words:
         return found_NH
 
     def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
-        """(first row, vectors of unit length) of the whole vocabulary, a block at a time."""
+        """Yield (first row, vectors of unit length) of the whole vocabulary in blocks."""
         for first in range(0, len(self.raw_VH), BLOCK):
             yield first, unit(self.raw_VH[first : first + BLOCK])
 
@@ -62,16 +62,16 @@ class Words:
 
 
 def unit(vectors_NH: np.ndarray) -> np.ndarray:
-    """Of unit length; zeros stay. A copy."""
+    """Return a copy with rows of unit length. Zeros stay."""
     lengths_N = np.linalg.norm(vectors_NH, axis=1, keepdims=True)
     return vectors_NH / np.where(lengths_N > 0, lengths_N, 1)
 
 
 def static_words(model: SentenceModel) -> Words:
-    """The vocabulary of word vectors, which stay where they are."""
+    """Return the vocabulary of word vectors, which are not copied."""
     return Words(vocabulary(model.tokenizer), model.encoder.backbone.weight.detach().cpu().numpy())
 
 
 def is_static(model: SentenceModel) -> bool:
-    """Whether a word has one vector whatever stands around it."""
+    """Return True if a word has one vector in any context."""
     return bool(model.encoder.config.model_type == MODEL_TYPE)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from raysts.models.embedders import load_embedder
 from raysts.models.layers import Layers
+from raysts.models.prompts import Text
 
 if TYPE_CHECKING:
     from raysts.models.sentence_model import Representation
@@ -27,7 +28,7 @@ class EmbedTexts:
     """
 
     device: str | None
-    texts: Sequence[str]
+    texts: Sequence[Text]
     layers: Sequence[Layers]
     prompt: str | None
 

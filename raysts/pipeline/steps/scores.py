@@ -27,6 +27,7 @@ from raysts.evaluation.tasks import lookup
 from raysts.ids import content_id
 from raysts.models.embedders import open_embedder
 from raysts.models.layers import Layers, as_layers
+from raysts.models.prompts import Text
 from raysts.ops import ensemble
 from raysts.ops.ensemble import Target
 from raysts.ops.similarity import Similarity, cosine_of_vectors
@@ -159,7 +160,7 @@ class Evaluation:
         return self.inputs.chooser if scored else None
 
     @cached_property
-    def texts(self) -> list[str]:
+    def texts(self) -> list[Text]:
         """Return the distinct sentences of the tasks and of the development sets that are scored."""
         judged = [*(self.dev.texts if self.dev else ()), *(self.agreement.texts if self.agreement else ())]
         return list(dict.fromkeys([*harness.sentences(self.inputs.corpus, self.inputs.tasks), *judged]))

@@ -41,12 +41,14 @@ def text_of(corpus: Corpus, table: str, **data: Any) -> TrainingText:
     return TrainingText(table, Data(**data), corpus.fingerprint(table))
 
 
-def searched(corpus: Corpus, *texts: TrainingText, tasks: tuple[str, ...] = ("stsb", "sts13"), **options: Any) -> Any:
-    return harness.searched(corpus, tasks, TrainedOn(texts), **options)
+def find_contamination(
+    corpus: Corpus, *texts: TrainingText, tasks: tuple[str, ...] = ("stsb", "sts13"), **options: Any
+) -> Any:
+    return harness.find_contamination(corpus, tasks, TrainedOn(texts), **options)
 
 
 def test_pairs_in_either_order_are_unclean_and_single_sentences_are_counted(corpus: Corpus) -> None:
-    found = searched(corpus, text_of(corpus, "sts/stsb_train"))
+    found = find_contamination(corpus, text_of(corpus, "sts/stsb_train"))
     stsb, sts13 = found.tasks["stsb"], found.tasks["sts13"]
     assert (stsb.rows, stsb.trained, stsb.sentence, stsb.clean) == (60, FIRST, FIRST + 5, 40)
     assert (sts13.rows, sts13.trained, sts13.clean, sts13.masks) == (40, 0, 40, {})
@@ -65,15 +67,17 @@ def test_pairs_in_either_order_are_unclean_and_single_sentences_are_counted(corp
 
 def test_sentences_alone_make_no_pair(corpus: Corpus) -> None:
     """Both sentences of three rows are among the Wikipedia sentences."""
-    stsb = searched(corpus, text_of(corpus, "wikipedia/sentences")).tasks["stsb"]
+    stsb = find_contamination(corpus, text_of(corpus, "wikipedia/sentences")).tasks["stsb"]
     assert (stsb.trained, stsb.sentence, stsb.masks) == (0, 3, {})
-    both = searched(corpus, text_of(corpus, "wikipedia/sentences"), text_of(corpus, "sts/stsb_train")).tasks["stsb"]
+    both = find_contamination(corpus, text_of(corpus, "wikipedia/sentences"), text_of(corpus, "sts/stsb_train")).tasks[
+        "stsb"
+    ]
     assert (both.trained, both.sentence) == (FIRST, FIRST + 5 + 3)
 
 
 def test_clean_rows_are_scored_on_the_rows_that_are_left(corpus: Corpus) -> None:
     model = HashedWords()
-    found = searched(corpus, text_of(corpus, "sts/stsb_train"))
+    found = find_contamination(corpus, text_of(corpus, "sts/stsb_train"))
     rows = harness.evaluate(model, corpus, ["stsb", "sts13"], layers=(1,), resamples=20, contaminated=found)
     clean = {(r["metric"], r["aggregation"]): r for r in rows if r["rows"] == "clean"}
     assert {row["dataset"] for row in rows if row["rows"] == "clean"} == {"stsb"} and len(clean) == 6
@@ -100,15 +104,15 @@ def test_rows_that_a_task_does_not_measure_do_not_count(tmp_path: Path) -> None:
     write_table(tmp_path, "wikipedia/sentences", {"sentence": ["query 1", "query 13", "query 14"]})
     corpus = Corpus(tmp_path)
     texts = text_of(corpus, "nli/train"), text_of(corpus, "wikipedia/sentences")
-    found = searched(corpus, *texts, tasks=("snli-direction", "retrieval")).tasks
+    found = find_contamination(corpus, *texts, tasks=("snli-direction", "retrieval")).tasks
     direction, retrieval = found["snli-direction"], found["retrieval"]
     assert (direction.rows, direction.trained, direction.clean) == (20, 3, 17)
     assert (retrieval.rows, retrieval.trained, retrieval.clean) == (14, 2, 12)
 
 
 def test_only_the_selected_rows_were_trained_on(corpus: Corpus) -> None:
-    whole = searched(corpus, text_of(corpus, "sts/stsb_train")).tasks["stsb"].trained
-    drawn = searched(corpus, text_of(corpus, "sts/stsb_train", sample=10)).tasks["stsb"].trained
+    whole = find_contamination(corpus, text_of(corpus, "sts/stsb_train")).tasks["stsb"].trained
+    drawn = find_contamination(corpus, text_of(corpus, "sts/stsb_train", sample=10)).tasks["stsb"].trained
     assert whole == FIRST and 0 < drawn <= 10
 
 
@@ -118,7 +122,7 @@ def test_subsets_with_too_few_clean_rows_are_left_out(trained: Any, free: Any, c
     names = [trained] * (FIRST + 4) + [free] * (60 - FIRST - 4)
     write_table(corpus.root, "sts/stsb_test", table | {"subset": names})
     again = Corpus(corpus.root)
-    found = searched(again, text_of(again, "sts/stsb_train"))
+    found = find_contamination(again, text_of(again, "sts/stsb_train"))
     assert found.tasks["stsb"].clean == 60 - FIRST - 4
     rows = harness.evaluate(HashedWords(), again, ["stsb"], layers=(1,), resamples=0, contaminated=found)
     assert {row["n"] for row in rows if row["rows"] == "clean"} == {36}
@@ -129,7 +133,7 @@ def test_a_set_that_is_wholly_trained_on_has_no_clean_score(corpus: Corpus) -> N
     table = corpus.read("sts/stsb_test").to_pydict()
     write_table(corpus.root, "sts/stsb_train", table)
     again = Corpus(corpus.root)
-    found = searched(again, text_of(again, "sts/stsb_train"))
+    found = find_contamination(again, text_of(again, "sts/stsb_train"))
     assert (found.tasks["stsb"].trained, found.tasks["stsb"].clean, found.tasks["stsb"].masks) == (60, 0, {})
     assert "too few others" in found.lines("m")[0]
     rows = harness.evaluate(HashedWords(), again, ["stsb"], layers=(1,), resamples=0, contaminated=found)
@@ -138,19 +142,22 @@ def test_a_set_that_is_wholly_trained_on_has_no_clean_score(corpus: Corpus) -> N
 
 def test_what_was_found_is_kept_by_what_it_depends_on(corpus: Corpus, tmp_path: Path) -> None:
     cache, text = tmp_path / "kept", text_of(corpus, "sts/stsb_train")
-    first = searched(corpus, text, cache=cache)
+    first = find_contamination(corpus, text, cache=cache)
     (file,) = cache.glob("[!.]*")
     kept = json.loads(file.read_text())
     kept["rows"]["sts/stsb_test"][1] = [0, 1]
     write_record(file, kept)
-    assert first.tasks["stsb"].trained == FIRST and searched(corpus, text, cache=cache).tasks["stsb"].trained == 2
+    assert (
+        first.tasks["stsb"].trained == FIRST
+        and find_contamination(corpus, text, cache=cache).tasks["stsb"].trained == 2
+    )
     write_table(corpus.root, "sts/stsb_test", corpus.read("sts/stsb_test").slice(0, 30).to_pydict())
-    assert searched(Corpus(corpus.root), text, cache=cache).tasks["stsb"].rows == 30, "another test set"
+    assert find_contamination(Corpus(corpus.root), text, cache=cache).tasks["stsb"].rows == 30, "another test set"
 
 
 def test_a_table_that_has_changed_since_is_unknown(corpus: Corpus) -> None:
     text = TrainingText("sts/stsb_train", Data(), "another")
-    found = searched(corpus, text)
+    found = find_contamination(corpus, text)
     assert not found.tasks and not found.refuse("m")
     (line,) = found.lines("m")
     assert "not on record" in line and "sts/stsb_train" in line
@@ -167,19 +174,19 @@ def test_thresholds_and_targets_are_not_searched(corpus: Corpus) -> None:
         corpus.root, "nli/snli_test", pairs | {"premise": [*pairs["premise"][:6], *(f"q{i}" for i in range(24))]}
     )
     again = Corpus(corpus.root)
-    task = searched(again, text_of(again, "nli/train"), tasks=("snli-2way",)).tasks["snli-2way"]
+    task = find_contamination(again, text_of(again, "nli/train"), tasks=("snli-2way",)).tasks["snli-2way"]
     assert (task.rows, task.trained, task.sentence) == (30, 6, 30), "SNLI dev gives thresholds alone"
-    triplets = searched(again, text_of(again, "nli/triplets"), tasks=("snli-2way",)).tasks["snli-2way"]
+    triplets = find_contamination(again, text_of(again, "nli/triplets"), tasks=("snli-2way",)).tasks["snli-2way"]
     assert triplets.trained == 6, "an anchor with its positive, or with its negative"
-    alone = searched(again, text_of(again, "nli/sentences"), tasks=("snli-2way",)).tasks["snli-2way"]
+    alone = find_contamination(again, text_of(again, "nli/sentences"), tasks=("snli-2way",)).tasks["snli-2way"]
     assert (alone.trained, alone.sentence) == (0, 30)
-    assert not searched(again, text_of(again, "targets")).tables
+    assert not find_contamination(again, text_of(again, "targets")).tables
 
 
 def test_real_tables_take_seconds(real_data: Corpus) -> None:
     """120,000 NLI pairs in every STS set of the folder; STS-B train in the years that it was drawn from."""
     tasks = tuple(name for name in harness.default_tasks(real_data) if name.startswith("sts"))
-    found = searched(real_data, text_of(real_data, "sts/stsb_train"), tasks=tasks)
+    found = find_contamination(real_data, text_of(real_data, "sts/stsb_train"), tasks=tasks)
     assert all(task.sentence >= task.trained for task in found.tasks.values())
     if "sts12" in tasks:
         assert found.tasks["sts12"].trained > 1_000
