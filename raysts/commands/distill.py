@@ -214,8 +214,8 @@ def _study_pipeline(
     study: str, top: int | None, overrides: Mapping[str, Any] | None, options: RunOptions
 ) -> tuple[Pipeline, dict[str, Any]]:
     from raysts.commands.context import store_of
-    from raysts.commands.study import best_models, best_point, study_record
     from raysts.recipes.names import pipeline_of
+    from raysts.search.stored import best_models, best_point, study_record
 
     store = store_of(options.storage)
     record, trials = study_record(store, study)

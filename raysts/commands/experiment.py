@@ -165,20 +165,20 @@ def _searches(recipe: str | Pipeline, overrides: Mapping[str, Any]) -> list[tupl
     """Return the searches that come first, each with its label and backbone."""
     if not is_experiment(recipe) or not (name := experiments.experiment_of(recipe).search):
         return []
-    from raysts.search import named
     from raysts.search.search import search_overrides
+    from raysts.search.searches import find_search
 
     experiment, backbones = experiments.experiment_of(recipe), experiments.backbones(recipe, overrides)
     _, separator, scale = recipe.partition("@")
     search = f"{name}{separator}{scale}"
-    settings = search_overrides(named.search(search), {**experiment.settings, **overrides})
+    settings = search_overrides(find_search(search), {**experiment.settings, **overrides})
     searches = []
     for backbone in backbones:
         label = f"{experiments.prefix(backbone) if len(backbones) > 1 else ''}{name}"
         if experiment.points[0].label == "":
             label = ""
         choice = {"backbone": backbone} if backbone else {}
-        searches.append((label, backbone, named.search(search, {**settings, **choice})))
+        searches.append((label, backbone, find_search(search, {**settings, **choice})))
     return searches
 
 
@@ -205,12 +205,13 @@ def described(checked: Planned) -> Result:
     nodes: dict[str, Any] = {}
     best: dict[str | None, Point] = {}
     for backbone, study in checked.studies.items():
-        from raysts.commands.study import described as described_study
-
-        steps, best_point = described_study(study)
+        study.read()
+        steps = describe(study.plan, study.steps())["nodes"]
+        states = dict.fromkeys(study.records, "done")
+        steps = [{**step, "status": states.get(step["id"], step["status"])} for step in steps]
         nodes |= _titled("" if study.name == checked.name else study.name, steps)
-        if best_point is not None:
-            best[backbone] = best_point
+        if study.complete and study.best_point:
+            best[backbone] = study.best_point.point
     later: dict[str, Any] = {}
     for label, plan in (checked.plans_at(best) if best else checked.plans).items():
         titled = _titled(label, describe(plan)["nodes"])

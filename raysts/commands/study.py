@@ -1,44 +1,27 @@
-"""Work of the commands with a study: its plan, its trials, and its records."""
+"""Execution of a search for the commands: its checked study, and its trials here or on a cluster."""
 
 import contextlib
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
-from datetime import datetime
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from raysts.commands.context import IN_PROCESS, check_name, on_ray, plan_of, preflight
 from raysts.commands.options import Result, RunOptions
-from raysts.data.parquet import skipped_line
-from raysts.errors import InputError, RunFailed, nearest
-from raysts.evaluation.run_metric import LOSS, rank, reported
+from raysts.errors import InputError, RunFailed
+from raysts.evaluation.run_metric import LOSS
 from raysts.pipeline.local import Executor, LocalExecutor, Say
-from raysts.pipeline.plan import describe
-from raysts.pipeline.steps.tokens import tokens_step
-from raysts.recipes import names
-from raysts.recipes.overrides import apply_overrides
-from raysts.recipes.recipe import Pipeline
-from raysts.recipes.tree import built
 from raysts.report.study.data import report_data
 from raysts.report.study.page import write_report
-from raysts.search import named, scores
-from raysts.search.local import run_locally
+from raysts.search import scores
 from raysts.search.progress import SearchProgress
-from raysts.search.queue import TrialQueue
-from raysts.search.record import Record, read_records
-from raysts.search.sampler import View
+from raysts.search.queue import run_locally
 from raysts.search.search import Search, configured
-from raysts.search.space import Point, grid, text_of
+from raysts.search.searches import find_search
+from raysts.search.session import Place, RunTrials, run_session
+from raysts.search.stored import earlier_points
 from raysts.search.study import Study
-from raysts.storage.store import Store
-from raysts.training.tensorboard import write_scalars
-
-RunTrials = Callable[[TrialQueue, SearchProgress], None]
-Place = Callable[[Say], RunTrials]
-"""Function that prepares the data and the backbone for the trials, and returns their trainer."""
 
 
 def planned(search: str | Search, overrides: Mapping[str, Any], options: RunOptions) -> Study:
@@ -47,7 +30,7 @@ def planned(search: str | Search, overrides: Mapping[str, Any], options: RunOpti
     Raises:
         InputError: a problem that would stop the search later.
     """
-    chosen = named.search(search, overrides) if isinstance(search, str) else configured(search, overrides)
+    chosen = find_search(search, overrides) if isinstance(search, str) else configured(search, overrides)
     check_name(options.name)
     plan = plan_of(chosen.pipeline.updated(members=chosen.seeds), options)
     plan.check()
@@ -80,83 +63,32 @@ def run_study(
     wandb: str | None = None,
 ) -> Result:
     """Run a planned study to its end, with arguments and result of :func:`raysts.tune`."""
-    earlier = _earlier_points(study, warm_start) if warm_start else []
+    earlier = earlier_points(study, warm_start) if warm_start else []
     if options.address == IN_PROCESS and study.search.asha is not None:
         raise InputError("asha: needs trials that train at once, and --address none trains them one after the other")
     _check_tools(options.address, mlflow, wandb)
-    place_of = partial(_place, study, options, mlflow, wandb)
+    open_place = partial(_place, study, options, mlflow, wandb)
     study.store.check(writes=True)
     study.read()
     # Connect to the cluster before anything is written, because it may refuse the trials.
     with (
-        contextlib.nullcontext() if study.complete else place_of() as place,
+        contextlib.nullcontext() if study.complete else open_place() as place,
         study.store.lock(f"locks/study-{study.name}.lock", f"raysts tune {study.name}", of=study.folder),
     ):
         study.open(options.command or f"raysts tune {study.search.name}")
-        return _run(study, earlier, options, place, place_of)
-
-
-def _run(
-    study: Study,
-    earlier: Sequence[tuple[Point, float]],
-    options: RunOptions,
-    place: Place | None,
-    place_of: Callable[[], AbstractContextManager[Place]],
-) -> Result:
-    study.reuse_grid()
-    study.cleanup()
-    if lost := study.take_back():
-        options.say(
-            f"{study.name}: {len(lost)} models that are kept are gone or damaged; their trials are trained again"
-        )
-    view = View(study.folder / "optuna.db", study.name, study.search, options.say)
-    view.rebuild(study.records.values())
-    failures: list[str] = []
-    with SearchProgress(study, options.say) as progress:
-        for record in study.records.values():
-            _write_scalars(study, record)
-        for skipped in study.plan.skipped:
-            progress.say(skipped_line(skipped))
-        progress.say(f"{study.name}: {progress.total} trials, {len(study.records)} have ended; study: {study.folder}")
-        if not study.complete:
-
-            def record_end(record: Record) -> None:
-                view.add(record)
-                _write_scalars(study, record)
-                progress.ended(record)
-
-            with contextlib.nullcontext(place) if place else place_of() as made_ready:
-                run = made_ready(progress.say)
-                queue = TrialQueue(study, earlier, record_end)
-                run(queue, progress)
-                failures = queue.failures
-    best = scores.by_mean(study.scores(), study.search.objective.mode)
-    study.close("failed" if failures or best is None else "done")
-    report = write_report(report_data(study), study.store.path(f"reports/study-{study.name}"))
+        with SearchProgress(study, options.say) as progress:
+            failures = run_session(study, earlier, place, open_place, progress)
+        report = write_report(report_data(study), study.store.path(f"reports/study-{study.name}"))
     if failures:
-        raise RunFailed(
-            "\n".join(failures)
-            + f"\n{len(study.records)} of {progress.total} trials have ended; run the same command again to go on from there"
+        total = study.search.points * study.search.seeds
+        failures.append(
+            f"{len(study.records)} of {total} trials have ended; run the same command again to go on from there"
         )
-    if best is None:
+        raise RunFailed("\n".join(failures))
+    if study.best_point is None:
         reasons = dict.fromkeys(record.reason for record in study.records.values() if record.reason)
         raise RunFailed(f"no trial of {study.name} finished: {'; '.join(reasons) or 'all were stopped early'}")
     return _result(study, report)
-
-
-def described(study: Study) -> tuple[list[dict[str, Any]], Point | None]:
-    """Return the steps of a search as plain data, and its best point, or None before its end."""
-    study.read()
-    steps = [tokens_step(study.plan, spec) for spec in study.plan.specs.values()]
-    for point in grid(study.search.space) or []:
-        for seed in range(study.search.seeds):
-            steps.append(replace(study.step(point, seed), title=f"{text_of(point)} seed {seed}"))
-    nodes: list[dict[str, Any]] = describe(study.plan, steps)["nodes"]
-    for node in nodes:
-        if node["id"] in study.records:
-            node["status"] = "done"
-    best = scores.by_mean(study.scores(), study.search.objective.mode) if study.complete else None
-    return nodes, best.point if best else None
 
 
 def _check_tools(address: str | None, mlflow: str | None, wandb: str | None) -> None:
@@ -177,18 +109,6 @@ def _check_tools(address: str | None, mlflow: str | None, wandb: str | None) -> 
             raise InputError(
                 f"--{tool}: is not installed here; pip install {tool} (or raysts[{tool}]), or leave the option out"
             )
-
-
-def _write_scalars(study: Study, record: Record) -> None:
-    """Write the curves of a trial for TensorBoard, with its point in the HPARAMS tab."""
-    name = f"{text_of(record.point)} seed={record.seed} {record.id[:6]}".replace("/", "_")
-    folder = study.folder / "tensorboard" / name
-    if study.store.exists(folder):
-        return
-    selected = None if record.value is None else (record.step or 0, record.value)
-    point = {key: value if isinstance(value, int | float) else str(value) for key, value in record.point.items()}
-    start = datetime.fromisoformat(record.finished_at).timestamp() - (record.seconds or 0.0)
-    write_scalars(folder, study.metrics(record), start, {**point, "seed": record.seed}, selected)
 
 
 @contextlib.contextmanager
@@ -232,7 +152,7 @@ def _prepare(study: Study, executor: Executor, concurrent: int, say: Say) -> Non
 
 def _result(study: Study, report: Path) -> Result:
     points, metric = study.scores(), study.search.objective
-    best, run = scores.by_mean(points, metric.mode), scores.by_best_run(points, metric.mode)
+    best, run = study.best_point, scores.by_best_run(points, metric.mode)
     return {
         "status": "done",
         "storage": study.store.uri,
@@ -253,78 +173,3 @@ def _result(study: Study, report: Path) -> Result:
         "table": scores.table(points, metric, study.search.usual, study.untrained),
         "skipped": study.plan.skipped,
     }
-
-
-def study_record(store: Store, name: str) -> tuple[dict[str, Any], list[Record]]:
-    """Return the record of the study called ``name`` and the records of its trials."""
-    record = store.read_json(f"studies/{name}/study.json", fresh=True)
-    if record is None:
-        studies = [path.parent.name for path in store.get_all("studies", "study.json")]
-        raise InputError(
-            f"no study '{name}' in {store.uri}{nearest(name, studies)}; it holds: {', '.join(studies) or 'none'}"
-        )
-    return record, read_records(store.path(f"studies/{name}"))
-
-
-def best_point(record: Mapping[str, Any], trials: Sequence[Record], top: int | None) -> Pipeline:
-    """Return the system that distils a student from the best point of a study."""
-    best = scores.by_mean(scores.grouped(trials, record["seeds"]), record.get("mode", "max"))
-    if best is None or not best.whole:
-        raise InputError(
-            f"--from-study {record['name']}: no point of it has all its {record['seeds']} seeds yet; finish it first with: "
-            f"{record['command']}"
-        )
-    if top is not None and top < 1:
-        raise InputError(f"--top {top}: must be at least 1")
-    searched = built(Pipeline, record["pipeline"])
-    system = names.pipeline(f"{searched.name}-sed")
-    return system.updated(
-        backbone=searched.backbone,
-        seed=searched.seed,
-        resources=searched.resources,
-        recipes={**system.recipes, **apply_overrides(searched, best.point).recipes},
-        members=top or record["seeds"],
-    )
-
-
-def best_models(record: Mapping[str, Any], trials: Sequence[Record], store: Store, top: int | None) -> list[str]:
-    """Return the run ids of the trials with kept models, best first."""
-    finished = [trial for trial in trials if trial.status == "finished"]
-    finished.sort(
-        key=lambda trial: (-rank(trial.value, record.get("mode", "max")), trial.id)
-    )  # the order of a study's best run
-    models = [trial.id for trial in finished if store.exists(f"runs/{trial.id}/model")]
-    if not models:
-        raise InputError(f"--from-study {record['name']}: it keeps no model; go on with it: {record['command']}")
-    if top is not None and not 1 <= top <= len(models):
-        raise InputError(
-            f"--top {top}: must be from 1 to the number of models that study '{record['name']}' keeps, {len(models)}"
-        )
-    return models[:top]
-
-
-def _earlier_points(study: Study, name: str) -> list[tuple[Point, float]]:
-    """Return the points of another study in the space of this one, with their mean scores."""
-    if study.search.num_samples is None:
-        raise InputError("--warm-start: a search of every point of a grid learns nothing; set num_samples to sample it")
-    if name == study.name:
-        raise InputError(f"--warm-start {name}: is this study itself, which goes on anyway")
-    record, trials = study_record(study.store, name)
-    metric = record.get("metric", reported(study.spec.dev)[0])
-    if metric != study.search.metric:
-        raise InputError(
-            f"--warm-start {name}: goes by {metric}, this search by {study.search.metric}: take the same metric"
-        )
-    space = study.search.space
-    fitting = [
-        (scored.point, scored.score)
-        for scored in scores.grouped(trials, record["seeds"])
-        if scored.score is not None
-        and scored.point.keys() == space.keys()
-        and all(space[key].holds(value) for key, value in scored.point.items())
-    ]
-    if not fitting:
-        raise InputError(
-            f"--warm-start {name}: none of its points lies in this search's space ({', '.join(space)}); leave it out"
-        )
-    return fitting

@@ -54,7 +54,7 @@ def tune(
     simcse-sup --set space.batch=32,64 --set space.optim.lr='log(1e-6,1e-4)' --set num_samples=20
 
     Args:
-        search: a name (``raysts.search.named.SEARCHES``), the name of a system of one training stage with its space in the
+        search: a name (``raysts.search.searches.SEARCHES``), the name of a system of one training stage with its space in the
             overrides, or a Search.
         name: name of the study in the storage (default: the search's name).
 

@@ -4,10 +4,10 @@ The YAML files beside this module hold them, times 100 as printed.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import yaml
 
@@ -109,34 +109,43 @@ def read_yaml(name: str) -> dict[str, Any]:
 def load(paper: str) -> Paper:
     """Return the tables of a paper: ``sed``, ``gausscse`` or ``latte-mix``."""
     plain = read_yaml(PAPERS[paper])
-    _expect(plain, "paper", "short", "title", "notes", "settings", "tables")
     tables = tuple(_table(table, plain.get("settings", {})) for table in plain["tables"])
     return Paper(name=paper, short=plain["short"], title=plain["title"], notes=tuple(plain["notes"]), tables=tables)
 
 
-_WHERE = {field.name for field in fields(Measure)} - {"dataset", "metric"}
-_DEFAULTS = ("system", "backbone", "where", "settings")
-"""What a table may say for all of its rows, and a row for itself."""
+@dataclass(frozen=True)
+class _Context:
+    """Defaults of a table for its rows, and those of all tables by system."""
+
+    table: Mapping[str, Any]
+    columns: Mapping[str, Mapping[str, Any]]
+    by_system: Mapping[str, Mapping[str, Any]]
+    remarks: dict[tuple[str | None, str, str | None], str]
+
+    def remark(self, group: str | None, row: str, column: str | None) -> str | None:
+        """Return the remark on a row or cell, once."""
+        return self.remarks.pop((group, row, column), None) or self.remarks.pop((None, row, column), None)
+
+    def measures(self, column: Mapping[str, Any], metric: int, row: Mapping[str, Any]) -> tuple[Measure, ...]:
+        if "mean_of" in column:
+            parts = [self.measures(self.columns[name], metric, row) for name in column["mean_of"]]
+            return tuple(measure for part in parts for measure in part)
+        where = {name: str(value) for name, value in _merged("where", [self.table, column, row]).items()}
+        return tuple(Measure(dataset=name, metric=column["metrics"][metric], **where) for name in column["datasets"])
 
 
 def _table(plain: Mapping[str, Any], by_system: Mapping[str, Mapping[str, Any]]) -> Table:
-    _expect(plain, "number", "about", "notes", "columns", "rows", "remarks", "metrics", "datasets", *_DEFAULTS)
     columns: dict[str, Mapping[str, Any]] = {}
     for column in plain["columns"]:
-        _expect(column, "name", "dataset", "mean_of", "metrics", "statistic", "where", "settings")
         datasets = [column["dataset"]] if "dataset" in column else plain.get("datasets", [])
         columns[column["name"]] = {"metrics": plain.get("metrics"), "datasets": datasets, **column}
-    remarks = {}
-    for remark in plain.get("remarks", []):
-        _expect(remark, "row", "group", "column", "text")
-        remarks[remark.get("group"), remark["row"], remark.get("column")] = remark["text"]
-    rows, group = [], None
+    remarks = {(r.get("group"), r["row"], r.get("column")): r["text"] for r in plain.get("remarks", [])}
+    context, rows, group = _Context(plain, columns, by_system, remarks), [], None
     for row in plain["rows"]:
         if isinstance(row, str):
             group = row
-            continue
-        _expect(row, "name", "cells", "unmade", *_DEFAULTS)
-        rows.append(_row(row, group, plain, columns, by_system, remarks))
+        else:
+            rows.append(_row(row, group, context))
     assert not remarks, f"table {plain['number']}: no such cells: {list(remarks)}"
     return Table(
         number=plain["number"],
@@ -147,72 +156,43 @@ def _table(plain: Mapping[str, Any], by_system: Mapping[str, Mapping[str, Any]])
     )
 
 
-def _row(
-    row: Mapping[str, Any],
-    group: str | None,
-    table: Mapping[str, Any],
-    columns: Mapping[str, Mapping[str, Any]],
-    by_system: Mapping[str, Mapping[str, Any]],
-    remarks: dict[tuple[str | None, str, str | None], str],
-) -> Row:
-    def remark_on(column: str | None) -> str | None:
-        return remarks.pop((group, row["name"], column), None) or remarks.pop((None, row["name"], column), None)
-
-    where = f"table {table['number']}, {row['name']}"
-    system, backbone = (row.get(key, table.get(key)) for key in ("system", "backbone"))
-    printed = row["cells"].split()
-    assert len(printed) == len(columns), f"{where}: {len(printed)} cells"
+def _row(row: Mapping[str, Any], group: str | None, context: _Context) -> Row:
+    name, (system, backbone) = row["name"], (row.get(key, context.table.get(key)) for key in ("system", "backbone"))
+    levels = [{"settings": context.by_system.get(system or "", {})}, context.table]
     cells = []
-    for (name, column), text in zip(columns.items(), printed, strict=True):
-        levels = [{"settings": by_system.get(system or "", {})}, table, column, row]
+    for (title, column), text in zip(context.columns.items(), row["cells"].split(), strict=True):
+        remark, settings = context.remark(group, name, title), _merged("settings", [*levels, column, row])
+        values: list[Value | None] = []
         numbers = text.split("/") if text != "-" else ["-"] * len(column["metrics"])
-        assert len(numbers) == len(column["metrics"]), f"{where}: {text}"
-        shared: dict[str, Any] = {
-            "statistic": column.get("statistic", "mean"),
-            "settings": _merged("settings", levels),
-            "remark": remark_on(name),
-        }
-        assert shared["statistic"] in get_args(Statistic), where
-        cells.append(
-            tuple(
-                _value(number, {**shared, "measures": _measures(column, index, columns, table, row) if system else ()})
-                for index, number in enumerate(numbers)
+        for metric, number in enumerate(numbers):
+            value, _, std = number.partition("±")
+            if value == "-":
+                values.append(None)
+                continue
+            printed = Value(
+                value=float(value),
+                std=float(std) if std else None,
+                measures=context.measures(column, metric, row) if system else (),
+                statistic=column.get("statistic", "mean"),
+                settings=settings,
+                remark=remark,
             )
-        )
-    assert (system is None) == ("unmade" in row), f"{where}: a system, or why there is none"
+            values.append(printed)
+        assert len(values) == len(column["metrics"]), f"table {context.table['number']}, {name}: {text}"
+        cells.append(tuple(values))
+    unmade = row.get("unmade")
+    assert (system is None) == bool(unmade), f"table {context.table['number']}, {name}: a system, or why there is none"
+    remark = context.remark(group, name, None) or unmade
     return Row(
-        name=row["name"],
+        name=name,
         group=group,
         system=system,
-        unmade=row.get("unmade"),
+        unmade=unmade,
         backbone=backbone,
-        remark=remark_on(None) or row.get("unmade"),
+        remark=remark,
         cells=tuple(cells),
     )
 
 
-def _value(text: str, fields: Mapping[str, Any]) -> Value | None:
-    number, _, std = text.partition("±")
-    return None if text == "-" else Value(value=float(number), std=float(std) if std else None, **fields)
-
-
-def _measures(
-    column: Mapping[str, Any],
-    metric: int,
-    columns: Mapping[str, Mapping[str, Any]],
-    table: Mapping[str, Any],
-    row: Mapping[str, Any],
-) -> tuple[Measure, ...]:
-    if "mean_of" in column:
-        return tuple(m for name in column["mean_of"] for m in _measures(columns[name], metric, columns, table, row))
-    where = {name: str(value) for name, value in _merged("where", [table, column, row]).items()}
-    assert where.keys() <= _WHERE, f"not in the results table: {where.keys() - _WHERE}"
-    return tuple(Measure(dataset=name, metric=column["metrics"][metric], **where) for name in column["datasets"])
-
-
 def _merged(key: str, levels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: value for level in levels for name, value in level.get(key, {}).items()}
-
-
-def _expect(plain: Mapping[str, Any], *allowed: str) -> None:
-    assert plain.keys() <= set(allowed), f"unknown: {plain.keys() - set(allowed)}"

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from raysts.data.corpora import Corpus
@@ -16,6 +15,7 @@ from raysts.evaluation import harness
 from raysts.evaluation.baselines import LONGER, OVERLAP, baseline_scores
 from raysts.evaluation.compare import compare_spread, compare_systems
 from raysts.evaluation.scores import ModelScores, RowScores
+from raysts.evaluation.standings import Value
 from raysts.evaluation.statistics import holm
 from raysts.papers.claims import CLAIMS, STAND_INS, Claim, Side
 from raysts.papers.match import BACKBONES
@@ -284,7 +284,7 @@ def _outcome(plan: Plan) -> str:
 def _best(models: Sequence[ModelScores], on: Sequence[str]) -> list[dict[str, RowScores]]:
     def mean(model: ModelScores) -> float:
         rows = [model[name] for name in on]
-        return fmean(of.value(of.metrics[0] if of.gold is None else "spearman") for of in rows)
+        return Value.over([of.value(of.metrics[0] if of.gold is None else "spearman") for of in rows]).value
 
     best = max(models, key=mean)
     return [{name: best[name] for name in on}]

@@ -1,6 +1,6 @@
 """The pipelines that have a name: every sensible name of a system, those of our own, and YAML files."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -153,10 +153,6 @@ def _fitted_as_trained(made: Pipeline) -> Pipeline:
             changes |= {f"{stage}.layers": before.layers, f"{stage}.pooling": before.pooling}
         before = before if recipe.spec.head else recipe
     return apply_overrides(made, changes)
-
-
-LATTE_VARIED: Mapping[str, Sequence[float]] = {"classes": (20, 50, 200), "dims": (16, 32, 128), "tau": (0.03, 1.0, 2.0)}
-"""The settings of Latte-Mix's table 4, beside those that the paper takes."""
 
 
 def papers_pooling(base: Pipeline) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 from raysts.search.record import Record
-from raysts.search.scores import by_mean
 from raysts.search.space import text_of
 from raysts.search.study import Study
 from raysts.search.trial import Trial
@@ -26,7 +25,7 @@ class SearchProgress:
     def __init__(self, study: Study, say: Callable[[str], None]) -> None:
         self.study, self.total = study, study.search.points * study.search.seeds
         self.began: float | None = None
-        self.before, self.looked = len(study.records), 0.0
+        self.before, self.looked = 0, 0.0
         self.live: Any = None
         self.say = say
 
@@ -62,7 +61,7 @@ class SearchProgress:
     def running(self, trials: Iterable[Trial]) -> None:
         """Draw the live table of running trials, at most once a second."""
         if self.began is None:
-            self.began = time.monotonic()
+            self.began, self.before = time.monotonic(), len(self.study.records)
         if self.live is None or time.monotonic() - self.looked < EVERY:
             return
         from rich.table import Table
@@ -81,7 +80,7 @@ class SearchProgress:
 
     def _outlook(self) -> str:
         metric, done = self.study.search.objective, len(self.study.records) - self.before
-        best = by_mean(self.study.scores(), metric.mode)
+        best = self.study.best_point
         parts = [f"best {text_of(best.point)} {metric.text(best.mean)}"] if best is not None and best.values else []
         trials_left = self.total - len(self.study.records)
         if trials_left and done and self.began is not None:

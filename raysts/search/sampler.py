@@ -3,15 +3,20 @@
 import contextlib
 import datetime
 import math
+import random
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from raysts.ids import derive_seed
 from raysts.search.record import Record
 from raysts.search.scores import PointScores
 from raysts.search.search import Search
-from raysts.search.space import Point
+from raysts.search.space import Point, grid, key_of
+
+REPEATS = 20
+"""Number of repeated proposals in a row, after which a point is drawn from the untried ones."""
 
 
 def _optuna() -> Any:
@@ -29,46 +34,53 @@ def direction(search: Search) -> Literal["maximize", "minimize"]:
 class Sampler:
     """TPE sampler that proposes the points of ``first`` before its own.
 
-    It draws at random until ten points beyond the preset ones have scores. A proposed point has one name, regardless of
-    its number of trials.
+    It draws at random until ten points beyond the preset ones have scores. A point is one trial of Optuna, regardless of
+    the number of its seeds.
     """
 
     def __init__(self, search: Search, first: Sequence[Point], seed: int) -> None:
         optuna = _optuna()
+        self.search = search
         self.space = {key: dimension.distribution() for key, dimension in search.space.items()}
         tpe = optuna.samplers.TPESampler(seed=seed % 2**32, n_startup_trials=10 + len(search.first))
         self.study = optuna.create_study(direction=direction(search), sampler=tpe)
         for point in first:
             self.study.enqueue_trial(point)
-        self.trials: dict[str, Any] = {}
+        self.trials: dict[str, Any] = {}  # of proposed points without a score, by point id
 
-    def suggest(self, name: str) -> Point:
-        self.trials[name] = self.study.ask(self.space)
-        return dict(self.trials[name].params)
+    def propose(self, tried: Collection[str]) -> Point | None:
+        """Return a point whose id is not among ``tried``, or None if the space has no other."""
+        for _ in range(REPEATS):
+            trial = self.study.ask(self.space)
+            point = {key: trial.params[key] for key in self.space}
+            if key_of(point) not in tried:
+                self.trials[key_of(point)] = trial
+                return point
+            self.study.tell(trial, state=_optuna().trial.TrialState.FAIL)
+        rest = [point for point in grid(self.search.space) or [] if key_of(point) not in tried]
+        dice = random.Random(derive_seed(self.search.pipeline.seed, "rest", len(rest)))
+        return dice.choice(rest) if rest else None
 
-    def report(self, name: str, value: float, step: int) -> None:
-        self.trials[name].report(value, step)
+    def report(self, point: Point, value: float, step: int) -> None:
+        """Add an intermediate value of a proposed point."""
+        if (trial := self.trials.get(key_of(point))) is not None:
+            trial.report(value, step)
 
-    def complete(self, name: str, value: float | None) -> None:
-        """Give a proposed point its score. None or NaN ranks below every number."""
-        self.study.tell(self.trials.pop(name), **_trial_state(value))
+    def complete(self, point: Point, value: float | None) -> None:
+        """Add the score of a point. None or NaN ranks below every number."""
+        optuna = _optuna()
+        bad = value is None or math.isnan(value)
+        score, state = (None, optuna.trial.TrialState.PRUNED) if bad else (value, optuna.trial.TrialState.COMPLETE)
+        if (trial := self.trials.pop(key_of(point), None)) is not None:
+            self.study.tell(trial, score, state)
+        else:  # of another session or study
+            options = {"params": dict(point), "distributions": self.space}
+            self.study.add_trial(optuna.trial.create_trial(value=score, state=state, **options))
 
-    def forget(self, name: str) -> None:
+    def forget(self, point: Point) -> None:
         """Drop a proposed point without a score."""
-        self.study.tell(self.trials.pop(name), state=_optuna().trial.TrialState.FAIL)
-
-    def add(self, point: Point, value: float | None) -> None:
-        """Add a point that was not proposed, with its score as in :meth:`complete`."""
-        trial = _optuna().trial.create_trial(
-            **_trial_state(value, "value"), params=dict(point), distributions=self.space
-        )
-        self.study.add_trial(trial)
-
-
-def _trial_state(value: float | None, name: str = "values") -> dict[str, Any]:
-    states = _optuna().trial.TrialState
-    bad = value is None or math.isnan(value)
-    return {name: None if bad else value, "state": states.PRUNED if bad else states.COMPLETE}
+        if (trial := self.trials.pop(key_of(point), None)) is not None:
+            self.study.tell(trial, state=_optuna().trial.TrialState.FAIL)
 
 
 def importance(search: Search, scores: Sequence[PointScores]) -> dict[str, float]:
@@ -77,17 +89,14 @@ def importance(search: Search, scores: Sequence[PointScores]) -> dict[str, float
     The method is PED-ANOVA (Watanabe et al. 2023). The result is empty for a single option, for too few points, and for
     equal scores.
     """
-    complete_points = [point for point in scores if point.whole]
-    if (
-        len(search.space) < 2
-        or len(complete_points) < 4 * len(search.space)
-        or len({point.mean for point in complete_points}) < 2
-    ):
+    complete = [point for point in scores if point.whole]
+    least = 4 * len(search.space)
+    if len(search.space) < 2 or len(complete) < least or len({point.mean for point in complete}) < 2:
         return {}
     optuna = _optuna()
     study = optuna.create_study(direction=direction(search))
     axes = {key: dimension.axis() for key, dimension in search.space.items()}
-    for point in complete_points:
+    for point in complete:
         study.add_trial(optuna.trial.create_trial(value=point.mean, params=point.point, distributions=axes))
     evaluator = optuna.importance.PedAnovaImportanceEvaluator()
     return optuna.importance.get_param_importances(study, evaluator=evaluator)

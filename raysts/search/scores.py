@@ -60,13 +60,12 @@ class PointScores:
     @property
     def remark(self) -> str:
         parts = []
-        stopped = [record for record in self.records if record.status == "stopped"]
-        infeasible = [record for record in self.records if record.status == "infeasible"]
+        reasons = [(record.reason or "").split(":")[0] for record in self.records if record.status == "infeasible"]
+        stopped = sum(record.status == "stopped" for record in self.records)
         if stopped:
-            parts.append(f"{len(stopped)} of {self.seeds} stopped early and not in the mean")
-        if infeasible:
-            reasons = dict.fromkeys((record.reason or "").split(":")[0] for record in infeasible)
-            parts.append(f"{len(infeasible)} of {self.seeds} infeasible ({', '.join(reasons)})")
+            parts.append(f"{stopped} of {self.seeds} stopped early and not in the mean")
+        if reasons:
+            parts.append(f"{len(reasons)} of {self.seeds} infeasible ({', '.join(dict.fromkeys(reasons))})")
         if self.missing:
             parts.append(f"{self.missing} of {self.seeds} to come")
         return "; ".join(parts)
@@ -84,19 +83,29 @@ def grouped(records: Iterable[Record], seeds: int) -> list[PointScores]:
     return [PointScores(seeds, sorted(trials, key=lambda record: record.seed)) for trials in by_point.values()]
 
 
-def by_mean(scores: Sequence[PointScores], mode: Mode) -> PointScores | None:
-    """Return the point with the best mean over its seeds.
+def ranked_points(scores: Sequence[PointScores], mode: Mode) -> list[PointScores]:
+    """Return the points with all of their seeds, best mean first.
 
     Points that lack seeds count only if no point has all of its seeds. Ties do not depend on the order of the trials.
     """
     candidates = [point for point in scores if point.whole] or [point for point in scores if point.values]
-    return min(candidates, key=lambda point: (-rank(point.mean, mode), key_of(point.point)), default=None)
+    return sorted(candidates, key=lambda point: (-rank(point.mean, mode), key_of(point.point)))
+
+
+def ranked_trials(records: Iterable[Record], mode: Mode) -> list[Record]:
+    """Return the finished trials, best first."""
+    finished = [record for record in records if record.status == "finished"]
+    return sorted(finished, key=lambda record: (-rank(record.value, mode), record.id))
+
+
+def by_mean(scores: Sequence[PointScores], mode: Mode) -> PointScores | None:
+    """Return the point with the best mean over its seeds."""
+    return next(iter(ranked_points(scores, mode)), None)
 
 
 def by_best_run(scores: Sequence[PointScores], mode: Mode) -> Record | None:
     """Return the single best trial."""
-    finished = [record for point in scores for record in point.finished]
-    return min(finished, key=lambda record: (-rank(record.value, mode), record.id), default=None)
+    return next(iter(ranked_trials((record for point in scores for record in point.records), mode)), None)
 
 
 def is_better(point: PointScores, other: PointScores, mode: Mode) -> bool:
@@ -131,17 +140,15 @@ def verdict(scores: Sequence[PointScores], mode: Mode, usual: Point) -> str:
     equal = [point for point in rivals if not is_better(best, point, mode)]
     if not equal:
         return f"On this development set it is better than each of the {len(rivals)} other points ({test})."
-    simplest = min([best, *equal], key=lambda point: (_count_changes(point.point, usual), _order(point)))
-    named = (
-        "it is itself the simplest of them"
-        if simplest is best
-        else f"the simplest of them is {text_of(simplest.point)}"
-    )
+
+    def changes(point: PointScores) -> int:
+        return sum(value != usual.get(key) for key, value in point.point.items())
+
+    simplest = min([best, *equal], key=lambda point: (changes(point), _order(point)))
+    named = f"the simplest of them is {text_of(simplest.point)}"
+    if simplest is best:
+        named = "it is itself the simplest of them"
     return f"It is within noise of {len(equal)} of the {len(rivals)} other points ({test}): no difference is shown; {named}."
-
-
-def _count_changes(point: Point, usual: Point) -> int:
-    return sum(value != usual.get(key) for key, value in point.items())
 
 
 def table(

@@ -12,7 +12,7 @@ from raysts.evaluation.run_metric import LOSS, RunMetric, reported
 from raysts.recipes.overrides import apply_overrides, has_option
 from raysts.recipes.recipe import Pipeline, Recipe, name_problem
 from raysts.recipes.tree import Misfit, Tree, built, get_path, has_path, leaves, to_plain
-from raysts.search.space import Dimension, Point, corners, grid
+from raysts.search.space import Dimension, Point, contains, corners, grid
 
 MOST_TRIALS = 100_000
 """Each trial has a record, and all points of a grid are in memory before the first trial."""
@@ -60,8 +60,7 @@ class Search:
     asha: Asha | None = None
 
     def __post_init__(self) -> None:
-        problem = name_problem(self.name)
-        if problem:
+        if problem := name_problem(self.name):
             raise ValueError(problem)
         if len(self.pipeline.stages) != 1 or self.pipeline.combine:
             raise ValueError(
@@ -93,8 +92,7 @@ class Search:
                 f"has at most {MOST_TRIALS:,} trials, and a grid as many points; ask for fewer"
             )
         for point in self.first:
-            outside = [key for key, value in point.items() if key not in self.space or not self.space[key].holds(value)]
-            if outside or len(point) < len(self.space):
+            if not contains(self.space, point):
                 raise ValueError(f"first: {point} is no point of the space")
 
     @property
@@ -170,25 +168,23 @@ def configured(search: Search, overrides: Mapping[str, Any]) -> Search:
     overrides = {key: value if isinstance(value, Dimension) else to_plain(value) for key, value in overrides.items()}
     changes: dict[str, Any] = {}
     asha: dict[str, Any] | None = to_plain(search.asha)
-    inner: dict[str, Any] = {}
     space = dict(search.space)
+    inner = {key: value for key, value in overrides.items() if not _is_own(key)}
+    if "members" in inner:
+        del inner["members"]
+        problems.append("members: a search has seeds; --set seeds=N trains every point with N seeds")
     for key, value in overrides.items():
-        if key == "metric":
-            changes[key] = str(value)
-        elif key in OWN:
-            is_integer = isinstance(value, int) and not isinstance(value, bool)
-            if is_integer or (value is None and key in ("num_samples", "concurrency")):
-                changes[key] = value
-            else:
-                problems.append(f"{key}={'none' if value is None else repr(value)}: must be a whole number")
-        elif key == "asha":
+        is_integer = isinstance(value, int) and not isinstance(value, bool)
+        if key == "asha":
             asha = {} if value is True else None if value in (None, False) else {"asha": value}
         elif key.startswith("asha."):
             asha = {**(asha or {}), key.removeprefix("asha."): value}
-        elif key == "members":
-            problems.append("members: a search has seeds; --set seeds=N trains every point with N seeds")
-        elif not key.startswith("space."):
-            inner[key] = value
+        elif key == "metric":
+            changes[key] = str(value)
+        elif key in OWN and (is_integer or (value is None and key in ("num_samples", "concurrency"))):
+            changes[key] = value
+        elif key in OWN:
+            problems.append(f"{key}={'none' if value is None else repr(value)}: must be a whole number")
     pipeline = search.pipeline
     try:
         pipeline = apply_overrides(pipeline, inner) if inner else pipeline
@@ -210,30 +206,23 @@ def configured(search: Search, overrides: Mapping[str, Any]) -> Search:
         problems += Misfit(misfit.under("asha")).problems
     if problems:
         raise InputError(list(dict.fromkeys(problems)))
-    first = tuple(point for point in search.first if point.keys() == space.keys())
-    first = tuple(point for point in first if all(space[key].holds(value) for key, value in point.items()))
+    first = tuple(point for point in search.first if contains(space, point))
     try:
         changed = replace(search, pipeline=pipeline, space=space, first=first, asha=stop, **changes)
     except ValueError as error:
         raise InputError(str(error)) from None
-    check_space(changed)
-    return changed
-
-
-def check_space(search: Search) -> None:
-    """Raise InputError if the space is empty, or with every value that the recipe refuses."""
-    if not search.space:
+    if not changed.space:
         raise InputError(
             "space: is empty, there is nothing to search; say what varies, as --set space.optim.lr=1e-5,3e-5 does"
         )
-    problems: list[str] = []
-    for point in corners(search.space):
+    for point in corners(changed.space):
         try:
-            search.recipe(point)
+            changed.recipe(point)
         except InputError as error:
             problems += [f"space: {problem}" for problem in error.problems]
     if problems:
         raise InputError(list(dict.fromkeys(problems)))
+    return changed
 
 
 def _set_dimension(space: dict[str, Dimension], pipeline: Pipeline, key: str, value: Any) -> list[str]:

@@ -138,6 +138,11 @@ def corners(space: Space) -> list[Point]:
     return [first] + [{**first, key: value} for key, d in space.items() for value in d.ends[1:]]
 
 
+def contains(space: Space, point: Point) -> bool:
+    """Return True if a point has a value of each option."""
+    return point.keys() == space.keys() and all(space[key].holds(value) for key, value in point.items())
+
+
 def key_of(point: Point) -> str:
     """Return the id of a point, a hash of its values."""
     return content_id(point)

@@ -17,7 +17,7 @@ from raysts import __version__
 from raysts.data.windows import StoreSpec
 from raysts.errors import InputError
 from raysts.evaluation.dev import Dev
-from raysts.evaluation.run_metric import LOSS, rank, reported
+from raysts.evaluation.run_metric import LOSS
 from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.ids import derive_seed
 from raysts.models import pretrained
@@ -30,9 +30,9 @@ from raysts.recipes.catalog import ObjectiveSpec
 from raysts.recipes.recipe import Recipe
 from raysts.recipes.tree import leaves, to_plain
 from raysts.search.record import Record, as_table, read_records
-from raysts.search.scores import PointScores, grouped
+from raysts.search.scores import PointScores, by_mean, grouped, ranked_points, ranked_trials
 from raysts.search.search import Search
-from raysts.search.space import Point, corners, grid, key_of
+from raysts.search.space import Point, corners, grid, text_of
 from raysts.search.trial import Trial, TrialOutcome
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.runs import RunFolder, RunState
@@ -53,14 +53,10 @@ class ScoreBackbone:
     def __call__(self, unit: tuple[Path, str | None]) -> dict[str, float | None]:
         """Return the scores by metric. A score that is undefined is None."""
         folder, content = unit
-        options = {
-            "pooling": self.recipe.pooling,
-            "layers": self.recipe.layers,
-            "prompt": self.prompt,
-            "content": content,
-        }
+        pooling, layers = self.recipe.pooling, self.recipe.layers
+        options: dict[str, Any] = {"pooling": pooling, "layers": layers, "prompt": self.prompt, "content": content}
         try:
-            return dict(self.dev.scores(pretrained.load(folder, device=self.device, **options)))  # type: ignore[arg-type]
+            return dict(self.dev.scores(pretrained.load(folder, device=self.device, **options)))
         except UndefinedCorrelationError:
             return dict.fromkeys(self.dev.metrics)
 
@@ -76,22 +72,17 @@ class Study:
         self.asked: list[Point] = []
         self._without_model: set[str] = set()
 
-    # -- what is searched --------------------------------------------------------------------------------------------
-
     def identity(self) -> dict[str, Any]:
         """Return the flat names and values that are equal for all trials of one study."""
-        search, plan = self.search, self.plan
+        search, plan, spec = self.search, self.plan, self.spec
         recipe = plan.resolved(search.pipeline.stages[search.stage])
-        spec = self.spec
-        return {
-            **{f"space.{key}": dimension.text for key, dimension in search.space.items()},
-            **{
-                f"{search.stage}.{path}": value
-                for path, value in leaves(to_plain(recipe)).items()
-                if f"{search.stage}.{path}" not in search.space
-            },
-            "metric": search.metric,
-            **({f"asha.{key}": value for key, value in to_plain(search.asha).items()} if search.asha else {}),
+        identity: dict[str, Any] = {f"space.{key}": dimension.text for key, dimension in search.space.items()}
+        options = {f"{search.stage}.{path}": value for path, value in leaves(to_plain(recipe)).items()}
+        identity |= {path: value for path, value in options.items() if path not in search.space}
+        identity["metric"] = search.metric
+        if search.asha:
+            identity |= {f"asha.{key}": value for key, value in to_plain(search.asha).items()}
+        return identity | {
             "seed": search.pipeline.seed,
             "backbone": plan.backbone_id,
             "objective version": spec.version,
@@ -105,10 +96,9 @@ class Study:
         Raises:
             InputError: the stored study has another space, recipe, backbone or data. The message names the difference.
         """
-        status = self._status()
-        if not status:
+        before = self._status().get("identity")
+        if before is None:
             return
-        before = {"metric": reported(self.spec.dev)[0], **status["identity"]}  # older studies have no other metric
         identity = self.identity()
         changed = [
             f"{key} was {before.get(key, 'not there')}, is {identity.get(key, 'not there')}"
@@ -158,11 +148,12 @@ class Study:
     def reuse_grid(self) -> None:
         """Record the points of a grid that other pipelines or searches have trained."""
         if self.search.num_samples is None:
-            for point in grid(self.search.space) or []:
-                for seed in range(self.search.seeds):
-                    trial = self.trial(point, seed)
-                    if trial.id not in self.records:
-                        self.reuse_finished(trial)
+            for trial in (self.trial(*pair) for pair in self._grid()):
+                if trial.id not in self.records:
+                    self.reuse_finished(trial)
+
+    def _grid(self) -> list[tuple[Point, int]]:
+        return list(itertools.product(grid(self.search.space) or [], range(self.search.seeds)))
 
     def write_status(self, status: str, command: str | None = None) -> None:
         """Update ``study.json``. ``command`` continues the study, and None keeps the stored one."""
@@ -170,7 +161,7 @@ class Study:
         status_record = {
             "name": self.name,
             "search": search.name,
-            "created_at": before.get("created_at") or _timestamp(),
+            "created_at": before.get("created_at") or datetime.now(UTC).isoformat(timespec="milliseconds"),
             "command": command or before.get("command"),
             "status": status,
             "raysts": __version__,
@@ -217,8 +208,6 @@ class Study:
     def dev(self) -> Dev | None:
         return self.plan.dev(self.spec.dev)
 
-    # -- what trials read --------------------------------------------------------------------------------------------
-
     def token_stores(self) -> list[StoreSpec]:
         """Return the token shards that the points of the space read.
 
@@ -255,8 +244,6 @@ class Study:
                 say(f"{step.title} ...")
                 step.work(executor, self.store, say)
 
-    # -- trials ------------------------------------------------------------------------------------------------------
-
     def step(self, point: Point, seed: int) -> Step:
         """Return the training step of a point with its seed number ``seed``.
 
@@ -272,19 +259,20 @@ class Study:
 
     def ask(self, point: Point) -> None:
         """Store a point before its trials start, so that a killed search continues with it."""
-        self.asked.append(point)
-        self.store.write_json(self.folder / "asked.json", self.asked)
+        if point not in self.asked:
+            self.asked.append(point)
+            self.store.write_json(self.folder / "asked.json", self.asked)
 
     def reuse_finished(self, trial: Trial) -> Record | None:
         """Return the record of a trial with a trained run, by this study or another, or None."""
-        run, lines = self._run(trial.id)
+        run, lines = self.read_run(trial.id)
         value = self.search.objective.of_run(run, lines) if run.get("status") in ("done", "pruned") else None
         return None if value is None else self.finish(trial, TrialOutcome("finished", value))
 
     def finish(self, trial: Trial, outcome: TrialOutcome) -> Record:
         """Write the record of a trial that has ended, and remove the models of worse trials."""
         assert outcome.status != "failed"
-        run, lines = self._run(trial.id)
+        run, lines = self.read_run(trial.id)
         values = [(line["step"], self.search.objective.of_line(line)) for line in lines]
         curve = tuple((step, value) for step, value in values if value is not None)
         selection = run.get("kept") or {}
@@ -299,7 +287,7 @@ class Study:
             seconds=lines[-1].get("seconds") if lines else None,
             reason=outcome.reason,
             curve=curve,
-            finished_at=_timestamp(),
+            finished_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         )
         self.store.write_json(self.folder / "trials" / f"{trial.id}.json", asdict(record))
         self.records[record.id] = record
@@ -321,14 +309,17 @@ class Study:
     def run_folder(self, run_id: str) -> Path:
         return self.plan.storage / "runs" / run_id
 
-    def metrics(self, record: Record) -> list[dict[str, Any]]:
-        return self._run(record.id)[1]
-
-    def _run(self, run_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    def read_run(self, run_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         folder = self.run_folder(run_id)
         return RunFolder(folder).record(), read_metrics(folder / "metrics.jsonl")
 
-    # -- which models are kept ---------------------------------------------------------------------------------------
+    def steps(self) -> list[Step]:
+        """Return the steps of the trials of a grid, with what they read."""
+        steps = [tokens_step(self.plan, spec) for spec in self.plan.specs.values()]
+        trials = [
+            replace(self.step(point, seed), title=f"{text_of(point)} seed {seed}") for point, seed in self._grid()
+        ]
+        return [*steps, *trials]
 
     def best(self) -> list[Record]:
         """Return the trials that keep their models, best first.
@@ -337,11 +328,9 @@ class Study:
         """
         mode, keep = self.search.objective.mode, self.search.keep
         if self.search.by == "trial":
-            finished = [record for record in self.records.values() if record.status == "finished"]
-            return sorted(finished, key=lambda record: (-rank(record.value, mode), record.id))[:keep]
-        complete = [scores for scores in self.scores() if scores.whole]
-        ranked = sorted(complete, key=lambda scores: (-rank(scores.mean, mode), key_of(scores.point)))
-        return [record for scores in ranked[:keep] for record in scores.finished]
+            return ranked_trials(self.records.values(), mode)[:keep]
+        points = [scores for scores in ranked_points(self.scores(), mode) if scores.whole]
+        return [record for scores in points[:keep] for record in scores.finished]
 
     def take_back(self) -> list[Record]:
         """Drop the best trials if their models are missing or damaged, and return those trials.
@@ -386,15 +375,15 @@ class Study:
                 RunFolder(model.parent).change(RunState.PRUNED)
                 self.store.delete(model)
 
-    # -- what came of them -------------------------------------------------------------------------------------------
-
     def scores(self) -> list[PointScores]:
         """Return every point that has an ended trial, in the order of the trials."""
         return grouped(self.records.values(), self.search.seeds)
 
+    @property
+    def best_point(self) -> PointScores | None:
+        """The point with the best mean over its seeds so far."""
+        return by_mean(self.scores(), self.search.objective.mode)
+
     def scores_of(self, point: Point) -> PointScores | None:
-        return next(iter(grouped((r for r in self.records.values() if r.point == point), self.search.seeds)), None)
-
-
-def _timestamp() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+        records = [record for record in self.records.values() if record.point == point]
+        return next(iter(grouped(records, self.search.seeds)), None)

@@ -17,7 +17,7 @@ from processes import Command, family_of_title, trainer, wait_until
 from run_commands import raysts
 
 from raysts.commands.tune import tune as run_search
-from raysts.search.named import SEARCHES
+from raysts.search.searches import SEARCHES
 from raysts.storage.atomic import ASIDE
 
 SHORT = {"train.max_length": 24, "sts.data.sample": 96, "train.precision": "fp32"}
@@ -180,7 +180,7 @@ def test_a_trial_that_ray_kills_for_want_of_memory_is_infeasible(
     if memory.available < 8 << 30:
         pytest.skip("needs 8 GB of free memory")
     threshold = (memory.total - memory.available + (3 << 30)) / memory.total
-    space = (key.removeprefix("latte.") for key in SEARCHES["latte-mix"]("").space)
+    space = (key.removeprefix("latte.") for key in SEARCHES["latte-mix"]["space"])
     fixed = {f"space.{key}": "none" for key in space if not key.endswith(".classes")}
     overrides = {
         **fixed, "backbone": tiny_backbone, "space.settings.classes": f"4,{2 * 10**7},8", "num_samples": "none",

@@ -16,13 +16,13 @@ from raysts.commands.tune import tune as run_search
 from raysts.errors import InputError
 from raysts.pipeline.local import LocalExecutor
 from raysts.recipes.recipe import Resources
-from raysts.search.named import SEARCHES
+from raysts.search.searches import SEARCHES
 from raysts.storage.foreign import read_json
 
 BOUND = "sts.settings.lower_bound"
 SHORT = {"train.max_length": 24, "sts.data.sample": 96, "train.precision": "fp32"}
 ALL_BUT_CLASSES = [
-    f"space.{key.removeprefix('latte.')}" for key in SEARCHES["latte-mix"]("").space if not key.endswith(".classes")
+    f"space.{key.removeprefix('latte.')}" for key in SEARCHES["latte-mix"]["space"] if not key.endswith(".classes")
 ]
 FOUR = {**SHORT, "space.lower_bound": "0,0.6", "seeds": 2}
 

@@ -20,7 +20,7 @@ from raysts.papers.measured import report_data
 from raysts.papers.published import PAPERS
 from raysts.pipeline.plan import Plan
 from raysts.recipes.names import pipeline
-from raysts.search import named
+from raysts.search.searches import find_search
 
 STS = ["sts12", "sts13", "sts14", "sts15", "sts16"]
 QUICK: dict[str, Any] = {
@@ -229,7 +229,7 @@ def test_the_command_of_every_table_stands_in_the_docs_and_plans(small_world: Pa
     for command in dict.fromkeys(listed.values()):
         _, verb, recipe = command.split(" ")
         if verb == "tune":
-            assert named.search(recipe).space
+            assert find_search(recipe).space
             continue
         overrides = {"backbone": "tiny", "members": 2, "train.max_length": 24, "evaluation.tasks": ["stsb"]}
         overrides |= {"seeds": 1} if recipe == "sed-supervised@paper" else {"data.sources": []}

@@ -12,8 +12,8 @@ from raysts.papers.match import BACKBONES
 from raysts.papers.published import Value, load
 from raysts.recipes.grammar import STAGES
 from raysts.recipes.recipe import Pipeline
-from raysts.search import named
 from raysts.search.search import Search
+from raysts.search.searches import find_search
 
 
 @functools.cache
@@ -46,7 +46,7 @@ def test_every_published_row_is_made_by_the_command_of_its_table(paper: str, num
     """On the row's backbone, with its settings, at its pooled layers; or the row says why no system makes it."""
     (table,) = [table for table in load(paper).tables if table.number == number]
     if (paper, number) in SEARCHED:
-        found = named.search("gausscse@paper")
+        found = find_search("gausscse@paper")
         assert found.pipeline.backbone == "bert-base-uncased" and {row.system for row in table.rows} == {
             found.pipeline.name
         }

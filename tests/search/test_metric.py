@@ -17,11 +17,10 @@ from raysts.commands.study import planned as planned_study
 from raysts.commands.tune import tune as run_search
 from raysts.errors import InputError
 from raysts.evaluation.run_metric import RunMetric, rank
-from raysts.search import named
 from raysts.search.record import Record
 from raysts.search.sampler import Sampler
+from raysts.search.searches import find_search
 from raysts.search.study import Study
-from raysts.storage.checksums import write_record
 from raysts.storage.foreign import read_json
 from raysts.training.metrics import read_metrics
 
@@ -49,13 +48,13 @@ def quiet(text: str) -> None:
      ("gausscse", ["auc_pr", "average_precision"])],
 )  # fmt: skip
 def test_a_search_goes_by_what_its_trials_report(search: str, known: list[str]) -> None:
-    assert named.search(search).metric == known[0]  # what selects checkpoints
+    assert find_search(search).metric == known[0]  # what selects checkpoints
     for metric in (*known, "loss"):
-        found = named.search(search, {"metric": metric}).objective
+        found = find_search(search, {"metric": metric}).objective
         assert found.name == metric and found.mode == ("min" if metric == "loss" else "max")
     wrong = f"{known[0]}s"
     with pytest.raises(InputError, match=rf"metric={wrong}: is never reported.*did you mean '{known[0]}'") as caught:
-        named.search(search, {"metric": wrong})
+        find_search(search, {"metric": wrong})
     assert f"they report {known[0]}, {known[1]} (on " in str(caught.value) and str(caught.value).endswith("and loss")
 
 
@@ -120,18 +119,6 @@ def test_one_grid_by_its_loss_and_by_pearson_is_trained_once(
     sampled = {**base, "num_samples": 2, "metric": "pearson"}
     with pytest.raises(InputError, match="--warm-start lower-bound: goes by loss, this search by pearson"):
         run_search("lower-bound", sampled, small_world, tmp_path, name="third", warm_start="lower-bound", say=quiet)
-
-
-def test_a_study_of_before_there_was_a_choice_goes_on(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
-    base = {**THREE, "backbone": str(tiny_backbone)}
-    made = planned_study("lower-bound", base, RunOptions(data=small_world, storage=tmp_path))
-    made.open("raysts tune")
-    known = read_json(made.folder / "study.json")
-    del known["identity"]["metric"]
-    write_record(made.folder / "study.json", known)
-    planned_study("lower-bound", base, RunOptions(data=small_world, storage=tmp_path))
-    with pytest.raises(InputError, match="metric was spearman, is loss"):
-        planned_study("lower-bound", {**base, "metric": "loss"}, RunOptions(data=small_world, storage=tmp_path))
 
 
 def test_without_a_dev_set_the_loss_is_left(without_dev: Path, tiny_backbone: Path, tmp_path: Path) -> None:

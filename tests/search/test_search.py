@@ -18,7 +18,6 @@ from scipy import stats
 
 from raysts.commands.options import RunOptions
 from raysts.commands.plan import plan as plan_recipe
-from raysts.commands.study import best_models
 from raysts.commands.study import planned as planned_study
 from raysts.errors import InputError
 from raysts.evaluation.run_metric import RunMetric
@@ -26,12 +25,14 @@ from raysts.pipeline.plan import Plan
 from raysts.recipes.names import pipeline
 from raysts.recipes.overrides import dump, parse_overrides
 from raysts.report.study.data import winning_command
-from raysts.search import named, scores
+from raysts.search import scores
 from raysts.search.queue import TrialQueue
 from raysts.search.record import Record, as_table, read_records
 from raysts.search.sampler import Sampler, View
 from raysts.search.search import configured
+from raysts.search.searches import find_search
 from raysts.search.space import Dimension, corners, grid, key_of
+from raysts.search.stored import best_models
 from raysts.search.study import Study
 from raysts.search.trial import TrialOutcome
 from raysts.storage.atomic import write_json
@@ -115,26 +116,26 @@ def test_a_grid_has_every_combination_once_and_corners_every_value() -> None:
 
 
 def test_the_named_searches_are_those_of_the_papers() -> None:
-    bound = named.search("lower-bound")
+    bound = find_search("lower-bound")
     assert bound.points == 20 and bound.seeds == 10  # SED 5.5: 200 runs
     assert [point[BOUND] for point in grid(bound.space) or []] == pytest.approx([0.05 * i for i in range(20)])
-    gauss = {(p["gausscse.batch"], p["gausscse.optim.lr"]) for p in grid(named.search("gausscse").space) or []}
+    gauss = {(p["gausscse.batch"], p["gausscse.optim.lr"]) for p in grid(find_search("gausscse").space) or []}
     paper = set(itertools.product((16, 32, 64, 128, 256), (1e-5, 3e-5, 5e-5)))  # GaussCSE, Table 3
     assert paper < gauss and (8, 1e-4) in gauss
-    mix = named.search("latte-mix")
+    mix = find_search("latte-mix")
     assert mix.first[0]["latte.settings.tau"] == 0.3 and mix.num_samples == 50
     assert {point["latte.settings.classes"] for point in mix.first} == {20, 50, 100, 200}  # Latte-Mix, Table 4
 
 
 def test_values_of_numpy_and_paths_are_what_they_say() -> None:
     given = {"seeds": np.int64(2), "space.lower_bound": [np.float32(0.5)], "backbone": Path("/a")}
-    assert named.search("lower-bound", given) == named.search(
+    assert find_search("lower-bound", given) == find_search(
         "lower-bound", {"seeds": 2, "space.lower_bound": [0.5], "backbone": "/a"}
     )
 
 
 def test_overrides_reach_the_search_its_space_and_its_pipeline() -> None:
-    found = named.search(
+    found = find_search(
         "lower-bound",
         {
             "seeds": 3, "num_samples": 5, "concurrency": 2, "asha.grace": 0.5, "train.max_steps": 7, "batch": 4,
@@ -147,7 +148,7 @@ def test_overrides_reach_the_search_its_space_and_its_pipeline() -> None:
     assert list(found.space) == [BOUND, LR] and found.space[BOUND].choices == (0.0, 0.5)
     assert isinstance(found.space[BOUND].choices[0], float)  # as the recipe holds it, so that the point has one name
     assert list(configured(found, {f"space.{LR}": None}).space) == [BOUND]
-    one = configured(named.search("latte-mix"), {"space.settings.dims": "16,32", "space.optim.lr": "log(1e-3,1e-2)"})
+    one = configured(find_search("latte-mix"), {"space.settings.dims": "16,32", "space.optim.lr": "log(1e-3,1e-2)"})
     assert {point["latte.settings.dims"] for point in one.first} == {
         16,
         32,
@@ -182,22 +183,22 @@ HUNDRED = ",".join(f"{i / 100}" for i in range(1, 101))
 )
 def test_a_wrong_search_is_refused_with_the_reason(overrides: dict[str, Any], why: str) -> None:
     with pytest.raises(InputError, match=why):
-        named.search("lower-bound", overrides)
+        find_search("lower-bound", overrides)
 
 
 def test_everything_wrong_is_said_at_once() -> None:
     with pytest.raises(InputError) as caught:
-        named.search("lower-bound", {"seeds": "x", "space.nothing": 1, "train.max_step": 3, "asha.reduction": 1})
+        find_search("lower-bound", {"seeds": "x", "space.nothing": 1, "train.max_step": 3, "asha.reduction": 1})
     assert len(caught.value.problems) == 4
 
 
 def test_a_system_of_one_stage_is_a_search_of_the_space_that_is_given(tmp_path: Path) -> None:
     overrides = {"space.batch": "8,16", "space.optim.lr": "log(1e-6,1e-4)", "num_samples": 4, "backbone": "tiny"}
-    found = named.search("nli@small", overrides)
+    found = find_search("nli@small", overrides)
     assert list(found.space) == ["nli.batch", "nli.optim.lr"] and (found.name, found.points) == ("nli", 4)
     assert found.pipeline == pipeline("nli@small", {"backbone": "tiny"})
     (tmp_path / "own.yaml").write_text(dump(pipeline("nli@small")))
-    assert named.search(str(tmp_path / "own.yaml"), overrides) == found
+    assert find_search(str(tmp_path / "own.yaml"), overrides) == found
 
 
 @pytest.mark.parametrize(
@@ -212,7 +213,7 @@ def test_a_system_of_one_stage_is_a_search_of_the_space_that_is_given(tmp_path: 
 )
 def test_what_is_no_search_is_refused(name: str, why: str) -> None:
     with pytest.raises(InputError, match=why):
-        named.search(name)
+        find_search(name)
 
 
 def test_a_score_that_is_never_reported_is_refused(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
@@ -273,11 +274,9 @@ def run_until(
 def test_a_score_that_is_no_number_is_as_bad_as_none(study: StudyMaker) -> None:
     """The dev score of a model whose vectors are all the same."""
     sampler = Sampler(study("lower-bound", {"num_samples": 8}).search, [{BOUND: 0.5}], 0)
-    assert sampler.suggest("a") == {BOUND: 0.5}
-    sampler.complete("a", float("nan"))
-    sampler.add({BOUND: 0.1}, float("nan"))
-    sampler.add({BOUND: 0.2}, None)
-    sampler.add({BOUND: 0.3}, 0.7)
+    assert sampler.propose(()) == {BOUND: 0.5}
+    for bound, value in ((0.5, math.nan), (0.1, math.nan), (0.2, None), (0.3, 0.7)):
+        sampler.complete({BOUND: bound}, value)
     ended = [(trial.state.name, trial.value) for trial in sampler.study.trials]
     assert ended == [("PRUNED", None)] * 3 + [("COMPLETE", 0.7)]
 
@@ -483,7 +482,9 @@ def test_the_best_trials_of_the_study_keep_their_models(study: StudyMaker) -> No
     assert models(made) == {r.id for r in ranked[:4]} == {r.id for r in made.best()}
     assert most <= 5  # the kept ones, and the one that has just been trained
     equal = [replace(r, value=0.5) for r in made.records.values()]
-    assert best_models({"name": "x"}, equal, made.store, None) == sorted(models(made)), "whichever ended first"
+    assert best_models({"name": "x", "mode": "max"}, equal, made.store, None) == sorted(models(made)), (
+        "whichever ended first"
+    )
     for beaten in ranked[4:]:
         run = read_json(made.plan.storage / "runs" / beaten.id / "run.json")
         assert run["status"] == "pruned" and run["dev"] == {

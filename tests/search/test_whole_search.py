@@ -25,8 +25,8 @@ from raysts.evaluation.dev import load_dev
 from raysts.evaluation.run_metric import RunMetric
 from raysts.models import pretrained
 from raysts.recipes.names import pipeline
-from raysts.search.named import SEARCHES
-from raysts.search.trial import TrialOutcome, TrialRuntime, run_trial
+from raysts.search.searches import SEARCHES
+from raysts.search.trial import TrialRuntime, run_trial
 
 LR = "sts.optim.lr"
 BOUND = "sts.settings.lower_bound"
@@ -48,8 +48,14 @@ def test_a_trial_ends_with_a_result_however_it_ends(stage: Any, tmp_path: Path) 
         assert value == line["dev"]
         seen.append(line)
 
-    stopped = run_trial(job, SPEARMAN, runtime(report=report, stopped=lambda: len(seen) > 1))
-    assert stopped == TrialOutcome("stopped") and [line["step"] for line in seen] == [2, 4]
+    def report_and_stop(value: float, line: dict[str, Any]) -> None:
+        report(value, line)
+        if len(seen) > 1:
+            raise SystemExit  # as Ray Tune does
+
+    with pytest.raises(SystemExit):
+        run_trial(job, SPEARMAN, runtime(report=report_and_stop))
+    assert [line["step"] for line in seen] == [2, 4]
     # The folder is free again, and what was trained is not lost: it goes on from step 4.
     done = run_trial(job, SPEARMAN, runtime(report=report))
     assert done.status == "finished" and [line["step"] for line in seen] == [2, 4, 6]  # not the last: nothing to stop
@@ -141,7 +147,7 @@ def test_a_search_by_trials_keeps_the_best_models_alone(small_world: Path, tiny_
         "num_samples": None, "train.max_steps": 3, "train.checkpoint_every": 1, "train.eval_every": 1,
         "train.max_length": 24, "data.sample": 64, "latte.data.sources": [],
     }  # fmt: skip
-    others = (key.removeprefix("latte.") for key in SEARCHES["latte-mix"]("").space)
+    others = (key.removeprefix("latte.") for key in SEARCHES["latte-mix"]["space"])
     overrides = {f"space.{key}": None for key in others} | overrides
     found = run_search("latte-mix", overrides, small_world, tmp_path, address="none", say=lambda text: None)
     best = sorted(found["points"], key=lambda point: -point["value"])[:2]
