@@ -244,7 +244,7 @@ Dev = Annotated[
 Test = Annotated[
     Mapping[str, str | Path] | None,
     option(
-        "your own scored pairs as a task of that name, or the folder of a retrieval set as retrieval:NAME, reported with "
+        "your own scored pairs, the task NAME, or the folder of a retrieval set, the task retrieval:NAME; reported with "
         "intervals; repeatable",
         "NAME=FILE",
         converter=_named_places,
