@@ -50,7 +50,8 @@ def compare(
         InputError: a or b is missing, or they have no choice of layers or no task in common.
     """
     from raysts.commands.context import corpus_of, store_of
-    from raysts.commands.systems import comparable_tasks, equal_layers, measure, system_of
+    from raysts.commands.models import system_of
+    from raysts.commands.systems import comparable_tasks, equal_layers, measure
     from raysts.data.user import UserData
     from raysts.evaluation import harness
     from raysts.evaluation.compare import compare_systems, conclusion, format_comparison

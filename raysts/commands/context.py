@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raysts.commands.models import locate
 from raysts.commands.options import Result, RunOptions, say_on_stderr
 from raysts.data.corpora import Corpus
 from raysts.data.user import UserData
@@ -21,7 +21,6 @@ from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Pipeline, name_problem
 from raysts.report.run.data import report_data
 from raysts.report.run.page import write_report
-from raysts.storage.runs import RunFolder
 from raysts.storage.store import Store
 
 if TYPE_CHECKING:
@@ -88,26 +87,6 @@ def _home_storage() -> Path:
     folder = Path.home() / DEFAULT_STORAGE
     say_on_stderr(f"storage: {folder} (this job's working directory is removed later; --storage PATH says otherwise)")
     return folder
-
-
-def locate(model: str | Path, store: Store, fetch: bool = True) -> Path:
-    """Return the folder of a MODEL.
-
-    It is a run id in the storage, a directory, a Hugging Face name, or a file of word vectors. With ``fetch``, a missing
-    model is downloaded from the hub.
-    """
-    text = str(model)
-    if re.fullmatch(r"[0-9a-f]{1,16}", text):
-        ids = [text] if len(text) == 16 else [run.name for run in store.list("runs") if run.name.startswith(text)]
-        ids = [run for run in ids if store.exists(f"runs/{run}/model")]
-        if len(ids) > 1:
-            raise InputError(
-                f"model '{model}' is the beginning of {len(ids)} run ids in {store.path('runs')}; give more of it"
-            )
-        if ids:
-            RunFolder(store.path(f"runs/{ids[0]}")).record()
-            return store.get_dir(f"runs/{ids[0]}/model") or store.path(f"runs/{ids[0]}/model")
-    return pretrained.find(model, fetch)
 
 
 def load(model: str | Path, storage: str | Path | None = None, **options: Any) -> SentenceModel:

@@ -122,7 +122,8 @@ def _models_pipeline(
 
     ``before`` is the pipeline of the run that trained them, which gives the settings. It is empty or partial without one.
     """
-    from raysts.commands.context import locate, store_of
+    from raysts.commands.context import store_of
+    from raysts.commands.models import locate
     from raysts.ids import folder_id
     from raysts.models import pretrained
     from raysts.models.embedders import find_embedder

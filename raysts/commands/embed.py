@@ -60,7 +60,8 @@ def embed(
     Returns:
         status, output, rows, shards, dim; if measured also cost (on, before, after: rank correlations).
     """
-    from raysts.commands.context import executor, locate, store_of
+    from raysts.commands.context import executor, store_of
+    from raysts.commands.models import locate
     from raysts.commands.smaller import measuring
     from raysts.evaluation import compression
     from raysts.ids import folder_id

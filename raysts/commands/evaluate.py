@@ -95,7 +95,8 @@ def evaluate(
         status, storage, model, results (rows), contamination (one per task, see
         ``evaluation.contamination``), notes (the same as text); with ``mteb`` also mteb (paths of the files).
     """
-    from raysts.commands.context import corpus_of, locate, store_of
+    from raysts.commands.context import corpus_of, store_of
+    from raysts.commands.models import locate
     from raysts.data.user import UserData
     from raysts.evaluation import harness, mteb_results, results, retrieval
     from raysts.evaluation.contamination.lineage import merge_histories, trained_on

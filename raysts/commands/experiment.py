@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from raysts.commands.context import check_name, checked_plan, corpus_of, executor, locate, run_on, run_plan, store_of
+from raysts.commands.context import check_name, checked_plan, corpus_of, executor, run_on, run_plan, store_of
+from raysts.commands.models import locate
 from raysts.commands.options import Result, RunOptions
 from raysts.data.world import tiny_config
 from raysts.errors import InputError, RunFailed

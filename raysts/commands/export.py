@@ -55,7 +55,8 @@ def export(
     Returns:
         status, storage, model (path of the directory); if measured also cost, and with ``push`` pushed (address).
     """
-    from raysts.commands.context import locate, store_of
+    from raysts.commands.context import store_of
+    from raysts.commands.models import locate
     from raysts.commands.smaller import measuring, section
     from raysts.evaluation import compression
     from raysts.models import onnx, pretrained

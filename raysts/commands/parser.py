@@ -24,6 +24,7 @@ from raysts.commands import (
     run,
     schema,
     show,
+    status,
     tune,
 )
 from raysts.commands.options import Command, option
@@ -44,6 +45,7 @@ COMMANDS: dict[str, Command] = {
         compare,
         claims,
         report,
+        status,
         embed,
         export,
         data,

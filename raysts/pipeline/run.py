@@ -5,6 +5,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,7 @@ class _Driver:
         if model is not None and chosen is not None and not isinstance(chosen, NamedModel):
             with self.store.put(model / "README.md") as draft:
                 draft.write_text(card_of(plan, verdict, chosen, model, rows, self.name, self.command), encoding="utf-8")
-        record = self._write_record("done", verdict)
+        record = self._write_record("done", verdict, model)
         report = self._write_report(record)
         return {
             "status": "done",
@@ -168,12 +169,15 @@ class _Driver:
     def _write_report(self, record: Mapping[str, Any]) -> Path | None:
         return self.report(self.store, record) if self.report else None
 
-    def _write_record(self, status: str = "running", verdict: Verdict | None = None) -> dict[str, Any]:
+    def _write_record(
+        self, status: str = "running", verdict: Verdict | None = None, model: Path | None = None
+    ) -> dict[str, Any]:
         """Write all that a report needs besides the folders of steps and rows, and return it."""
         plan = self.plan
         record = {
             "name": self.name,
             "status": status,
+            "updated_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "command": self.command,
             "pipeline": to_plain(plan.pipeline),
             "data": plan.corpus.uri,
@@ -187,6 +191,9 @@ class _Driver:
             "teachers": plan.teacher_names,
             "steps": [step.recorded(plan.storage) for step in plan.steps],
             "seconds": self.seconds,
+            "model": str(
+                model.relative_to(plan.storage) if model and model.is_relative_to(plan.storage) else model or ""
+            ),
             **({**verdict.as_record(), "dev": self._dev_sets()} if verdict else {}),
         }
         self.store.write_json(self.key, record)

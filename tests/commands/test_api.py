@@ -273,6 +273,39 @@ def test_reports_are_written_again(finished: run_commands.Finished) -> None:
     assert set(map(str, finished.storage.glob("reports/*/index.html"))) == set(every)
 
 
+def test_a_run_is_a_model_by_its_name(finished: run_commands.Finished) -> None:
+    texts = ["a man plays a guitar", "the dog runs"]
+    model = finished.results["nli-ct-sed"]["model"]
+    expected = raysts.load(model).encode(texts)
+    for name in ("nli-ct-sed", "nli-ct-sed:student", Path(model).parent.name[:10]):
+        np.testing.assert_array_equal(raysts.load(name, storage=finished.storage).encode(texts), expected)
+    with pytest.raises(InputError, match="is 2 models .* take one of these ids"):
+        raysts.load("nli-ct-sed:members", storage=finished.storage)
+    with pytest.raises(InputError, match="has no soup; it has: student"):
+        raysts.load("nli-ct-sed:soup", storage=finished.storage)
+
+
+def test_a_storage_lists_what_it_holds_and_says_how_far_a_run_is(
+    finished: run_commands.Finished, tmp_path: Path
+) -> None:
+    assert finished.results["nli"] and finished.results["nli-ct-sed"]
+    runs = {run["name"]: run for run in result("list", "--storage", finished.storage)["runs"]}
+    assert runs["nli-ct-sed"]["model"] == finished.results["nli-ct-sed"]["model"]
+    assert (
+        runs["nli-ct-sed"]["status"] == "done"
+        and "nli-ct-sed" in run_commands.raysts("list", "--storage", finished.storage).out
+    )
+    told = result("status", "nli-ct-sed", "--storage", finished.storage)
+    assert {step["status"] for step in told["steps"]} == {"done"} and told["model"] == runs["nli-ct-sed"]["model"]
+    assert [run["step"] for run in told["training"]] == [run["steps"] for run in told["training"]]
+    shutil.copytree(finished.storage, tmp_path / "copy")
+    shutil.rmtree(tmp_path / "copy" / "runs")
+    text = run_commands.raysts("status", "nli-ct-sed", "--storage", tmp_path / "copy").out
+    assert "waiting  sed" in text and "to go on: " in text
+    last = max(runs.values(), key=lambda run: run["updated_at"])["name"]
+    assert result("status", "--storage", finished.storage)["name"] == last
+
+
 def test_a_report_needs_the_storage_alone(
     small_world: Path, tmp_path: Path, copy_of: Callable[[Path, str], Path]
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from run_commands import result
 
-from raysts.commands import systems
+from raysts.commands import models
 from raysts.errors import InputError
 from raysts.evaluation.dev import dev_name, load_dev
 from raysts.pipeline.outcome import Candidate, Option, Outcome, best, decide, outcome_of, system_of, top
@@ -163,11 +163,11 @@ def test_of_several_students_all_mean_the_one_that_is_handed_over(small_world: P
     assert len(students) == 2 and handed_over.parent.name == students[0]
     record = json.loads((tmp_path / "pipelines" / "nli-sed.json").read_text(encoding="utf-8"))
     assert record["outcome"]["selected"] == students[0] and record["outcome"]["students"] == students
-    assert systems.system_of("nli-sed", Store.of(tmp_path)).folders == (handed_over,)
+    assert models.system_of("nli-sed", Store.of(tmp_path)).folders == (handed_over,)
     del record["outcome"]
     write_record(tmp_path / "pipelines" / "nli-sed.json", record)
     with pytest.raises(InputError, match="its student are not finished; finish it with: raysts run nli-sed"):
-        systems.system_of("nli-sed", Store.of(tmp_path))
+        models.system_of("nli-sed", Store.of(tmp_path))
     choice = f"Of 2 students, student 0 is handed over ({students[0]})."
     assert choice in (handed_over / "README.md").read_text(encoding="utf-8")
     assert choice in Path(found["report"]).read_text(encoding="utf-8")

@@ -225,7 +225,15 @@ def test_killed_three_times_it_ends_as_if_it_had_not_been(
         run = json.loads(Path(found["model"]).with_name("run.json").read_text())
         rows = [{**row, "created_at": None} for row in found["results"]]
         lines = small_runs.metrics(Path(found["model"]).parent)
-        return kept | {"seconds": None}, run["kept"], run["dev"], rows, lines, found["delivered"], found["notes"]
+        return (
+            kept | {"seconds": None, "updated_at": None},
+            run["kept"],
+            run["dev"],
+            rows,
+            lines,
+            found["delivered"],
+            found["notes"],
+        )
 
     assert record(again) == record(result)
     models = [Path(found["model"]) for found in (again, result)]

@@ -1,0 +1,119 @@
+"""``raysts list`` and ``raysts status``: what a storage holds, and how far a run has come."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from raysts.commands.options import USE, Command, Result, StoragePlace, option
+from raysts.errors import InputError
+
+if TYPE_CHECKING:
+    from raysts.report.run.data import RunSummary
+
+
+FIELDS = ("name", "system", "status", "updated_at", "model")
+
+
+def list_runs(storage: StoragePlace = None) -> Result:
+    """List the runs and studies of a storage. Their names stand wherever a MODEL, or a NAME, is taken.
+
+    Returns:
+        status, storage, runs (name, system, status, updated_at, model: its folder or None, command), studies (name, search,
+        status, command).
+    """
+    from raysts.commands.context import run_names, run_record, store_of
+
+    store = store_of(storage)
+    runs = []
+    for name in run_names(store):
+        record = run_record(store, name)
+        model = str(store.path(record["model"])) if record["model"] else None
+        fields = {field: record[field] for field in ("name", "status", "updated_at", "command")}
+        runs.append({**fields, "system": record["pipeline"]["name"], "model": model})
+    paths = store.get_all("studies", "*/study.json")
+    records = [record for path in paths if (record := store.read_json(path))]
+    studies = [{key: record[key] for key in ("name", "search", "status", "command")} for record in records]
+    return {"status": "done", "storage": store.uri, "runs": runs, "studies": studies}
+
+
+def _list_text(result: Result) -> str:
+    from raysts.evaluation.standings import aligned
+
+    rows = [("run", *(str(run[field] or "") for field in FIELDS)) for run in result["runs"]]
+    rows += [("study", study["name"], study["search"], study["status"], "", "") for study in result["studies"]]
+    if not rows:
+        return f"{result['storage']} holds no run; 'raysts run quickstart' makes one"
+    return "\n".join(aligned([("", *FIELDS), *rows], range(1 + len(FIELDS))))
+
+
+def status(
+    name: Annotated[str | None, option("name of a run (default: the run that has gone on last)", "NAME")] = None,
+    storage: StoragePlace = None,
+) -> Result:
+    """Show how far a run has come: its steps, its training, and what comes next.
+
+    Returns:
+        status, storage, name, state (of its record: running until its last step has ended), steps (id, kind, title, status,
+        seconds), training (of runs that have begun: title, step, steps, loss, dev), model (its folder or None), command.
+    """
+    from raysts.commands.context import run_names, run_record, store_of
+    from raysts.report.run.data import report_data
+
+    store = store_of(storage)
+    names = [name] if name else run_names(store)
+    if not names:
+        raise InputError(f"no run in {store.uri}; 'raysts run quickstart' makes one")
+    record = max((run_record(store, name) for name in names), key=lambda record: str(record["updated_at"]))
+    data = report_data(store, record)
+    fields = ("id", "kind", "title", "status", "seconds")
+    return {
+        "status": "done",
+        "storage": store.uri,
+        "name": record["name"],
+        "state": record["status"],
+        "steps": [{field: getattr(step, field) for field in fields} for step in data.nodes],
+        "training": [_training(run) for run in data.runs],
+        "model": str(store.path(record["model"])) if record["model"] else None,
+        "command": record["command"],
+    }
+
+
+def _training(run: RunSummary) -> dict[str, Any]:
+    last = run.metrics[-1] if run.metrics else {}
+    steps = last.get("steps") or run.record.get("steps")
+    scores = {name: next((line[name] for line in reversed(run.metrics) if line.get(name) is not None), None)
+              for name in ("loss", "dev")}  # fmt: skip
+    return {"title": f"{run.name}: {run.stage}", "step": last.get("step", 0), "steps": steps, **scores}
+
+
+def _status_text(result: Result) -> str:
+    from raysts.evaluation.standings import aligned
+    from raysts.training.monitor import duration
+
+    steps, done = result["steps"], sum(step["status"] == "done" for step in result["steps"])
+    lines = [f"{result['name']}: {done} of {len(steps)} steps are done"]
+    for step in steps:
+        seconds = "" if step["seconds"] is None else duration(step["seconds"])
+        lines.append(f"  {step['status']:<8} {step['title']}" + (f", {seconds}" if seconds else ""))
+    unfinished = [run for run in result["training"] if run["step"] != run["steps"]]
+    if unfinished:
+        rows = [
+            (
+                run["title"],
+                f"step {run['step']:,} of {run['steps'] or 0:,}",
+                f"loss {run['loss']:.4g}" if run["loss"] else "",
+            )
+            for run in unfinished
+        ]
+        lines += ["training:", *(f"  {line}" for line in aligned(rows, range(3)))]
+    if result["model"]:
+        lines.append(f"model:   {result['model']}")
+    if done < len(steps):
+        lines.append(f"to go on: {result['command']}")
+    return "\n".join(lines)
+
+
+COMMANDS = (
+    Command("list", list_runs, _list_text, "raysts list --storage STORAGE", USE),
+    Command("status", status, _status_text, "raysts status quickstart", USE, ("name",)),
+)
