@@ -83,7 +83,9 @@ def plan_text(result: Result) -> str:
     """Return the plan as text."""
     from raysts.data.parquet import skipped_line
 
-    lines = [f"{result['name']}: backbone {result['backbone']['name']} ({result['backbone']['id']})"]
+    backbone = result["backbone"]
+    layers = f", layers {', '.join(map(str, backbone['layers']))} of it" if "layers" in backbone else ""
+    lines = [f"{result['name']}: backbone {backbone['name']} ({backbone['id']}{layers})"]
     for node in result["nodes"]:
         needs = node["resources"]
         gpus = ", GPU if any" if needs["gpus"] is None else f", {needs['gpus']:g} GPU" if needs["gpus"] else ""

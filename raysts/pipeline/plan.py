@@ -247,7 +247,11 @@ def describe(plan: Plan, steps: Sequence[Step] | None = None) -> dict[str, Any]:
     described = plan.steps if steps is None else steps
     return {
         "name": plan.pipeline.name,
-        "backbone": {"name": plan.pipeline.backbone, "id": plan.backbone_id},
+        "backbone": {
+            "name": plan.pipeline.backbone,
+            "id": plan.backbone_id,
+            **({"layers": list(plan.kept_layers)} if plan.kept_layers is not None else {}),
+        },
         **({"text": plan.corpus.text.facts()} if plan.corpus.text else {}),
         "skipped": plan.skipped,
         "nodes": at_once(lambda step: step.describe(plan.store), described),

@@ -345,6 +345,10 @@ def test_a_student_of_some_layers_of_its_teacher(own: Path, tmp_path: Path) -> N
         and recipe["settings"]["loss"] == "cosine"
         and recipe["settings"]["axes"] == "teachers"
     )
+    start = {"backbone": str(own / "A"), "backbone_layers": 1}
+    assert raysts.plan("simcse-unsup", start, storage=tmp_path, text=own / "docs.csv", column="text")["backbone"][
+        "layers"
+    ] == [0]
     wrong = {3: "has 2 layers, 0 to 1", (0, 2): "has 2 layers, 0 to 1", (1, 0): "in ascending order", 0: "at least 1"}
     for layers, why in wrong.items():
         sets |= {"backbone_layers": layers}
