@@ -30,6 +30,7 @@ from raysts.data.user import TEXT, UserData, open_text
 from raysts.errors import InputError, RunFailed
 from raysts.models.encoder import Encoder
 from raysts.pipeline.own_text import kept_last, on_own_text
+from raysts.pipeline.plan import describe
 from raysts.recipes import names
 
 STEPS = {"train.max_steps": 3, "train.eval_every": 3, "train.max_length": 24, "evaluation.resamples": 20}
@@ -346,9 +347,8 @@ def test_a_student_of_some_layers_of_its_teacher(own: Path, tmp_path: Path) -> N
         and recipe["settings"]["axes"] == "teachers"
     )
     start = {"backbone": str(own / "A"), "backbone_layers": 1}
-    assert raysts.plan("simcse-unsup", start, storage=tmp_path, text=own / "docs.csv", column="text")["backbone"][
-        "layers"
-    ] == [0]
+    plan = raysts.plan("simcse-unsup", start, storage=tmp_path, text=own / "docs.csv", column="text")
+    assert describe(plan)["backbone"] == {"name": str(own / "A"), "id": plan.backbone_id, "layers": [0]}
     wrong = {3: "has 2 layers, 0 to 1", (0, 2): "has 2 layers, 0 to 1", (1, 0): "in ascending order", 0: "at least 1"}
     for layers, why in wrong.items():
         sets |= {"backbone_layers": layers}
