@@ -63,8 +63,9 @@ def described(
         verify: read the finished artifacts in full. Quarantine damaged ones, which wait to be made again.
 
     Returns:
-        status, storage, name, backbone (name, id, layers if not all), text (what a text of your own holds), skipped, nodes (id, kind, title,
-        status, resources, sentences, needs); of an experiment about claims notes: claims that cannot be measured and are not run.
+        status, storage, name, backbone (name, id, layers if not all), text (what a text of your own holds), skipped, nodes
+        (id, kind, title, status, resources, sentences, needs); of an experiment about claims notes: claims that cannot be
+        measured and are not run.
     """
     from raysts.data.user import UserData
     from raysts.papers.experiments import is_experiment

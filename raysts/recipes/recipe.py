@@ -77,6 +77,15 @@ def _layers(value: Any) -> Any:
 PooledLayers = Annotated[Layers, BeforeValidator(_layers)]
 
 
+def _kept_layers(value: Any) -> Any:
+    if value is None or (type(value) is int and value > 0):
+        return value
+    items = [*value] if isinstance(value, (list, tuple)) else []
+    if not items or not all(type(item) is int and item >= 0 for item in items) or sorted({*items}) != items:
+        raise ValueError("must be a number of layers (3), or their numbers from 0 in ascending order ([0, 2, 5])")
+    return tuple(items)
+
+
 # fmt: off
 
 class Data(Tree):
@@ -349,9 +358,9 @@ class Pipeline(Tree):
     name: str = Field(description="name of the run: its record and its report are called so")
     backbone: str = Field("tiny", description="a run id, a model directory, a Hugging Face name, a file of word vectors, or "
         "tiny")
-    backbone_layers: int | tuple[int, ...] | None = Field(None, description="what is trained starts from so many of the "
-        "backbone's layers, evenly spaced with the first and the last, or from the layers of these numbers, counted from 0; "
-        "its embeddings, pooling and heads are copied; none: all layers")
+    backbone_layers: Annotated[int | tuple[int, ...] | None, BeforeValidator(_kept_layers)] = Field(None, description=
+        "what is trained starts from so many of the backbone's layers, evenly spaced with the first and the last, or from the "
+        "layers of these numbers, counted from 0; its embeddings, pooling and heads are copied; none: all layers")
     members: int = Field(4, ge=1, le=MOST_MEMBERS, description="number of ensemble members; they differ in their seeds, and "
         "by routes")
     min_members: int | None = Field(None, ge=1, description="where some fail, go on with those that finished if they are at "
@@ -399,11 +408,6 @@ class Pipeline(Tree):
             yield problem
         if self.min_members is not None and self.min_members > self.members:
             yield f"min_members={self.min_members} must be from 1 to members, {self.members}, or none for all"
-        layers = self.backbone_layers
-        if isinstance(layers, int) and layers < 1:
-            yield f"backbone_layers={layers} must be at least 1"
-        if isinstance(layers, tuple) and (not layers or min(layers) < 0 or sorted({*layers}) != [*layers]):
-            yield f"backbone_layers={[*layers]} must be numbers of layers from 0, each once, in ascending order"
         count = len(self.teachers) or self.members
         if self.select_top is not None and not 1 <= self.select_top <= count:
             yield f"select_top={self.select_top} must be from 1 to the number of members, {count}"

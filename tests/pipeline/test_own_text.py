@@ -349,7 +349,12 @@ def test_a_student_of_some_layers_of_its_teacher(own: Path, tmp_path: Path) -> N
     start = {"backbone": str(own / "A"), "backbone_layers": 1}
     plan = raysts.plan("simcse-unsup", start, storage=tmp_path, text=own / "docs.csv", column="text")
     assert describe(plan)["backbone"] == {"name": str(own / "A"), "id": plan.backbone_id, "layers": [0]}
-    wrong = {3: "has 2 layers, 0 to 1", (0, 2): "has 2 layers, 0 to 1", (1, 0): "in ascending order", 0: "at least 1"}
+    wrong = {
+        3: "has 2 layers, 0 to 1",
+        (0, 2): "has 2 layers, 0 to 1",
+        (1, 0): "in ascending order",
+        0: "must be a number",
+    }
     for layers, why in wrong.items():
         sets |= {"backbone_layers": layers}
         with pytest.raises(InputError, match=f"backbone_layers=.*{why}"):
