@@ -301,6 +301,7 @@ def _run_all(checked: Planned, plans: Mapping[str, Plan]) -> Result:
     if experiment.paper:
         data = measured.report_data(experiment.paper, store.root, experiment.tables)
         result["report"] = str(tables.write_report(data, folder))
+        result["notes"] = [f"Table {t.table.number}: {line}" for t in data.tables for line in tables.filling(t)]
     if failures:
         raise RunFailed("\n".join(failures))
     if experiment.claims:

@@ -16,7 +16,7 @@ from raysts.evaluation.results import ResultRow
 from raysts.evaluation.standings import Value as Mean
 from raysts.evaluation.standings import remarks as remarks_of
 from raysts.papers import published
-from raysts.papers.published import STATIC, Measure, Table, Value
+from raysts.papers.published import STATIC, Measure, Row, Table, Value
 from raysts.pipeline.outcome import system_of
 from raysts.recipes import names
 from raysts.recipes.catalog import CATALOG
@@ -114,16 +114,35 @@ class MeasuredValue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EmptyRow:
+    """A published row without any measurement, and the reason."""
+
+    row: Row
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PaperTable:
     """A published table with its measurements.
 
     ``backbones``: names of the columns of measurements. ``measured``: by index of row, column and metric, then by
-    column name.
+    column name. ``empty``: the rows without any, with reasons (:func:`raysts.papers.empty.empty_rows`).
     """
 
     table: Table
     backbones: tuple[str, ...]
     measured: Mapping[tuple[int, int, int], Mapping[str, MeasuredValue]]
+    empty: Sequence[EmptyRow] = ()
+
+    @property
+    def cells_count(self) -> int:
+        """Return the number of published values."""
+        return sum(value is not None for row in self.table.rows for cell in row.cells for value in cell)
+
+    @property
+    def filled_count(self) -> int:
+        """Return the number of published values with a measurement."""
+        return len(self.measured)
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -161,7 +180,7 @@ def _beside(
     runs: dict[tuple[str, str], list[dict[tuple[Any, ...], MeasuredRow]]] = {}
     for index, measure in enumerate(value.measures):
         for row in fitting.get((system, measure.dataset, measure.metric), ()):
-            if _fits(row, measure, value.settings) and _stands_beside(row.backbone, backbone, backbones):
+            if fits(row, measure, value.settings) and stands_beside(row.backbone, backbone, backbones):
                 parts = runs.setdefault((row.column, row.run), [{} for _ in value.measures])
                 parts[index][tuple(row.row[name] for name in ("run_id", "member", "seed"))] = row
     latest: dict[str, tuple[str, MeasuredValue]] = {}
@@ -175,7 +194,8 @@ def _beside(
     return {column: measured for column, (_, measured) in latest.items()}
 
 
-def _fits(row: MeasuredRow, measure: Measure, settings: Mapping[str, Any]) -> bool:
+def fits(row: MeasuredRow, measure: Measure, settings: Mapping[str, Any]) -> bool:
+    """Return True if a measurement meets the conditions of a measure (its set and metric aside)."""
     wanted = ((name, getattr(measure, name)) for name in ("split", "aggregation", "pooling", "layers", "similarity"))
     return all(value is None or row.row[name] == value for name, value in wanted) and all(
         row.setting(path) == value for path, value in settings.items()
@@ -188,7 +208,8 @@ def _at(tree: Any, path: str) -> Any:
     return tree
 
 
-def _stands_beside(measured: str, published_backbone: str, backbones: set[str | None]) -> bool:
+def stands_beside(measured: str, published_backbone: str, backbones: set[str | None]) -> bool:
+    """Return True if a measured backbone fits a published one of a table with these ``backbones``."""
     name = measured.rsplit("/", 1)[-1].split(" ")[0].lower()
     identity = next((paper for paper, names in BACKBONES.items() if re.fullmatch(names, name)), None)
     if identity is not None and identity in backbones:

@@ -15,6 +15,7 @@ from raysts.evaluation.entailment import DEV
 from raysts.evaluation.results import ResultRow
 from raysts.models.gaussian_head import NAMES
 from raysts.papers import published
+from raysts.papers.empty import empty_rows
 from raysts.papers.match import MeasuredRow, MeasuredValue, PaperTable, paper_tables
 from raysts.papers.published import Paper
 from raysts.recipes import names
@@ -37,11 +38,24 @@ class PaperData:
     def as_plain(self) -> dict[str, Any]:
         """Return the fields of the JSON line.
 
-        ``tables`` holds ``number``, ``about`` and ``cells``. A cell has row, group, system, backbone, column, metric,
-        published and std (times 100), remark, measured (backbone, value and std not times 100, n, run, run_ids,
-        remarks).
+        ``tables`` holds ``number``, ``about``, ``cells``, their number (``cells_count``), that of the measured ones
+        (``filled``) and ``empty``: row, group and why of the rows without any. A cell has row, group, system, backbone,
+        column, metric, published and std (times 100), remark, measured (backbone, value and std not times 100, n, run,
+        run_ids, remarks).
         """
-        return {"tables": [{"number": t.table.number, "about": t.table.about, "cells": _cells(t)} for t in self.tables]}
+        return {
+            "tables": [
+                {
+                    "number": shown.table.number,
+                    "about": shown.table.about,
+                    "cells_count": shown.cells_count,
+                    "filled": shown.filled_count,
+                    "empty": [{"row": e.row.name, "group": e.row.group, "why": e.why} for e in shown.empty],
+                    "cells": _cells(shown),
+                }
+                for shown in self.tables
+            ]
+        }
 
 
 def report_data(paper: str, storage: Path, numbers: Sequence[int] | None = None) -> PaperData:
@@ -53,8 +67,13 @@ def report_data(paper: str, storage: Path, numbers: Sequence[int] | None = None)
     if paper not in published.PAPERS:
         choices = ", ".join(published.PAPERS)
         raise InputError(f"--paper '{paper}'{nearest(paper, published.PAPERS)}: must be one of {choices}")
-    tables = paper_tables(paper, [row for row in every_row(storage) if row.row["subset"] is None])
-    return PaperData(published.load(paper), [t for t in tables if numbers is None or t.table.number in numbers])
+    rows = [row for row in every_row(storage) if row.row["subset"] is None]
+    tables = [
+        replace(shown, empty=empty_rows(paper, shown, rows))
+        for shown in paper_tables(paper, rows)
+        if numbers is None or shown.table.number in numbers
+    ]
+    return PaperData(published.load(paper), tables)
 
 
 def _cells(shown: PaperTable) -> list[dict[str, Any]]:

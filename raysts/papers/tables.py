@@ -15,6 +15,8 @@ from raysts.report.html import hundredfold
 MARK = "†"
 """What a value with a remark carries."""
 
+_NAMED = 4  # rows that a line about empty ones names
+
 _CONDITIONS = ("aggregation", "layers", "pooling", "similarity")
 
 
@@ -33,6 +35,7 @@ def render(data: PaperData) -> str:
         measurements=sum(len(cell) for table in data.tables for cell in table.measured.values()),
         mark=MARK,
         caption=caption,
+        filling=filling,
         notes=notes,
         printed=printed,
         measured_cells=measured_cells,
@@ -69,7 +72,7 @@ def _table_lines(paper: Paper, shown: PaperTable) -> list[str]:
             cells += [printed(cell), *(measured_cells(shown, i, j) or [""])]
         body.append(cells)
     lines += _aligned(body)
-    return [*lines, *notes(shown)]
+    return [*lines, *filling(shown), *notes(shown)]
 
 
 def _aligned(body: Sequence[list[str] | str]) -> list[str]:
@@ -116,6 +119,19 @@ def notes(shown: PaperTable) -> list[str]:
             remarks = dict.fromkeys(value.remark for value in cell if value is not None and value.remark)
             lines += [f"{MARK} {name}, {column.name}: {remark}" for remark in remarks]
     return lines + [f"[{number}] {describe_source(source)}" for number, source in enumerate(shown.sources, 1)]
+
+
+def filling(shown: PaperTable) -> list[str]:
+    """Return how many cells of a table are filled, then the empty rows by reason."""
+    by_reason: dict[str, list[str]] = {}
+    for empty in shown.empty:
+        name = f"{empty.row.group}, {empty.row.name}" if empty.row.group else empty.row.name
+        by_reason.setdefault(empty.why, []).append(name)
+    lines = [f"{shown.filled_count} of {shown.cells_count} cells are filled"]
+    for why, rows in by_reason.items():
+        text = "; ".join(rows[:_NAMED]) + (f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else "")
+        lines.append(f"empty: {'every row' if len(rows) == len(shown.table.rows) else text}: {why}")
+    return lines
 
 
 def describe_source(source: Source) -> str:

@@ -142,6 +142,11 @@ def test_every_layer_alone(small_world: Path, tiny_backbone: Path, tmp_path: Pat
     assert found["left_out"] == []  # what the command line prints of a run it prints of an experiment
     assert found["model"] is None and Path(found["report"]) == tmp_path / "reports" / "latte-layers" / "index.html"
     assert "Table 8" in Path(found["report"]).read_text() and "Table 6" not in Path(found["report"]).read_text()
+    assert "Table 7: 8 of 168 cells are filled" in found["notes"]
+    (deeper,) = [note for note in found["notes"] if "Table 7: empty: BERT-Base, Layer 3 + Latte-Mix" in note]
+    assert "latte was measured, but not with layers=only-3" in deeper
+    (words,) = [note for note in found["notes"] if "Table 8: empty: every row: " in note]
+    assert "raw was not measured on simlex999, " in words and "--tasks words --layer all'" in words
     # The backbone is measured as it was distributed too.
     rows = [row for row in found["results"] if row["role"] != "backbone" or row["layers"] != "1"]
     assert {(row["study"], row["trial"], row["layers"]) for row in rows} == {

@@ -13,9 +13,11 @@ from raysts.cli import execute
 from raysts.commands.report import report as write_reports
 from raysts.errors import InputError
 from raysts.evaluation import results
+from raysts.papers.empty import empty_rows
 from raysts.papers.match import MeasuredRow, MeasuredValue, paper_tables
 from raysts.papers.measured import every_row, report_data
-from raysts.papers.tables import format_paper, render
+from raysts.papers.published import PAPERS
+from raysts.papers.tables import filling, format_paper, render
 from raysts.pipeline.outcome import system_of
 from raysts.recipes.names import pipeline
 from raysts.recipes.tree import to_plain
@@ -301,3 +303,82 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         write_reports(paper="bert", storage=tmp_path)
     assert execute(["report", "--paper", "sed", "--name", "mine"]) == 2
     assert "--name, --paper" in capsys.readouterr().err
+
+
+# -- what is empty, and why ---------------------------------------------------------------------------------------------
+
+
+def reasons(paper: str, number: int, *rows: MeasuredRow) -> dict[str, str]:
+    (shown,) = [table for table in paper_tables(paper, rows) if table.table.number == number]
+    return {empty.row.name: empty.why for empty in empty_rows(paper, shown, rows)}
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_of_nothing_measured_every_row_is_empty_and_says_why(paper: str, tmp_path: Path) -> None:
+    data = report_data(paper, tmp_path)
+    for shown, plain in zip(data.tables, data.as_plain()["tables"], strict=True):
+        assert (plain["filled"], plain["cells_count"]) == (0, len(plain["cells"]))
+        assert len(plain["empty"]) == len(shown.table.rows)
+        for empty, published in zip(plain["empty"], shown.table.rows, strict=True):
+            assert (empty["row"], empty["group"]) == (published.name, published.group)
+            assert empty["why"] == published.unmade or empty["why"].startswith("not run: 'raysts ")
+
+
+RAW = row("raw", "stsb", 0.5, role="backbone", aggregation="all", layers="1")
+
+
+@pytest.mark.parametrize(
+    "paper, number, rows, name, why",
+    [
+        ("sed", 1, [CT], "Skip-Thoughts *", "a decoder of the sentences around one"),
+        ("sed", 1, [CT], "Avg GloVe *", "which needs the file glove.840B.300d.txt in the working directory"),
+        ("sed", 1, [CT], "BERT-L-CT-SED", "not run: 'raysts run sed-main@paper'"),
+        ("sed", 4, [], "RoBERTa-L", "'raysts run sed-supervised@paper', with roberta-large, which is not on this"),
+        ("sed", 7, [CT], "BERT-Large-CT", "ct was not measured on cr, mr, mpqa, "),
+        ("sed", 7, [CT], "BERT-Large-CT", "'raysts run sed-main@paper --set evaluation.tasks=[transfer]'"),
+        ("sed", 8, [CT], "BERT-L-CT", "ct was not measured on sts13, sts14, sts15, sts16: 'raysts run sed-pooling@paper'"),
+        ("gausscse", 3, [], "Batch Size 16", "not run: 'raysts tune gausscse@paper'"),
+        ("latte-mix", 1, [], "GloVe + Max + Cosine", "'raysts evaluate glove.840B.300d.txt --pooling max'"),
+        ("latte-mix", 3, [], "SBERT-Base + [CLS] + Cosine", "'raysts evaluate MODEL --pooling cls'"),
+        ("latte-mix", 7, [RAW], "BERT-Base, Layer 1 + Mean + Cosine", "raw was measured, but not with layers=only-1, "),
+        ("latte-mix", 8, [RAW], "BERT-Base, Layer 2", "'raysts evaluate bert-base-uncased --tasks words --layer all'"),
+    ],
+)  # fmt: skip
+def test_the_reason_comes_from_what_is_there(
+    paper: str, number: int, rows: list[dict[str, Any]], name: str, why: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert why in reasons(paper, number, *(of(one) for one in rows))[name]
+
+
+def test_a_row_that_was_measured_in_another_way_says_so() -> None:
+    every = [of(row("ct", f"sts{year}", 0.5, layers="first_last")) for year in range(12, 17)]
+    why = "ct was measured, but not with layers=1, pooling=mean, similarity=cosine, aggregation=mean, split=test: "
+    assert reasons("sed", 8, *every)["BERT-L-CT"] == f"{why}'raysts run sed-pooling@paper'"
+    assert "BERT-L-CT" not in reasons("sed", 1, of(CT)), "a row with a filled cell is not empty"
+
+
+def test_word_vectors_that_are_there_are_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("glove.840B.300d.txt").write_text("a 1\n", encoding="utf-8")
+    assert reasons("sed", 1)["Avg GloVe *"] == "not run: 'raysts run sed-main@paper'"
+
+
+def test_the_text_the_page_and_the_json_say_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store(tmp_path, "mine", "ct", "part", [CT])
+    data = report_data("sed", tmp_path)
+    lines = filling(data.tables[0])
+    assert lines[0] == "1 of 96 cells are filled"
+    assert filling(data.tables[1])[-1].startswith("empty: BERT-L-NLI; BERT-L-NLI-CT; ")
+    assert " and 3 more: not run: 'raysts run sed-main@paper'" in filling(data.tables[1])[-1]
+    assert filling(data.tables[3])[0] == "0 of 23 cells are filled"
+    assert execute(["report", "--paper", "sed", "--storage", str(tmp_path)]) == 0
+    assert "\n".join(lines) in capsys.readouterr().out
+    assert "1 of 96 cells are filled" in render(data)
+    assert execute(["report", "--paper", "sed", "--storage", str(tmp_path), "--json"]) == 0
+    (first, *_) = json.loads(capsys.readouterr().out)["tables"]
+    assert (first["filled"], first["cells_count"]) == (1, 96)
+    assert first["empty"][0] == {
+        "row": "Avg GloVe *", "group": None, "why": reasons("sed", 1)["Avg GloVe *"],
+    }  # fmt: skip
