@@ -169,7 +169,8 @@ class SentenceModel:
             return self._represent_sides(texts, layers, options)
         for choice in layers:
             layer_indices(choice, self.encoder.depth)
-        tokens = self.tokenize([str(text) for text in texts], prompt)
+        plain = [str(text) for text in texts] if any(isinstance(text, SideText) for text in texts) else texts
+        tokens = self.tokenize(plain, prompt)  # type: ignore[arg-type]
         if isinstance(self.encoder.backbone, WordVectors):
             self.encoder.backbone.say_unknown(tokens)
         encoder = self.encoder

@@ -1,12 +1,16 @@
 """A smaller model of some of the layers of another, which a student starts from."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import nn
 
 from raysts.models.families import family_of
-from raysts.models.sentence_model import SentenceModel
+
+if TYPE_CHECKING:
+    from raysts.models.sentence_model import SentenceModel
 
 
 def spaced_layers(count: int, depth: int) -> tuple[int, ...]:
@@ -21,6 +25,8 @@ def keep_layers(model: SentenceModel, layers: Sequence[int]) -> None:
         model: a transformer in main memory.
         layers: numbers of the layers, counted from 0, ascending.
     """
+    from torch import nn  # a plan needs the numbers of layers alone
+
     backbone = model.encoder.backbone
     depth, kept = model.encoder.depth, list(layers)
     for module in backbone.modules():

@@ -53,7 +53,7 @@ def _nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
     monkeypatch.setattr(context, "executor", start)
     monkeypatch.setattr(context, "on_ray", start)
-    monkeypatch.setattr(study, "_run", start)
+    monkeypatch.setattr(study, "run_session", start)
     monkeypatch.setattr(cli, "_unexpected", surprised)
     monkeypatch.setattr(socket, "getaddrinfo", nobody)
     before = signal.signal(signal.SIGALRM, late)
