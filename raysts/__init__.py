@@ -9,7 +9,7 @@ import importlib
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["claims", "compare", "distill", "embed", "evaluate", "export", "load", "plan", "run", "status", "tune"]
+__all__ = ["claims", "compare", "distill", "embed", "evaluate", "export", "load", "plan", "run", "tune"]
 
 
 def __getattr__(name: str) -> Any:

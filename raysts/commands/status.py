@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from raysts.report.run.data import RunSummary
 
 
-FIELDS = ("name", "system", "status", "updated_at", "model")
+FIELDS = ("name", "system", "status", "model")
 
 
 def list_runs(storage: StoragePlace = None) -> Result:
     """List the runs and studies of a storage. Their names stand wherever a MODEL, or a NAME, is taken.
 
     Returns:
-        status, storage, runs (name, system, status, updated_at, model: its folder or None, command), studies (name, search,
+        status, storage, runs (name, system, status, model: its folder, empty if there is none, command), studies (name, search,
         status, command).
     """
     from raysts.commands.context import run_names, run_record, store_of
@@ -27,8 +27,8 @@ def list_runs(storage: StoragePlace = None) -> Result:
     runs = []
     for name in run_names(store):
         record = run_record(store, name)
-        model = str(store.path(record["model"])) if record["model"] else None
-        fields = {field: record[field] for field in ("name", "status", "updated_at", "command")}
+        model = str(store.path(record["model"])) if record["model"] else ""
+        fields = {field: record[field] for field in ("name", "status", "command")}
         runs.append({**fields, "system": record["pipeline"]["name"], "model": model})
     paths = store.get_all("studies", "*/study.json")
     records = [record for path in paths if (record := store.read_json(path))]
@@ -39,15 +39,15 @@ def list_runs(storage: StoragePlace = None) -> Result:
 def _list_text(result: Result) -> str:
     from raysts.evaluation.standings import aligned
 
-    rows = [("run", *(str(run[field] or "") for field in FIELDS)) for run in result["runs"]]
-    rows += [("study", study["name"], study["search"], study["status"], "", "") for study in result["studies"]]
+    rows = [("run", *(run[field] for field in FIELDS)) for run in result["runs"]]
+    rows += [("study", study["name"], study["search"], study["status"], "") for study in result["studies"]]
     if not rows:
         return f"{result['storage']} holds no run; 'raysts run quickstart' makes one"
     return "\n".join(aligned([("", *FIELDS), *rows], range(1 + len(FIELDS))))
 
 
 def status(
-    name: Annotated[str | None, option("name of a run (default: the run that has gone on last)", "NAME")] = None,
+    name: Annotated[str | None, option("name of a run (default: the only one that the storage holds)", "NAME")] = None,
     storage: StoragePlace = None,
 ) -> Result:
     """Show how far a run has come: its steps, its training, and what comes next.
@@ -61,9 +61,10 @@ def status(
 
     store = store_of(storage)
     names = [name] if name else run_names(store)
-    if not names:
-        raise InputError(f"no run in {store.uri}; 'raysts run quickstart' makes one")
-    record = max((run_record(store, name) for name in names), key=lambda record: str(record["updated_at"]))
+    if len(names) != 1:
+        listed = ", ".join(names) or "none"
+        raise InputError(f"status: {store.uri} holds {len(names)} runs ({listed}); give the NAME of one of them")
+    record = run_record(store, names[0])
     data = report_data(store, record)
     fields = ("id", "kind", "title", "status", "seconds")
     return {

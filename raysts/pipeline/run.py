@@ -5,7 +5,6 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +176,6 @@ class _Driver:
         record = {
             "name": self.name,
             "status": status,
-            "updated_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "command": self.command,
             "pipeline": to_plain(plan.pipeline),
             "data": plan.corpus.uri,
