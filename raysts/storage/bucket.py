@@ -78,7 +78,8 @@ def at_once(action: Callable[[T], R], items: Iterable[T]) -> list[R]:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            while thread.is_alive():  # Ctrl-C just before a wait without an end would be seen after it
+                thread.join(0.5)
     finally:
         collections.deque(left, maxlen=0)  # after an interruption no thread begins another item
     if errors:
