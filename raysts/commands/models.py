@@ -12,7 +12,7 @@ from raysts.errors import InputError, nearest
 from raysts.models import pretrained
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.outcome import Outcome, outcome_of
-from raysts.recipes.recipe import SOUPS
+from raysts.recipes.recipe import SOUPS, name_problem
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import Store
 
@@ -60,7 +60,8 @@ def locate(model: str | Path, store: Store, fetch: bool = True) -> Path:
             RunFolder(store.path(f"runs/{ids[0]}")).record()
             return store.get_dir(f"runs/{ids[0]}/model") or store.path(f"runs/{ids[0]}/model")
     name, role = _split(text)
-    record = None if Path(text, "config.json").is_file() or "/" in name else store.read_json(f"pipelines/{name}.json")
+    may_be_run = not name_problem(name) and not Path(text, "config.json").is_file()
+    record = store.read_json(f"pipelines/{name}.json") if may_be_run else None
     if record is None:
         return pretrained.find(model, fetch)
     folders, _ = _run_models(record, role, store)

@@ -13,7 +13,7 @@ from raysts.data.derive import label_codes
 from raysts.data.parquet import Skipped, narrow, remedy
 from raysts.errors import nearest
 from raysts.schema import Column, table_columns
-from raysts.storage.parquet import ParquetError, open_parquet, pages, unreadable
+from raysts.storage.parquet import ParquetError, is_text, open_parquet, pages, unreadable
 
 VERSION = 1
 """Raise it when a check is added: tables that were sound are checked again."""
@@ -141,11 +141,10 @@ def missing_columns(columns: Sequence[Column], present: list[str]) -> str | None
 
 def type_rule(kind: pa.DataType, column: Column) -> str | None:
     """Return the rule that a column of this type breaks, or None."""
+    if column.kind == "text":
+        return None if is_text(kind) else "text must be a string column"
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    if column.kind == "text":
-        text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-        return None if text else "text must be a string column"
     if column.kind == "number":
         number = pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind)
         return None if number or (column.nulls and pa.types.is_null(kind)) else "scores must be numbers"

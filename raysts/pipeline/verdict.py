@@ -16,7 +16,7 @@ from raysts.pipeline.plan import Plan
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What is known of a run, as far as it has come.
+    """Result of a run, as far as it has come.
 
     Attributes:
         delivered: the delivered model and its comparison with the input; None before everything is scored.

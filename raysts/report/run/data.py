@@ -95,9 +95,10 @@ def report_data(store: Store, record: Mapping[str, Any]) -> ReportData:
     """Return everything the report of a run shows, by its record (``pipelines/<name>.json``) and its storage."""
     steps = [Step.of_record(recorded, store.root) for recorded in record["steps"]]
     states = at_once(lambda step: step.state(store), steps)
-    records = dict(zip([step.id for step in steps], at_once(lambda step: step.record, steps), strict=True))
     members = {recorded["id"]: recorded["member"] for recorded in record["steps"] if "member" in recorded}
-    seconds = {id_: (run.get("timings") or {}).get("train_seconds") for id_, run in records.items() if id_ in members}
+    trained = [step for step in steps if step.id in members]
+    records = dict(zip([step.id for step in trained], at_once(lambda step: step.record, trained), strict=True))
+    seconds = {id_: (run.get("timings") or {}).get("train_seconds") for id_, run in records.items()}
     seconds = {**record["seconds"], **seconds}
     parts = [step.output for step in steps if step.kind == "scores"]
     pipeline = built(Pipeline, record["pipeline"])
@@ -122,9 +123,7 @@ def report_data(store: Store, record: Mapping[str, Any]) -> ReportData:
             )
             for step, state in zip(steps, states, strict=True)
         ],
-        runs=[
-            _run(step, records[step.id], members[step.id]) for step in steps if step.id in members and records[step.id]
-        ],
+        runs=[_run(step, records[step.id], members[step.id]) for step in trained if records[step.id]],
         rows=named_teachers([row for part in parts for row in read_rows(part)], record["teachers"]),
         teachers=record["teachers"],
         compare_layers=pipeline.compared,
