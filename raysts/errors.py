@@ -45,13 +45,23 @@ LIMITS = {
     errno.EFBIG: "a file would be larger than this process may write (see ulimit -f)",
     errno.EMFILE: "this process may have no more files open (see ulimit -n)",
     errno.EAGAIN: "this user may have no more processes or threads (see ulimit -u, and the limit of the container)",
-    errno.ENOMEM: "this process may have no more memory (see ulimit -v, and the limit of the container)",
+    errno.ENOMEM: "this process gets no more memory (see ulimit -v, the limit of the container, and what else uses it)",
 }
 """What an error of the system says that the machine does not give."""
 
-LIMIT_WORDS = {os.strerror(number): number for number in LIMITS} | {
+NO_MEMORY = (
+    "failed to map segment",  # the loader of libraries
+    "out of memory",  # CUDA
+    "can't allocate memory",  # torch
+    "not enough memory",
+    "ALLOC_FAILED",  # cuBLAS
+    "could not create a primitive",  # oneDNN
+    "ZSTD_DCtx create failed",
+)
+LIMIT_WORDS = {
+    **{os.strerror(number): number for number in LIMITS},
     "start new thread": errno.EAGAIN,
-    "failed to map segment": errno.ENOMEM,
+    **dict.fromkeys(NO_MEMORY, errno.ENOMEM),
 }
 """How libraries say the same without the number."""
 
@@ -63,6 +73,11 @@ def limit_of(error: BaseException) -> int | None:
     if isinstance(error, MemoryError):
         return errno.ENOMEM
     return next((number for words, number in LIMIT_WORDS.items() if words in str(error)), None)
+
+
+def lacking(error: BaseException) -> bool:
+    """Return True if the machine lacks something, so that the file which was read is not to blame."""
+    return limit_of(error) not in (None, *FORBIDDEN)
 
 
 def limit_reached(error: BaseException) -> str | None:

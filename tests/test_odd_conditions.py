@@ -131,12 +131,16 @@ def test_what_may_not_be_read(
 # -- limits of the machine ------------------------------------------------------------------------------------------------------
 
 
-def test_a_limit_on_file_sizes(small_world: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("limit", "most", "said"),
+    [(resource.RLIMIT_FSIZE, 100_000, "ulimit -f"), (resource.RLIMIT_AS, 1_600_000_000, "ulimit -v")],
+    ids=["file size", "memory"],
+)
+def test_a_limit_of_the_machine(small_world: Path, tmp_path: Path, limit: int, most: int, said: str) -> None:
     limited = ended(
-        *small_run(small_world, tmp_path / "s"),
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+        *small_run(small_world, tmp_path / "s"), preexec_fn=lambda: resource.setrlimit(limit, (most, most)), timeout=120
     )
-    assert limited.returncode == 3 and "ulimit -f" in limited.stderr and "run the same command again" in limited.stderr
+    assert limited.returncode == 3 and said in limited.stderr and "run the same command again" in limited.stderr
     assert raysts(*small_run(small_world, tmp_path / "s")).code == 0
 
 

@@ -131,12 +131,14 @@ def _init(address: str, dashboard: bool) -> None:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except SystemExit:  # Ray's answer to SIGTERM while it starts
         raise KeyboardInterrupt from None
-    except OSError as error:
+    except Exception as error:  # a folder that is read-only, a process that does not come up, a limit of the machine
         if address != "local":
             raise
         raise RunFailed(
-            f"a private cluster cannot be started ({error}): Ray keeps its files in $RAY_TMPDIR (/tmp), and its token in "
-            f"~/.ray/auth_token; name folders that can be written to with RAY_TMPDIR and HOME, or do without Ray: --address none"
+            f"a private cluster cannot be started ({error}): Ray keeps its files in $RAY_TMPDIR (/tmp), its token in "
+            f"~/.ray/auth_token, and some twenty processes with their threads; name folders that can be written to with "
+            f"RAY_TMPDIR and HOME, allow more processes (ulimit -u, the limit of the container), or do without Ray: "
+            f"--address none"
         ) from error
     quiet_data()
     if address == "local":

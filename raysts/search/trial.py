@@ -1,5 +1,6 @@
 """Trial of a search: a training run with a result for every way in which it can end."""
 
+import errno
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from raysts.errors import Infeasible
+from raysts.errors import Infeasible, limit_of
 from raysts.evaluation.run_metric import RunMetric
 from raysts.pipeline.local import fail
 from raysts.search.space import Point
@@ -103,7 +104,7 @@ def _train(job: Job, metric: RunMetric, runtime: Callable[[], Runtime]) -> Trial
         record = train(job, runtime())
     except Exception as error:
         reason = fail(job, error)
-        if out_of_memory(error):
+        if limit_of(error) == errno.ENOMEM:
             first_line = (str(error) or type(error).__name__).splitlines()[0]
             return TrialOutcome("infeasible", None, f"out of memory: {first_line}")
         return TrialOutcome("infeasible" if isinstance(error, Infeasible) else "failed", None, reason)
@@ -112,12 +113,3 @@ def _train(job: Job, metric: RunMetric, runtime: Callable[[], Runtime]) -> Trial
         reason = f"run {job.id}: its record holds no {metric.name}; remove its folder, {job.folder}"
         return TrialOutcome("failed", None, reason)
     return TrialOutcome("finished", float(value))
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Return True if an error reports a lack of memory."""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    # On CPU torch says "DefaultCPUAllocator: can't allocate memory", or "not enough memory"; cuBLAS says ALLOC_FAILED.
-    phrases = ("out of memory", "can't allocate memory", "not enough memory", "ALLOC_FAILED")
-    return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in phrases)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysts.errors import InputError
+from raysts.errors import InputError, lacking
 from raysts.storage.foreign import check_ordinary
 from raysts.storage.store import Store
 
@@ -45,6 +45,8 @@ def open_parquet(path: Path | str, remedy: str) -> pq.ParquetFile:
     try:
         file = pq.ParquetFile(path, buffer_size=BUFFER, page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
+        if lacking(error):
+            raise
         raise unreadable(path, f"not a readable Parquet file ({_line(error)})", remedy) from error
     if twice := [name for name, count in Counter(file.schema_arrow.names).items() if count > 1]:
         raise unreadable(path, f"has {len(twice)} columns twice: {', '.join(twice)}", remedy)
@@ -73,6 +75,8 @@ def pages(
                 return
             batch.validate(full=True)
         except (pa.ArrowException, OSError) as error:
+            if lacking(error):
+                raise
             where = f" of row group {groups[0]}" if row_groups is not None and len(groups) == 1 else ""
             raise unreadable(path, f"its pages{where} cannot be read ({_line(error)})", remedy) from error
         if batch.num_rows:
