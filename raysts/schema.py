@@ -34,6 +34,8 @@ class Column:
     required: bool = True
     nulls: bool = False
     """Null where it says nothing of a row."""
+    blank: bool = False
+    """Null or empty in some rows, of which another column says enough."""
 
     @property
     def rule(self) -> str:
@@ -105,7 +107,7 @@ _OWN_PAIRS = (*_text("sentence1", "sentence2"), Column("score", "number"))
 RETRIEVAL: dict[str, tuple[Column, ...]] = {
     "corpus": (
         Column("doc_id", "label"),
-        Column("text", "text"),
+        Column("text", "text", blank=True),
         Column("title", "label", required=False, nulls=True),  # any text, the empty one too
     ),
     "queries": (Column("query_id", "label"), Column("text", "text")),

@@ -26,6 +26,7 @@ def compare(
     ] = None,
     prompt: opt.Prompt = None,
     resamples: opt.Resamples = 1000,
+    precision: opt.Precision = "fp32",
     say: opt.Say = say_on_stderr,
 ) -> Result:
     """Test the difference of two systems on the same rows.
@@ -41,6 +42,7 @@ def compare(
         tasks: names; default: every task with files and with rows that can be compared.
         storage: storage of the runs.
         layers: pooled layers of both; default: the models' own if all agree, else 1.
+        precision: of embedding, as :func:`raysts.embed`.
 
     Returns:
         status, storage, a, b (in words), layers, comparison (rows, columns :data:`raysts.evaluation.compare.COLUMNS`),
@@ -51,20 +53,25 @@ def compare(
     """
     from raysts.commands.context import corpus_of, store_of
     from raysts.commands.models import system_of
-    from raysts.commands.systems import comparable_tasks, equal_layers, measure
+    from raysts.commands.systems import EmbeddingProgress, comparable_tasks, equal_layers, measure
     from raysts.data.user import UserData
     from raysts.evaluation import harness
     from raysts.evaluation.compare import compare_systems, conclusion, format_comparison
     from raysts.recipes.recipe import resamples_problem
 
     store = store_of(storage)
+    opt.check_precision(precision)
     if problem := resamples_problem(resamples):
         raise InputError(f"--{problem}")
     corpus = corpus_of(data, own=UserData.of(test=test))
     chosen, left_out = comparable_tasks(corpus, tasks)
+    for line in harness.left_out(corpus, chosen):
+        say(line)
     systems = [system_of(str(name), store) for name in (a, b)]
     texts = harness.sentences(corpus, chosen)
-    measured = [measure(system, corpus, chosen, texts, layers, prompt, say) for system in systems]
+    progress = EmbeddingProgress("compare", say)
+    options = {"layers": layers, "prompt": prompt, "precision": precision}
+    measured = [measure(system, corpus, chosen, texts, progress, **options) for system in systems]
     layers_of_both = equal_layers(systems, measured)
     scores = [[model.by_layers[layers_of_both] for model in models] for models in measured]
     all_scores = [*scores[0], *scores[1]]

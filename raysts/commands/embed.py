@@ -8,8 +8,6 @@ from typing import Annotated
 
 from raysts.commands import options as opt
 from raysts.commands.options import Command, Result, on_this_machine, option, say_on_stderr
-from raysts.errors import InputError, nearest
-from raysts.models.precision import PRECISIONS
 
 
 def embed(
@@ -32,13 +30,7 @@ def embed(
     dtype: opt.Dtype = "float32",
     data: opt.Data = None,
     dev: opt.Dev = None,
-    precision: Annotated[
-        str,
-        option(
-            f"what it computes in: {', '.join(PRECISIONS)} (auto: bf16 where the hardware multiplies it natively)",
-            "NAME",
-        ),
-    ] = "auto",
+    precision: opt.Precision = "auto",
     address: opt.Address = None,
     say: opt.Say = say_on_stderr,
 ) -> Result:
@@ -70,10 +62,7 @@ def embed(
     from raysts.recipes.recipe import Resources
     from raysts.storage.store import FolderStore
 
-    if precision not in PRECISIONS:
-        raise InputError(
-            f"--precision {precision}: must be one of {', '.join(PRECISIONS)}{nearest(precision, PRECISIONS)}"
-        )
+    opt.check_precision(precision)
     source, target = (on_this_machine(*place).absolute() for place in ((input, "--input"), (output, "--output")))
     path = locate(model, store_of(storage))
     units = bulk.units(source, column, target)

@@ -49,7 +49,7 @@ def evaluate(
             "MODE",
         ),
     ] = None,
-    layers: Annotated[int | str | None, opt.layers_option("1, 2 and the model's own", group=WHICH)] = None,
+    layers: Annotated[int | str | None, opt.layers_option("the model's own", group=WHICH)] = None,
     layer: Annotated[
         int | str | None,
         option(
@@ -77,6 +77,8 @@ def evaluate(
     mteb: Annotated[
         str | Path | None, option("write the STS results as well, for mteb.ResultCache('DIR')", "DIR")
     ] = None,
+    precision: opt.Precision = "fp32",
+    say: opt.Say = say_on_stderr,
 ) -> Result:
     """Measure a model on tasks, or on a file of scored pairs.
 
@@ -87,9 +89,10 @@ def evaluate(
         test: files of scored pairs and folders of retrieval sets by name. Each is a task of that name, in addition to those
             of ``data``, or alone without ``data``.
         layers: this choice of layers only: a number of last layers, ``first_last``, a single layer (``only-3``), or every
-            single layer (``only-all``); default: 1, 2 and the model's own (for the task ``words`` every single layer).
+            single layer (``only-all``); default: the model's own (for the task ``words`` every single layer).
         layer: the number of a single layer, or ``all``.
         strict_contamination: refuse test sets that hold training rows of the model. Rows of ``pairs`` are not searched.
+        precision: of embedding, as :func:`raysts.embed`; other than ``fp32`` it stands behind the system in the results.
 
     Returns:
         status, storage, model, results (rows), contamination (one per task, see
@@ -97,6 +100,7 @@ def evaluate(
     """
     from raysts.commands.context import corpus_of, store_of
     from raysts.commands.models import locate
+    from raysts.commands.systems import EmbeddingProgress
     from raysts.data.user import UserData
     from raysts.evaluation import harness, mteb_results, results, retrieval
     from raysts.evaluation.contamination.lineage import merge_histories, trained_on
@@ -105,6 +109,7 @@ def evaluate(
     from raysts.ids import content_id, folder_id
     from raysts.models import pretrained
     from raysts.models.layers import EVERY_LAYER, single_layers
+    from raysts.models.precision import resolve
     from raysts.storage.atomic import remove_drafts
     from raysts.storage.runs import record_of
     from raysts.storage.store import FolderStore
@@ -114,6 +119,7 @@ def evaluate(
             raise InputError("--layers and --layer: give one of them")
         layers = f"only-{layer}"
     store = store_of(storage)
+    opt.check_precision(precision)
     _check_options(resamples, probe, pairs, {"test": test, "mteb": mteb, "documents_by": documents_by, "probe": probe})
     scored_pairs = None if pairs is None else load_pairs_file(pairs)
     corpus = corpus_of(data, own=UserData.of(test=test)) if scored_pairs is None else None
@@ -131,7 +137,8 @@ def evaluate(
         FolderStore(on_this_machine(mteb, "--mteb").absolute()).check(writes=True, option="--mteb")
     record, content = record_of(path), folder_id(path)
     loaded_layers = None if layers == EVERY_LAYER else layers
-    loaded = pretrained.load(path, pooling=pooling, layers=loaded_layers, prompt=prompt, content=content)
+    options: dict[str, Any] = {"precision": precision, "content": content}
+    loaded = pretrained.load(path, pooling=pooling, layers=loaded_layers, prompt=prompt, **options)
     context = _context(record, str(model), content)
     chosen = None if layers is None else single_layers(loaded.depth) if layers == EVERY_LAYER else (layers,)
     measured: SentenceModel | retrieval.TwoEncoders = loaded
@@ -139,11 +146,15 @@ def evaluate(
     similarities = _similarities(loaded, similarity)
     if teacher is not None:
         id_parts.append(folder_id(teacher))
-        measured = retrieval.TwoEncoders(loaded, pretrained.load(teacher, content=id_parts[-1]))
+        options["content"] = id_parts[-1]
+        measured = retrieval.TwoEncoders(loaded, pretrained.load(teacher, **options))
         if problems := measured.problems():
             raise InputError(problems)
         similarities = similarities if similarity is not None else measured.similarities
         context["system"] = f"{context['system']}, documents by {documents_by}"
+    if (computed := resolve(precision, next(loaded.encoder.parameters()).device)) != "fp32":
+        id_parts.append(computed)
+        context["system"] = f"{context['system']}, {computed}"
     if probe not in (None, PROBE):
         id_parts.append(str(probe))
     if mteb is not None and "cosine" not in similarities:
@@ -151,7 +162,8 @@ def evaluate(
             f"--mteb: MTEB's main score is by cosine, and this model has {', '.join(similarities)}; leave --mteb out"
         )
     result: Result = {"status": "done", "storage": store.uri, "model": str(path)}
-    settings: dict[str, Any] = {"resamples": resamples, "similarities": similarities}
+    progress = EmbeddingProgress("evaluate", say)
+    settings: dict[str, Any] = {"resamples": resamples, "similarities": similarities, "progress": progress}
     if scored_pairs is not None:
         return {**result, "results": harness.evaluate_sets(loaded, [scored_pairs], chosen, context, **settings)}
     assert corpus is not None

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from cyclopts import Group, Parameter, Token
 from cyclopts.validators import MutuallyExclusive
 
-from raysts.errors import InputError
+from raysts.errors import InputError, nearest
 from raysts.models.layers import Layers, as_layers
+from raysts.models.precision import PRECISIONS
 
 if TYPE_CHECKING:
     from raysts.data.user import UserData
@@ -280,6 +281,20 @@ SkipBad = Annotated[
         "development and test sets are never cut"
     ),
 ]
+
+Precision = Annotated[
+    str,
+    option(
+        f"what it computes in: {', '.join(PRECISIONS)} (auto: bf16 where the hardware multiplies it natively)", "NAME"
+    ),
+]
+
+
+def check_precision(name: str) -> None:
+    """Raise InputError for an unknown precision."""
+    if name not in PRECISIONS:
+        raise InputError(f"--precision {name}: must be one of {', '.join(PRECISIONS)}{nearest(name, PRECISIONS)}")
+
 
 Resamples = Annotated[int, option("bootstrap resamples of an interval; 0 for no intervals", "N")]
 

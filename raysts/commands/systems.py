@@ -1,7 +1,9 @@
 """Systems of a comparison: the models behind a name, and their scores."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -9,6 +11,7 @@ from raysts.commands.models import System
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.evaluation import harness
+from raysts.evaluation.harness import Progress
 from raysts.evaluation.scores import ModelScores
 from raysts.evaluation.tasks import ModelTask
 from raysts.models import pretrained
@@ -19,6 +22,9 @@ from raysts.pipeline.local import Say
 
 COMMON = 1
 """Pooled layers of models that have different layers by default."""
+
+EVERY = 5.0
+"""Seconds between two lines of progress."""
 
 
 def comparable_tasks(corpus: Corpus, tasks: Sequence[str] | None) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -33,6 +39,26 @@ def comparable_tasks(corpus: Corpus, tasks: Sequence[str] | None) -> tuple[tuple
     if refused or not chosen:
         raise InputError([f"task '{name}' cannot be compared: {left_out[name]}" for name in refused or left_out])
     return chosen, left_out
+
+
+@dataclass(slots=True)
+class EmbeddingProgress:
+    """Lines on the embedded texts: one when a model begins, and then one every few seconds."""
+
+    title: str
+    say: Say
+    began: float = 0.0
+    spoke: float = 0.0
+
+    def __call__(self, count: int, total: int) -> None:
+        """Report ``count`` of ``total`` texts."""
+        time_now = time.monotonic()
+        if not count:
+            self.began = self.spoke = time_now
+            self.say(f"{self.title}: embedding {total:,} texts")
+        elif time_now - self.spoke >= EVERY:
+            self.spoke, seconds = time_now, (time_now - self.began) / count * (total - count)
+            self.say(f"{self.title}: {count:,} of {total:,} texts, about {seconds:.0f} s left")
 
 
 # -- scores of rows ------------------------------------------------------------------------------------------
@@ -51,25 +77,27 @@ def measure(
     corpus: Corpus,
     tasks: Sequence[str],
     texts: Sequence[Text],
-    layers: Layers | None,
-    prompt: str | None,
-    say: Say,
+    progress: Progress,
+    layers: Layers | None = None,
+    **options: Any,
 ) -> list[Measured]:
-    """Return the scores of a system's models, or of their mean, by choice of layers."""
+    """Return the scores of a system's models, or of their mean, by choice of layers.
+
+    ``options`` are those of :func:`raysts.models.pretrained.load`.
+    """
     measured: list[Measured] = []
     sums: dict[Layers, np.ndarray] = {}
     default_layers: list[Layers] = []
     sets = harness.sets_of(corpus, tasks)
-    for number, folder in enumerate(system.folders, start=1):
-        model = pretrained.load(folder, layers=layers, prompt=prompt)
+    for folder in system.folders:
+        model = pretrained.load(folder, layers=layers, **options)
         if layers is not None and model.layers != layers:
             raise InputError(
                 f"--layers {layers}: {system.name} pools layers '{model.layers}', on which its heads were trained, and no "
                 f"other; compare at --layers {model.layers}"
             )
         choices = tuple(dict.fromkeys([model.layers] if layers is not None else [COMMON, model.layers]))
-        representations = model.represent_layers(texts, choices)
-        say(f"compare: {system.name}: model {number} of {len(system.folders)} embedded {len(texts):,} sentences")
+        representations = model.represent_layers(texts, choices, **harness.progress_options(progress, len(texts)))
         if system.ensemble:
             default_layers.append(model.layers)
             for k, representation in representations.items():

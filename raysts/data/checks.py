@@ -52,9 +52,9 @@ def _file_problems(path: Path, name: str) -> Generator[str, None, int]:
 def _column_problems(values: pa.Array, column: Column, most: int = 5) -> Iterator[tuple[int, str]]:
     """Yield (row, message) for the first bad values of a column with a right type."""
     valid = values.is_valid().to_numpy(zero_copy_only=False)
-    for row in () if column.nulls else np.flatnonzero(~valid)[:most]:
+    for row in () if column.nulls or column.blank else np.flatnonzero(~valid)[:most]:
         yield int(row), "null; every row needs a value, remove the row or fill it in"
-    if column.kind == "text":
+    if column.kind == "text" and not column.blank:
         empty = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(values.cast(pa.string()))), 0)
         for row in np.flatnonzero(pc.fill_null(empty, False).to_numpy(zero_copy_only=False))[:most]:
             yield int(row), "empty sentence; every text needs at least one character, remove the row"

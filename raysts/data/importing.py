@@ -76,7 +76,7 @@ class Source:
                 try:
                     value = self._parse(row.get(name), column)
                     values.append(value)
-                    if value is None and not column.nulls:
+                    if value is None and not (column.nulls or column.blank):
                         empty |= column.kind != "number"
                         if self.strict or column.kind == "number":
                             fault = "null or missing" if row.get(name) is None else "empty sentence"

@@ -1,6 +1,6 @@
 """Evaluation of a model on every task at once: each distinct text is embedded once, for all tasks."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,8 @@ TASKS: dict[str, Task] = {
 VERSION = 4
 """Part of the id of an evaluation; raise it when the row scores of the same evaluation change."""
 
-LAYERS = (1, 2)
-"""Numbers of pooled last layers that every evaluation records, so that comparisons can be made at equal numbers."""
+Progress = Callable[[int, int], None]
+"""Function that takes the number of embedded texts, and that of all."""
 
 
 # -- which tasks ----------------------------------------------------------------------------------------------------------
@@ -93,13 +93,14 @@ def default_tasks(corpus: Corpus, heavy: bool = True) -> tuple[str, ...]:
 
 
 def left_out(corpus: Corpus, tasks: Sequence[str]) -> list[str]:
-    """Return a line for each task that leaves out missing sets."""
+    """Return a line for each task without some sets, and for each set without some rows."""
     lines, by_name = [], tasks_of(corpus)
     for name in tasks:
         missing = by_name[name].left_out(corpus)
         tables = ", ".join(dict.fromkeys(table for tables in missing.values() for table in tables))
         if missing:
             lines.append(f"{name}: left out {', '.join(missing)}; {corpus.where} has not all of {tables}")
+        lines += [remark for labelled in by_name[name].sets(corpus) for remark in labelled.remarks]
     return lines
 
 
@@ -183,6 +184,7 @@ def evaluate(
     similarities: Similarities | None = None,
     contaminated: Contamination | None = None,
     probe: str = PROBE,
+    progress: Progress | None = None,
 ) -> list[ResultRow]:
     """Return the results rows of a model on the named tasks (default: every task whose files exist).
 
@@ -190,13 +192,14 @@ def evaluate(
         model: the model.
         corpus: the tables.
         tasks: names of tasks.
-        layers: choices of pooled layers, all from one pass over the texts; by default 1, 2 and the model's own. A
-            model that is no :class:`~raysts.evaluation.tasks.LayeredModel` is evaluated as it is.
+        layers: choices of pooled layers, all from one pass over the texts; by default the model's own. A model that is no
+            :class:`~raysts.evaluation.tasks.LayeredModel` is evaluated as it is.
         context: columns that evaluation cannot know (run_id, system, role, ...).
         resamples: bootstrap resamples of an interval.
         similarities: default: the model's.
         contaminated: the training text of the model in the test sets; these have values on their clean rows too.
         probe: as of :func:`tasks_of`.
+        progress: is called as texts are embedded.
 
     Raises:
         InputError: as :func:`check_tasks`, or a task refuses the model.
@@ -213,7 +216,7 @@ def evaluate(
             for choice, scores in task.row_scores(model, corpus, layers).items():
                 of_model += rows_of(scores, {**context, "layers": str(choice)}, resamples)
     clean, sets = contaminated.clean if contaminated else {}, sets_of(corpus, tasks, probe)
-    return evaluate_sets(model, sets, layers, context, resamples, similarities, clean) + of_model
+    return evaluate_sets(model, sets, layers, context, resamples, similarities, clean, progress) + of_model
 
 
 def evaluate_sets(
@@ -224,14 +227,16 @@ def evaluate_sets(
     resamples: int = RESAMPLES,
     similarities: Similarities | None = None,
     clean: Mapping[str, np.ndarray] | None = None,
+    progress: Progress | None = None,
 ) -> list[ResultRow]:
     """Return the results rows of a model on labelled sets. Arguments as of :func:`evaluate`."""
     texts = list(dict.fromkeys(text for labelled in sets for text in labelled.texts))
     if not texts:
         return []
     if isinstance(model, LayeredModel):
-        fitting = [k for k in LAYERS if k <= model.depth]
-        by_layers = model.represent_layers(texts, tuple(layers or dict.fromkeys([*fitting, model.layers])))
+        by_layers = model.represent_layers(
+            texts, tuple(layers or (model.layers,)), **progress_options(progress, len(texts))
+        )
     else:
         by_layers = {model.layers: model.represent(texts)}
     rows = []
@@ -239,6 +244,20 @@ def evaluate_sets(
         scores = row_scores(sets, lookup(texts, representation), similarities or model.similarities)
         rows += rows_of(scores, {**(context or {}), "layers": str(choice), "pooling": model.pooling}, resamples, clean)
     return rows
+
+
+def progress_options(progress: Progress | None, total: int) -> dict[str, Any]:
+    """Return the option by which a model reports every batch, as a running sum."""
+    if progress is None:
+        return {}
+    sizes: list[int] = []
+
+    def advance(rows: int) -> None:
+        sizes.append(rows)
+        progress(sum(sizes), total)
+
+    progress(0, total)
+    return {"progress": advance}
 
 
 def rows_of(

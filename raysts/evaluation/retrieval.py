@@ -155,16 +155,19 @@ class TwoEncoders:
     def represent(self, texts: list[Text]) -> Representation:
         return self.represent_layers(texts, (self.layers,))[self.layers]
 
-    def represent_layers(self, texts: list[Text], layers: tuple[Layers, ...]) -> dict[Layers, Representation]:
+    def represent_layers(
+        self, texts: list[Text], layers: tuple[Layers, ...], **options: Any
+    ) -> dict[Layers, Representation]:
         is_document = np.array([isinstance(text, SideText) and text.side == "document" for text in texts])
         queries, documents = ([texts[row] for row in np.flatnonzero(of)] for of in (~is_document, is_document))
-        vectors = self.documents.represent(documents)["vectors"]
-        found: dict[Layers, Representation] = {}
-        for choice, of_queries in self.queries.represent_layers(queries, layers).items():
+        (by_documents,) = self.documents.represent_layers(documents, (self.documents.layers,), **options).values()
+        vectors = by_documents["vectors"]
+        representations: dict[Layers, Representation] = {}
+        for choice, of_queries in self.queries.represent_layers(queries, layers, **options).items():
             whole = np.empty((len(texts), vectors.shape[1]), np.float32)
             whole[is_document], whole[~is_document] = vectors, of_queries["vectors"]
-            found[choice] = {"vectors": whole}
-        return found
+            representations[choice] = {"vectors": whole}
+        return representations
 
 
 # -- a set ---------------------------------------------------------------------------------------------------------------
@@ -177,6 +180,7 @@ class RetrievalSet(LabelledSet):
     Attributes:
         judgements: of each query the rows of judged documents, ascending, and their scores, both int64 [J].
         rows: the queries of the table that have judgements.
+        empty: documents without title and text, which are left out. One that is relevant counts as not found.
     """
 
     name: str
@@ -188,6 +192,12 @@ class RetrievalSet(LabelledSet):
     split: str = "test"
     gold: None = None
     subsets: Mapping[str, np.ndarray] = field(default_factory=dict)
+    empty: int = 0
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        plural = "s" if self.empty > 1 else ""
+        return (f"{self.name}: {self.empty:,} document{plural} without title and text left out",) if self.empty else ()
 
     @property
     def texts(self) -> list[Text]:
@@ -309,11 +319,11 @@ def _ids_as_text(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
 
 def _retrieval_set(name: str, tables: Mapping[str, pa.Table], prints: Sequence[str]) -> RetrievalSet:
     documents = tables["corpus"].sort_by([("doc_id", "descending")])
-    texts = documents.column("text").to_pylist()
-    if "title" in documents.column_names:
-        titles = documents.column("title").cast(pa.string()).to_pylist()
-        texts = [f"{title} {text}".strip() if title else text for title, text in zip(titles, texts, strict=True)]
-    row_of = {doc_id: row for row, doc_id in enumerate(documents.column("doc_id").to_pylist())}
+    texts = _document_texts(documents)
+    ids = documents.column("doc_id").to_pylist()
+    filled = [doc_id for doc_id, text in zip(ids, texts, strict=True) if text]
+    # Those without text come after all others: no search reaches them.
+    row_of = {doc_id: row for row, doc_id in enumerate(dict.fromkeys([*filled, *ids]))}
     judged: dict[str, dict[int, int]] = {}
     qrels = tables["qrels"]
     for query_id, doc_id, score in zip(*(qrels.column(c).to_pylist() for c in qrels.column_names), strict=True):
@@ -323,11 +333,21 @@ def _retrieval_set(name: str, tables: Mapping[str, pa.Table], prints: Sequence[s
     return RetrievalSet(
         name=name,
         sha256=join_fingerprints(prints),
-        documents=[SideText(text, "document") for text in texts],
+        documents=[SideText(text, "document") for text in texts if text],
         queries=[SideText(text, "query") for text in queries.column("text").to_pylist()],
         judgements=[_sorted(judged[query_id]) for query_id in queries.column("query_id").to_pylist()],
         rows={f"{name.replace(':', '/')}/queries": np.asarray(rows.to_numpy())},
+        empty=len(texts) - len(filled),
     )
+
+
+def _document_texts(documents: pa.Table) -> list[str]:
+    """Return title and text of each document, empty without both."""
+    texts = [text if text and text.strip() else "" for text in documents.column("text").to_pylist()]
+    if "title" not in documents.column_names:
+        return texts
+    titles = documents.column("title").cast(pa.string()).to_pylist()
+    return [f"{title} {text}".strip() if title else text for title, text in zip(titles, texts, strict=True)]
 
 
 def _sorted(scores: Mapping[int, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -357,6 +377,8 @@ def _problems(tables: Mapping[str, pa.Table], where: str) -> list[str]:
                 f"{where}/qrels: {len(unknown):,} values of '{column}' are not in {where}/{part} (the first: "
                 f"{_shown(unknown[0])}); judgements must be of what is there, remove them or complete the table"
             )
+    if not any(_document_texts(tables["corpus"])):
+        found.append(f"{where}/corpus: no document has a title or a text; a search needs at least one")
     judged = set(qrels.column("query_id").to_pylist()).intersection(ids["queries"])
     if not judged:
         found.append(f"{where}/qrels: no query has a judgement; a score needs at least one")

@@ -131,8 +131,8 @@ def _means(values_N: np.ndarray, counts_NR: np.ndarray) -> np.ndarray:
 def result_rows(scores: RowScores, resamples: int, clean: np.ndarray | None = None) -> list[ResultRow]:
     """Return the results rows of a set: each metric and aggregation, then each subset.
 
-    Intervals are percentile bootstrap intervals of rows. Those of ``mean``, ``wmean`` and of a subset of correlations draw
-    within the subsets.
+    A set without subsets has one aggregation. Intervals are percentile bootstrap intervals of rows. Those of ``mean``,
+    ``wmean`` and of a subset of correlations draw within the subsets.
 
     Args:
         scores: of the set.
@@ -168,19 +168,17 @@ def _values(scores: RowScores, resamples: int) -> list[ResultRow]:
             for metric in scores.metrics
             if counts_NR is not None
         ]
-    # One subset is the whole set: its aggregations are one number and have one interval.
-    parts, sizes = [whole], np.array([size])
-    if len(scores.subsets) > 1:
-        parts = [_subset(scores, name).sampled(resamples) for name in scores.subsets]
-        sizes = np.array([len(of) for of in scores.subsets.values()])
+    if len(scores.subsets) < 2:  # all aggregations are one number
+        return [_value(metric, values_R, size, scores.aggregations[0]) for metric, values_R in whole.items()]
+    parts = [_subset(scores, name).sampled(resamples) for name in scores.subsets]
+    sizes = np.array([len(of) for of in scores.subsets.values()])
     rows = []
     for metric, values_R in whole.items():
         columns = np.stack([part[metric] for part in parts], axis=1)  # [1 + R, subsets]
         by_name = {"mean": columns.mean(axis=1), "wmean": columns @ (sizes / sizes.sum())}
         rows += [_value(metric, by_name.get(name or "", values_R), size, name) for name in scores.aggregations]
-        if len(parts) > 1:
-            of_subsets = zip(scores.subsets, columns.T, sizes, strict=True)
-            rows += [_value(metric, of_subset, int(n), None, name) for name, of_subset, n in of_subsets]
+        of_subsets = zip(scores.subsets, columns.T, sizes, strict=True)
+        rows += [_value(metric, of_subset, int(n), None, name) for name, of_subset, n in of_subsets]
     return rows
 
 

@@ -39,13 +39,14 @@ METRICS = {"auc_pr": "PR-AUC", "average_precision": "Average precision"}
 def named_teachers(rows: Iterable[ResultRow], names: Mapping[str, str]) -> list[ResultRow]:
     """Return the rows, in which each member with a name (by its run id) has a separate role.
 
-    The mean of models that have nothing in common but their student says nothing.
+    The mean of models that have nothing in common but their student says nothing. An ensemble needs two.
     """
     return [
         {**row, "role": f"{TEACHER}{names[row['run_id']]}"}
         if row["role"] == "member" and row["run_id"] in names
         else row
         for row in rows
+        if row["role"] != "ensemble" or len(row["parent_run_ids"] or ()) != 1
     ]
 
 
@@ -295,7 +296,7 @@ def remarks(rows: Sequence[ResultRow]) -> tuple[str, ...]:
     chose = sorted({row["selected_by"] for row in rows if row["selected_by"]})
     labels = [name for name in chose if name != AGREEMENT]
     said = [f"checkpoints chosen by {' and '.join(labels)} labels"] if labels else []
-    said += ["checkpoints chosen by agreement with the ensemble"] if len(labels) < len(chose) else []
+    said += ["checkpoints chosen by agreement with the teachers"] if len(labels) < len(chose) else []
     if any(row["transductive"] for row in rows):
         said.append("fitted on the sentences of the test sets (transductive)")
     return tuple(said)

@@ -53,8 +53,13 @@ class LayeredModel(Model, Protocol):
     @property
     def depth(self) -> int: ...
 
-    def represent_layers(self, texts: list[Text], layers: tuple[Layers, ...]) -> Mapping[Layers, Representation]:
-        """Return the representation of the texts for each choice of layers."""
+    def represent_layers(
+        self, texts: list[Text], layers: tuple[Layers, ...], **options: Any
+    ) -> Mapping[Layers, Representation]:
+        """Return the representation of the texts for each choice of layers.
+
+        ``options``: perhaps ``progress``, a function that takes the number of texts of each batch.
+        """
 
 
 class LabelledSet(ABC):
@@ -90,6 +95,11 @@ class LabelledSet(ABC):
     @abstractmethod
     def size(self) -> int:
         """Number of pairs, queries or other rows."""
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Sentences on rows of the files that are left out."""
+        return ()
 
     @property
     def datasets(self) -> tuple[str, ...]:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, get_args
 
-import numpy as np
-
 from raysts.errors import InputError, RunFailed, nearest
 
 if TYPE_CHECKING:  # commands check the name before anything starts
+    import numpy as np
     import torch
 
 Precision = Literal["auto", "bf16", "fp16", "fp32", "tf32"]
@@ -79,6 +78,8 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
 
 def check_finite(vectors_ND: np.ndarray, model: str) -> np.ndarray:
     """Return ``vectors_ND``, or raise RunFailed if a value is NaN or infinite."""
+    import numpy as np
+
     if bad := len(vectors_ND) - int(np.isfinite(vectors_ND).all(axis=1).sum()):
         raise RunFailed(
             f"{model} gives NaN or infinite vectors of {bad:,} of {len(vectors_ND):,} texts (training diverged?); use an "

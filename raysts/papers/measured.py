@@ -125,7 +125,7 @@ def every_row(storage: Path) -> list[MeasuredRow]:
     of_runs: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {}
     for path in store.get_all("results", "*.parquet"):
         evaluation = path.stem.startswith(results.EVALUATION)
-        for row in results.read_part(storage, path.stem):
+        for row in _repeat_aggregations(results.read_part(storage, path.stem)):
             if row["rows"] != "all" or row["value"] is None or not math.isfinite(row["value"]):
                 continue
             # A model that 'raysts evaluate' measured again is still one of its pipeline's.
@@ -136,6 +136,13 @@ def every_row(storage: Path) -> list[MeasuredRow]:
                 )
     rows += _of_studies(store)
     return _told_apart([row for row in rows if not _made_here(row.backbone, store.path("runs"), runs)])
+
+
+def _repeat_aggregations(rows: Sequence[ResultRow]) -> list[ResultRow]:
+    """Return the rows, and those of a set without subsets again as its ``mean`` and ``wmean``."""
+    divided = {row["dataset"] for row in rows if row["subset"] is not None or row["aggregation"] == "mean"}
+    single = [row for row in rows if row["aggregation"] == "all" and row["dataset"] not in divided]
+    return [*rows, *({**row, "aggregation": name} for row in single for name in ("mean", "wmean"))]
 
 
 def _as_named(tree: Mapping[str, Any]) -> bool:

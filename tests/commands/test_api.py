@@ -97,7 +97,8 @@ def test_evaluating_a_run_gives_its_rows_again(role: str, finished: run_commands
     run = run_of(found, role)
     again = result("evaluate", run, *finished.options(), "--tasks", ",".join(TASKS), "--resamples", "4")
     assert again["model"] == str(finished.storage / "runs" / run / "model")
-    wanted = [row for row in found["results"] if row["run_id"] == run]
+    (layers,) = {row["layers"] for row in again["results"]}
+    wanted = [row for row in found["results"] if row["run_id"] == run and row["layers"] == layers]
     assert all(list(row) == RESULTS.names for row in again["results"])
     assert values(again["results"]) == pytest.approx(values(wanted), abs=1e-5)
     same = ("run_id", "role", "member", "seed", "step", "pooling", "similarity", "dataset_sha256", "n")
@@ -117,6 +118,22 @@ def test_evaluating_with_other_pooling(finished: run_commands.Finished) -> None:
         assert {(row["pooling"], row["layers"]) for row in rows} == {(pooling, "2")}
         assert all(row["ci_low"] is None for row in rows)
     assert len({rows[0]["value"] for rows in by_pooling.values()}) == 3
+
+
+def test_evaluating_in_another_precision(finished: run_commands.Finished) -> None:
+    """The rows say so, and stand beside those in float32."""
+    run, lines = run_of(finished.results["nli"], "member"), []
+    options = {"data": finished.data, "storage": finished.storage, "resamples": 0}
+    full, half = (
+        raysts.evaluate(run, ["stsb"], precision=name, say=lines.append, **options)["results"]
+        for name in ("fp32", "bf16")
+    )
+    assert full[0]["value"] != half[0]["value"] == pytest.approx(full[0]["value"], abs=0.02)
+    assert {row["system"] for row in half} == {f"{full[0]['system']}, bf16"}
+    assert lines[0].startswith("evaluate: embedding ") and len(lines) == 2
+    for command in (["evaluate", run], ["compare", run, run]):
+        refused = run_commands.raysts(*command, *finished.options(), "--precision", "bf61")
+        assert refused.code == 2 and "--precision bf61: must be one of" in refused.err
 
 
 def test_evaluating_a_file_of_pairs(finished: run_commands.Finished, tmp_path: Path) -> None:

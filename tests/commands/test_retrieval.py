@@ -115,7 +115,7 @@ def test_a_folder_of_ones_own_selects(own: Path, tmp_path: Path) -> None:
             "row 0 .line 2., column 'score': 'many' must be a whole number",
         ),
         ("qrels.csv", "query_id,doc_id,score\nq,d,.5\n", "column 'score': '.5' must be a whole number"),
-        ("corpus.csv", "doc_id,text\nd,\n", "column 'text': empty sentence"),
+        ("corpus.csv", "doc_id,text\nd,\n", "no document has a title or a text"),
         ("corpus.csv", "doc_id,text\n", "must hold at least one"),
     ],
 )

@@ -31,8 +31,12 @@ class HashedWords:
     def represent(self, texts: list[str]) -> dict[str, np.ndarray]:
         return self.represent_layers(texts, (self.layers,))[self.layers]
 
-    def represent_layers(self, texts: list[str], layers: tuple[int, ...]) -> dict[int, dict[str, np.ndarray]]:
+    def represent_layers(
+        self, texts: list[str], layers: tuple[int, ...], progress: Any = None
+    ) -> dict[int, dict[str, np.ndarray]]:
         self.calls.append(list(texts))
+        for size in (1, len(texts) - 1) if progress else ():
+            progress(size)
         return {k: {"vectors": np.stack([_vector(str(text), k) for text in texts])} for k in layers}
 
     @property

@@ -33,8 +33,8 @@ def test_each_distinct_sentence_is_embedded_once_for_all_tasks_and_layers(corpus
     assert set(counts.values()) == {1}
     tables = [corpus.read(name).to_pydict() for name in ("sts/sts13", "sts/stsb_test")]
     assert counts.keys() == {text for t in tables for column in ("sentence1", "sentence2") for text in t[column]}
-    # sts13: 3 aggregations and 2 subsets; stsb: 3 aggregations; 2 metrics, 2 numbers of layers.
-    assert len(rows) == (5 + 3) * 2 * 2
+    # sts13: 3 aggregations and 2 subsets; stsb, which has none: 1 aggregation; 2 metrics, 2 numbers of layers.
+    assert len(rows) == (5 + 1) * 2 * 2
     assert {row["layers"] for row in rows} == {"1", "2"}
 
 
@@ -64,11 +64,13 @@ def test_rows_have_every_column_and_the_context(corpus: Corpus) -> None:
         harness.evaluate(HashedWords(), corpus, ["sts13"], context={"colour": "red"}, resamples=0)
 
 
-def test_default_layers_are_one_two_and_the_models_own(corpus: Corpus) -> None:
-    model = HashedWords()
+def test_default_layers_are_the_models_own_and_progress_reaches_the_end(corpus: Corpus) -> None:
+    model, calls = HashedWords(), []
     model.layers = 4
-    rows = harness.evaluate(model, corpus, ["stsb"], resamples=0)
-    assert {row["layers"] for row in rows} == {"1", "2", "4"}
+    rows = harness.evaluate(model, corpus, ["stsb"], resamples=0, progress=lambda *call: calls.append(call))
+    assert {row["layers"] for row in rows} == {"4"}
+    total = len(model.calls[0])
+    assert calls == [(0, total), (1, total), (total, total)]
 
 
 def test_a_model_without_layers_to_choose_is_evaluated_as_it_is(corpus: Corpus) -> None:
@@ -93,7 +95,7 @@ def test_a_model_without_layers_to_choose_is_evaluated_as_it_is(corpus: Corpus) 
         ("2", "cls", "gauss"),
         ("2", "cls", "l2"),
     }
-    assert len(rows) == 12
+    assert len(rows) == 4
 
 
 def test_the_same_evaluation_gives_the_same_rows(corpus: Corpus) -> None:

@@ -177,7 +177,8 @@ def test_by_default_where_it_is_whole(corpus: Corpus, tmp_path: Path) -> None:
         ("qrels", {"query_id": ["p"], "doc_id": [1], "score": [1]}, r"'query_id' are not in retrieval/x/queries .*'p'"),
         ("qrels", {"query_id": ["q"], "doc_id": [1], "score": [0.5]}, r"row 0, column 'score': score 0.5 must be a whole number"),
         ("qrels", {"query_id": ["q"], "doc_id": [1], "score": [0]}, r"no score is above 0"),
-        ("corpus", {"doc_id": [1, 2], "text": ["a", " "]}, r"row 1, column 'text': empty"),
+        ("corpus", {"doc_id": [1, 2], "text": ["", " "]}, r"x/corpus: no document has a title or a text"),
+        ("corpus", {"doc_id": [1], "title": ["a"]}, r"column 'text' is missing"),
         ("corpus", {"docid": [1, 2], "text": ["a", "b"]}, r"column 'doc_id' is missing .* 'docid'"),
     ],
 )  # fmt: skip
@@ -191,6 +192,21 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path, part: str, columns: dict
         write_table(tmp_path, f"retrieval/x/{name}", table)
     with pytest.raises(InputError, match=message):
         harness.check_tasks(Corpus(tmp_path), ["retrieval:x"])
+
+
+def test_a_title_is_a_document_and_nothing_is_none(tmp_path: Path) -> None:
+    """b is its title; c and d are empty, and c is relevant: it counts as not found."""
+    documents = {"doc_id": ["a", "b", "c", "d"], "text": ["three", None, " ", ""], "title": [None, "one two", "", None]}
+    write_table(tmp_path, "retrieval/x/corpus", documents)
+    write_table(tmp_path, "retrieval/x/queries", {"query_id": ["q"], "text": ["one two"]})
+    write_table(tmp_path, "retrieval/x/qrels", {"query_id": ["q", "q"], "doc_id": ["b", "c"], "score": [1, 1]})
+    corpus = Corpus(tmp_path)
+    assert harness.check_tasks(corpus, ["retrieval:x"])
+    (judged,) = RetrievalTask("x").sets(corpus)
+    assert sorted(map(str, judged.documents)) == ["one two", "three"]
+    assert harness.left_out(corpus, ["retrieval"]) == ["retrieval:x: 2 documents without title and text left out"]
+    found = by_query(corpus, HashedWords(), "x")
+    assert found["ndcg@10"] == pytest.approx(1 / (1 + 1 / np.log2(3))) and found["recall@100"] == 0.5
 
 
 def test_queries_that_were_trained_on_are_scored_apart(corpus: Corpus, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from evaluation_fakes import row
 from report_samples import exact, score_rows
 
-from raysts.evaluation.standings import Value, View, format_results, format_standings, standings, views
+from raysts.evaluation.standings import Value, View, format_results, format_standings, named_teachers, standings, views
 
 ALL = View(None)
 """Rank correlations on test sets, whatever layers are pooled."""
@@ -47,6 +47,13 @@ def test_means_over_members() -> None:
     assert student.mean["sts12"] == Value(0.8)
     assert student.mean["avg"].value == pytest.approx(0.8)
     assert backbone.mean.keys() == {"sts12"}
+
+
+def test_one_teacher_is_no_ensemble() -> None:
+    rows = [row("d", "member", "stsb", 0.8, run_id="m"), row("d", "ensemble", "stsb", 0.8, parent_run_ids=["m"])]
+    assert [each["role"] for each in named_teachers(rows, {"m": "minilm"})] == ["teacher minilm"]
+    rows[1]["parent_run_ids"] = ["m", "n"]
+    assert [each["role"] for each in named_teachers(rows, {})] == ["member", "ensemble"]
 
 
 def test_systems_studies_and_trials_are_kept_apart() -> None:

@@ -95,7 +95,7 @@ def test_intervals_of_aggregates_resample_within_subsets(tmp_path: Path) -> None
         assert width["wmean"] == pytest.approx(((width["x"] / 3) ** 2 + (width["y"] * 2 / 3) ** 2) ** 0.5, rel=0.15)
 
 
-def test_one_subset_gives_equal_aggregations_and_no_subset_rows(tmp_path: Path) -> None:
+def test_a_set_without_subsets_has_one_aggregation(tmp_path: Path) -> None:
     write_table(tmp_path, "sts/sts13", scored_pairs(60))
     pairs = load_pairs(Corpus(tmp_path), "sts/sts13")
     rows = correlation_rows(pairs, np.random.default_rng(0).normal(size=60), resamples=50)
