@@ -63,7 +63,7 @@ def evaluate(
     resamples: opt.Resamples = 1000,
     probe: Annotated[
         str | None,
-        option("of transfer: logistic (default), or senteval, the official probes, which take longer", "NAME"),
+        option("of transfer: standard (default: logistic regression), or senteval (the official one, slower)", "NAME"),
     ] = None,
     documents_by: Annotated[
         str | Path | None,

@@ -21,6 +21,7 @@ from raysts.evaluation.tasks import (
     LabelledSet,
     LayeredModel,
     Model,
+    ModelSets,
     ModelTask,
     Represent,
     Representation,
@@ -30,6 +31,7 @@ from raysts.evaluation.tasks import (
 )
 from raysts.evaluation.transfer import PROBE, TransferTask
 from raysts.evaluation.words.task import WordsTask
+from raysts.evaluation.words.vectors import is_static
 from raysts.models.layers import Layers
 from raysts.models.prompts import Text
 from raysts.schema import RESULTS, SCHEMA_VERSION, TESTS
@@ -42,6 +44,8 @@ TASKS: dict[str, Task] = {
     "words": WordsTask(),
 }
 """Every public task by name. Adding a task is one entry."""
+
+HEAVY = tuple(name for name, task in TASKS.items() if task.heavy)
 
 VERSION = 4
 """Part of the id of an evaluation; raise it when the row scores of the same evaluation change."""
@@ -151,6 +155,15 @@ def sentences(corpus: Corpus, tasks: Iterable[str]) -> list[Text]:
     return list(dict.fromkeys(text for labelled in sets_of(corpus, tasks) for text in labelled.texts))
 
 
+def model_sets(corpus: Corpus, tasks: Iterable[str], contextual: bool) -> list[ModelSets]:
+    """Return what the tasks ask for of a model itself: a ``contextual`` one, or word vectors.
+
+    Raises:
+        InputError: such a model cannot be measured on this data.
+    """
+    return [task.read(corpus, contextual) for name in tasks if isinstance(task := TASKS.get(name), ModelTask)]
+
+
 def find_contamination(
     corpus: Corpus, tasks: Iterable[str], trained: TrainedOn, cache: Path | None = None
 ) -> Contamination:
@@ -207,13 +220,12 @@ def evaluate(
     """
     tasks, context = check_tasks(corpus, tasks), context or {}
     of_model: list[ResultRow] = []
-    for name in tasks:
-        task = TASKS.get(name)
-        if isinstance(task, ModelTask):  # before the others: it may refuse the model
-            from raysts.models.sentence_model import SentenceModel
+    if any(isinstance(TASKS.get(name), ModelTask) for name in tasks):
+        from raysts.models.sentence_model import SentenceModel
 
-            assert isinstance(model, SentenceModel), "such a task asks for token vectors"
-            for choice, scores in task.row_scores(model, corpus, layers).items():
+        assert isinstance(model, SentenceModel), "such a task asks for token vectors"
+        for of_task in model_sets(corpus, tasks, not is_static(model)):  # before the others: it may refuse the model
+            for choice, scores in of_task.row_scores(model, layers).items():
                 of_model += rows_of(scores, {**context, "layers": str(choice)}, resamples)
     clean, sets = contaminated.clean if contaminated else {}, sets_of(corpus, tasks, probe)
     return evaluate_sets(model, sets, layers, context, resamples, similarities, clean, progress) + of_model

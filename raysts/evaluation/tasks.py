@@ -167,20 +167,29 @@ class Task(ABC):
         return {}
 
 
+class ModelSets(Protocol):
+    """Sets of a task that asks for more of a model than representations of texts."""
+
+    @property
+    def size(self) -> int:
+        """Number of sentences that a model reads, or 0."""
+
+    def row_scores(self, model: SentenceModel, layers: Sequence[Layers] | None) -> dict[Layers, list[RowScores]]:
+        """Return the row scores by choice of layers, by default those that suit the task."""
+
+
 class ModelTask(Task):
-    """A task that asks for more of a model than representations of texts, so that no pipeline runs it."""
+    """A task that asks for more of a model than representations of texts."""
 
     def load(self, corpus: Corpus) -> Sequence[LabelledSet]:
         return ()
 
     @abstractmethod
-    def row_scores(
-        self, model: SentenceModel, corpus: Corpus, layers: Sequence[Layers] | None
-    ) -> dict[Layers, list[RowScores]]:
-        """Return the row scores by choice of layers, by default those that suit the task.
+    def read(self, corpus: Corpus, contextual: bool) -> ModelSets:
+        """Read what a model is measured on: a ``contextual`` one, or word vectors.
 
         Raises:
-            InputError: the model cannot be measured on this data.
+            InputError: a model cannot be measured on this data.
         """
 
 

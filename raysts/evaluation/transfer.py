@@ -24,9 +24,9 @@ from raysts.evaluation.statistics import METRICS, UndefinedCorrelationError
 from raysts.evaluation.tasks import LabelledSet, Represent, Similarities, Task, join_fingerprints
 from raysts.schema import TABLES, TEST_TABLES
 
-PROBES = {"logistic": probes, "senteval": senteval}
+PROBES = {"standard": probes, "senteval": senteval}
 """Probes that are fitted on the vectors. Another than the first stands in the column ``similarity``."""
-PROBE = "logistic"
+PROBE = "standard"
 
 _MOST_ROWS = 5  # that a message names
 

@@ -27,10 +27,9 @@ def write_report(data: ClaimsData, folder: Path) -> Path:
 def render(data: ClaimsData) -> str:
     """Return the page as HTML."""
     estimates = [
-        Estimate(
-            _short(verdict), 100 * verdict.difference, 100 * verdict.low, 100 * verdict.high, verdict.verdict or ""
-        )
+        Estimate(title, 100 * verdict.difference, 100 * verdict.low, 100 * verdict.high, verdict.verdict or "")
         for verdict in data.verdicts
+        for title in [f"{verdict.claim.says} †" if verdict.claim.in_place_of else verdict.claim.says]
         if verdict.difference is not None
         and verdict.low is not None
         and verdict.high is not None
@@ -39,11 +38,6 @@ def render(data: ClaimsData) -> str:
     chart = forest_plot("forest", f"Claims of {data.paper}: differences x 100", estimates) if estimates else None
     other = any(verdict.claim.in_place_of for verdict in data.verdicts)
     return html.render("papers/claims.html", data=data, chart=chart, rows=rows(data), verdicts=VERDICTS, other=other)
-
-
-def _short(verdict: Verdict) -> str:
-    """Return the claim for the chart, which has a legend for the marks."""
-    return f"{verdict.claim.says} †" if verdict.claim.in_place_of else verdict.claim.says
 
 
 def rows(data: ClaimsData) -> list[Sequence[str]]:

@@ -1,6 +1,5 @@
 """Reasons why rows of a paper's table have no measurement, and what fills them."""
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,13 +7,17 @@ from typing import Any
 from raysts.errors import InputError
 from raysts.evaluation.harness import TASKS
 from raysts.evaluation.transfer import TRANSFER_SETS
+from raysts.evaluation.words.sets import SETS
 from raysts.models import pretrained
-from raysts.papers.experiments import DEPTHS, commands
-from raysts.papers.match import BACKBONES, EmptyRow, MeasuredRow, PaperTable, fits, stands_beside
-from raysts.papers.published import STATIC, Measure, Row
+from raysts.papers.experiments import commands
+from raysts.papers.match import EmptyRow, MeasuredRow, PaperTable, fits, stands_beside
+from raysts.papers.published import BACKBONES, Measure, Row, is_static
 from raysts.recipes import names
 
-_TRANSFER = {source.name for source in TRANSFER_SETS}
+_TABLES = {name: table for table, names in SETS.items() for name in names} | {
+    source.name: source.test for source in TRANSFER_SETS
+}
+"""Tables of the sets of words and of transfer. Every other set is a task."""
 
 
 def empty_rows(paper: str, shown: PaperTable, rows: Sequence[MeasuredRow]) -> list[EmptyRow]:
@@ -45,7 +48,7 @@ def _why(row: Row, measured: Sequence[MeasuredRow], command: str) -> str:
     values = [value for cell in row.cells for value in cell if value]
     measures = [(measure, value.settings) for value in values for measure in value.measures]
     sets = dict.fromkeys(measure.dataset for measure, _ in measures)
-    command = _command(row, {*sets}, {measure.pooling for measure, _ in measures if measure.pooling}, command)
+    command = _command(row, {measure.pooling for measure, _ in measures if measure.pooling}, command)
     if not measured:
         return f"not run: '{command}'{_shortage(row)}"
     datasets = {result.row["dataset"] for result in measured}
@@ -55,8 +58,9 @@ def _why(row: Row, measured: Sequence[MeasuredRow], command: str) -> str:
         if any(result.row["dataset"] == measure.dataset and fits(result, measure, settings) for result in measured)
     }
     if fitting or not datasets & {*sets}:
-        missing = ", ".join(name for name in sets if name not in fitting)
-        return f"{row.system} was not measured on {missing}: '{command}'"
+        missing = [name for name in sets if name not in fitting]
+        tables = ", ".join(dict.fromkeys(_TABLES.get(name) or TASKS[name].expected()[0] for name in missing))
+        return f"{row.system} was not measured on {', '.join(missing)}: '{command}', with {tables} in the data"
     return f"{row.system} was measured, but not with {_conditions(*measures[0])}: '{command}'"
 
 
@@ -65,15 +69,11 @@ def _conditions(measure: Measure, settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in {**named, **settings}.items() if value is not None)
 
 
-def _command(row: Row, sets: set[str], poolings: set[str], command: str) -> str:
+def _command(row: Row, poolings: set[str], command: str) -> str:
     """Return the command that fills a row: its table's, or an evaluation of a model."""
-    model = _model(row) if row.system == "raw" else "MODEL"
     if poolings and poolings != {_pooling(row.system or "")}:
+        model = BACKBONES[row.backbone or ""].name if row.system == "raw" else "MODEL"
         return f"raysts evaluate {model} --pooling {', '.join(poolings)}"
-    if sets <= _TRANSFER:
-        return f"{command} --set evaluation.tasks=[transfer]"
-    if not sets <= {*TASKS}:
-        return f"raysts evaluate {model} --tasks words --layer all"
     return command
 
 
@@ -83,15 +83,10 @@ def _pooling(system: str) -> str:
     return recipes[-1].pooling if recipes else "mean"
 
 
-def _model(row: Row) -> str:
-    """Return the name of a row's backbone on the hub, or of its file of word vectors."""
-    return next(name for name in DEPTHS if re.fullmatch(BACKBONES[row.backbone or ""], name.lower()))
-
-
 def _shortage(row: Row) -> str:
     """Return the end of a reason that names a missing backbone, empty if this machine has it."""
-    name = _model(row)
-    if row.backbone in STATIC:
+    name = BACKBONES[row.backbone or ""].name
+    if is_static(row.backbone):
         return "" if Path(name).is_file() else f", which needs the file {name} in the working directory"
     try:
         pretrained.find(name, fetch=False)

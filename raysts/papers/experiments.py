@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Any, Literal, NamedTuple, TypeGuard
 
 from raysts.errors import InputError
-from raysts.papers.published import read_yaml
+from raysts.papers.published import BACKBONES, read_yaml
 from raysts.recipes.grammar import POST
 from raysts.recipes.names import Entry, at_scale, papers_pooling, pipeline
 from raysts.recipes.overrides import apply_overrides, has_option
@@ -65,11 +65,8 @@ EXPERIMENTS: dict[str, Experiment] = {name: _read(plain) for name, plain in read
 SEARCHED = {("gausscse", 3): "raysts tune gausscse@paper"}
 """Tables that a search fills."""
 
-DEPTHS = {
-    "distilbert-base-uncased": 6, "bert-base-uncased": 12, "roberta-base": 12, "bert-large-uncased": 24,
-    "roberta-large": 24, "glove.840B.300d.txt": 0, "GoogleNews-vectors-negative300.txt": 0,
-}  # fmt: skip
-"""Layers of the papers' backbones. Word vectors have the names of the files that they are distributed as."""
+DEPTHS = {backbone.name: backbone.layers for backbone in BACKBONES.values()}
+"""Layers of the papers' backbones."""
 
 
 def commands() -> dict[tuple[str, int], str]:
@@ -189,9 +186,14 @@ def _expand(point: Point, depth: int) -> Iterator[Point]:
     if not point.vary:
         yield point._replace(settings=_measured(point.settings, depth))
     for key, values in point.vary.items():
-        for value in [f"only-{layer}" for layer in range(1, depth + 1)] if values == "each" else values:
+        for value in _each(depth) if values == "each" else values:
             if not (key.endswith(".layers") and isinstance(value, int) and value > depth):
                 yield point._replace(settings=_measured({**point.settings, key: value}, depth), vary={})
+
+
+def _each(depth: int) -> list[str]:
+    """Return every layer alone."""
+    return [f"only-{layer}" for layer in range(1, depth + 1)]
 
 
 def _measured(settings: Mapping[str, Any], depth: int) -> dict[str, Any]:
@@ -199,7 +201,7 @@ def _measured(settings: Mapping[str, Any], depth: int) -> dict[str, Any]:
     complete = dict(settings)
     for key, layers in settings.items():
         if key == "evaluation.layers":
-            complete[key] = [count for count in layers if count <= depth]
+            complete[key] = _each(depth) if layers == "each" else [count for count in layers if count <= depth]
         elif key == "evaluation.compare":
             complete[key] = min(layers, depth)
         elif key.endswith(".layers"):

@@ -16,32 +16,16 @@ from raysts.evaluation.results import ResultRow
 from raysts.evaluation.standings import Value as Mean
 from raysts.evaluation.standings import remarks as remarks_of
 from raysts.papers import published
-from raysts.papers.published import STATIC, Measure, Row, Table, Value
+from raysts.papers.published import BACKBONES, SIZES, Measure, Row, Table, Value, is_static
 from raysts.pipeline.outcome import system_of
 from raysts.recipes import names
 from raysts.recipes.catalog import CATALOG
 from raysts.recipes.tree import has_path, paths, to_plain
 
-BACKBONES = {
-    "BERT-distil": r"distilbert-base-(un)?cased",
-    "BERT-base": r"bert-base-(un)?cased",
-    "BERT-large": r"bert-large-(un)?cased",
-    "RoBERTa-base": r"roberta-base",
-    "RoBERTa-large": r"roberta-large",
-    "GloVe": r"glove.*",
-    "Skip-Gram": r"(googlenews|word2vec).*",
-}
-"""The papers' backbones and the names that people give them."""
-
-PAIRS = {
-    "sts12": 3108, "sts13": 1500, "sts14": 3750, "sts15": 3000, "sts16": 1186, "stsb": 1379, "sickr": 4927,
-    "snli-2way": 9824, "sick-2way": 4927, "snli-direction": 3368, "sick-direction": 1414, "cr": 3775, "mr": 10662,
-    "mpqa": 10606, "subj": 10000, "sst2": 1821, "sst5": 2210, "trec": 500, "mrpc": 1725, "sick-e": 4927,
-    "sickr-relatedness": 4927, "stsb-relatedness": 1379, "snli-2way-dev": 9842,
-}  # fmt: skip
-"""Rows of the public test sets (and of a dev set). Copies differ by a few; more than two in a hundred make other data."""
-
 OTHER_DATA = "other data"
+
+PROTOCOL = ("split", "aggregation", "pooling", "layers", "similarity")
+"""Columns that say how a value was measured; a probe stands under similarity. A cell holds values of one protocol."""
 
 _NAMED = 6  # changed settings that a remark names
 
@@ -75,10 +59,14 @@ class MeasuredRow:
     @property
     def column(self) -> str:
         """Return the column name: the backbone, with a note on data other than the paper's."""
+        size = self.published_size
+        return f"{self.backbone}, {OTHER_DATA}" if abs((self.row["n"] or size) - size) > size / 50 else self.backbone
+
+    @property
+    def published_size(self) -> int:
+        """Return the number of rows of the paper's set, or of the measured one if that is unknown."""
         dataset, split = self.row["dataset"], self.row["split"]
-        size = PAIRS.get(dataset if split in ("test", "cv") else f"{dataset}-{split}")
-        other = size is not None and self.row["n"] is not None and abs(self.row["n"] - size) > size / 50
-        return f"{self.backbone}, {OTHER_DATA}" if other else self.backbone
+        return SIZES.get(dataset if split in ("test", "cv") else f"{dataset}-{split}", self.row["n"] or 0)
 
     def setting(self, path: str) -> Any:
         return _at(self.stages, path)
@@ -165,7 +153,7 @@ def _filled(table: Table, fitting: Fitting) -> PaperTable:
         for j, cell in enumerate(row.cells)
         for k, value in enumerate(cell)
         if value is not None and row.system is not None and row.backbone is not None
-        if (values := _beside(value, row.system, row.backbone, backbones, fitting))
+        if (values := match_value(value, row.system, row.backbone, backbones, fitting))
     }
     columns = {column for values in measured.values() for column in values}
     return PaperTable(
@@ -173,18 +161,21 @@ def _filled(table: Table, fitting: Fitting) -> PaperTable:
     )
 
 
-def _beside(
+def match_value(
     value: Value, system: str, backbone: str, backbones: set[str | None], fitting: Fitting
 ) -> dict[str, MeasuredValue]:
-    """Return the measurements of a value: by column, the latest run with all of it."""
-    runs: dict[tuple[str, str], list[dict[tuple[Any, ...], MeasuredRow]]] = {}
+    """Return the measurements of a value: by column, the latest run with all of it, in one protocol."""
+    runs: dict[tuple[Any, ...], list[dict[tuple[Any, ...], MeasuredRow]]] = {}
     for index, measure in enumerate(value.measures):
         for row in fitting.get((system, measure.dataset, measure.metric), ()):
             if fits(row, measure, value.settings) and stands_beside(row.backbone, backbone, backbones):
-                parts = runs.setdefault((row.column, row.run), [{} for _ in value.measures])
+                unasked = (row.row[name] for name in PROTOCOL if getattr(measure, name) is None)
+                parts = runs.setdefault((row.column, row.run, *unasked), [{} for _ in value.measures])
+                if any(other.row["dataset_sha256"] != row.row["dataset_sha256"] for other in parts[index].values()):
+                    parts[index].clear()  # what was measured on another copy of the set
                 parts[index][tuple(row.row[name] for name in ("run_id", "member", "seed"))] = row
     latest: dict[str, tuple[str, MeasuredValue]] = {}
-    for (column, _), parts in runs.items():
+    for (column, *_), parts in runs.items():
         complete = [[part[model] for part in parts] for model in parts[0] if all(model in part for part in parts)]
         measured = _over_models(complete, value)
         if measured is not None:
@@ -196,7 +187,7 @@ def _beside(
 
 def fits(row: MeasuredRow, measure: Measure, settings: Mapping[str, Any]) -> bool:
     """Return True if a measurement meets the conditions of a measure (its set and metric aside)."""
-    wanted = ((name, getattr(measure, name)) for name in ("split", "aggregation", "pooling", "layers", "similarity"))
+    wanted = ((name, getattr(measure, name)) for name in PROTOCOL)
     return all(value is None or row.row[name] == value for name, value in wanted) and all(
         row.setting(path) == value for path, value in settings.items()
     )
@@ -211,10 +202,10 @@ def _at(tree: Any, path: str) -> Any:
 def stands_beside(measured: str, published_backbone: str, backbones: set[str | None]) -> bool:
     """Return True if a measured backbone fits a published one of a table with these ``backbones``."""
     name = measured.rsplit("/", 1)[-1].split(" ")[0].lower()
-    identity = next((paper for paper, names in BACKBONES.items() if re.fullmatch(names, name)), None)
+    identity = next((paper for paper, backbone in BACKBONES.items() if re.fullmatch(backbone.names, name)), None)
     if identity is not None and identity in backbones:
         return identity == published_backbone
-    return (identity in STATIC) == (published_backbone in STATIC)
+    return is_static(identity) == is_static(published_backbone)
 
 
 def _over_models(models: Sequence[Sequence[MeasuredRow]], value: Value) -> MeasuredValue | None:
@@ -236,6 +227,9 @@ def _source(models: Sequence[Sequence[MeasuredRow]], value: Value) -> Source:
     remarks = list(remarks_of(rows))
     if OTHER_DATA in first.column:
         remarks.append(f"{OTHER_DATA} than the paper's, by their number of rows")
+    else:
+        sizes = {row.row["dataset"]: (row.row["n"], row.published_size) for row in models[0] if row.row["n"]}
+        remarks += [f"{name}: {n:,} rows, the paper's has {size:,}" for name, (n, size) in sizes.items() if n != size]
     changes = [] if first.row["role"] == "backbone" else _changes(first, _stated(first, value))
     if changes:
         more = f" and {len(changes) - _NAMED} more" if len(changes) > _NAMED else ""

@@ -7,15 +7,38 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import yaml
 
 PAPERS = {"sed": "sed.yaml", "gausscse": "gausscse.yaml", "latte-mix": "latte_mix.yaml"}
 """Files by the name that ``raysts report --paper`` knows."""
 
-STATIC = ("GloVe", "Skip-Gram")
-"""Backbones that are vectors of words."""
+
+def read_yaml(name: str) -> dict[str, Any]:
+    """Return the content of a YAML file beside this module."""
+    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # C is ten times as fast
+    return dict(yaml.load(text, loader))
+
+
+class Backbone(NamedTuple):
+    """A backbone of the papers. `originals.yaml` beside this file describes the fields."""
+
+    name: str
+    names: str
+    layers: int
+
+
+BACKBONES = {paper: Backbone(**fields) for paper, fields in read_yaml("originals.yaml")["backbones"].items()}
+
+SIZES: dict[str, int] = read_yaml("originals.yaml")["rows"]
+
+
+def is_static(backbone: str | None) -> bool:
+    """Return True if a backbone of the papers is word vectors."""
+    return backbone in BACKBONES and not BACKBONES[backbone].layers
+
 
 Statistic = Literal["mean", "max", "std"]
 
@@ -98,13 +121,6 @@ class Paper:
     tables: tuple[Table, ...]
 
 
-def read_yaml(name: str) -> dict[str, Any]:
-    """Return the content of a YAML file beside this module."""
-    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # C is ten times as fast
-    return dict(yaml.load(text, loader))
-
-
 @lru_cache
 def load(paper: str) -> Paper:
     """Return the tables of a paper: ``sed``, ``gausscse`` or ``latte-mix``."""
@@ -184,13 +200,7 @@ def _row(row: Mapping[str, Any], group: str | None, context: _Context) -> Row:
     assert (system is None) == bool(unmade), f"table {context.table['number']}, {name}: a system, or why there is none"
     remark = context.remark(group, name, None) or unmade
     return Row(
-        name=name,
-        group=group,
-        system=system,
-        unmade=unmade,
-        backbone=backbone,
-        remark=remark,
-        cells=tuple(cells),
+        name=name, group=group, system=system, unmade=unmade, backbone=backbone, remark=remark, cells=tuple(cells)
     )
 
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from raysts.evaluation.standings import AGGREGATIONS, METRICS, aligned, pooled
+from raysts.evaluation.transfer import PROBES
 from raysts.papers.match import PaperTable, Source
 from raysts.papers.measured import PaperData
 from raysts.papers.published import Paper, Row, Table, Value
@@ -165,6 +166,8 @@ def system_label(table: Table, row: Row) -> str:
 def _words(condition: str, value: str) -> str:
     if condition == "layers":
         return pooled(value)
+    if value in PROBES:
+        return f"{value} probe"
     return AGGREGATIONS[value] if condition == "aggregation" else f"{value} {condition}"
 
 

@@ -18,7 +18,7 @@ from raysts.evaluation.scores import ModelScores, RowScores
 from raysts.evaluation.standings import Value
 from raysts.evaluation.statistics import holm
 from raysts.papers.claims import CLAIMS, STAND_INS, Claim, Side
-from raysts.papers.match import BACKBONES
+from raysts.papers.published import BACKBONES
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.steps.scores import Evaluation
 from raysts.recipes.recipe import Pipeline
@@ -109,7 +109,7 @@ def _stood_in(claim: Claim, corpus: Corpus) -> Claim:
 def _obstacle(
     claim: Claim, points: Collection[str], tasks: Collection[str], corpus: Corpus, backbone: str
 ) -> str | None:
-    if claim.backbone and not re.fullmatch(BACKBONES[claim.backbone], Path(backbone).name.lower()):
+    if claim.backbone and not re.fullmatch(BACKBONES[claim.backbone].names, Path(backbone).name.lower()):
         return f"the paper says it of {claim.backbone}"
     for side in (claim.a, claim.b):
         if side.point not in points:

@@ -25,6 +25,7 @@ from raysts.evaluation.contamination.contamination import Contamination
 from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText, merge_histories, trained_on
 from raysts.evaluation.contamination.text_overlap import normalise
 from raysts.evaluation.dev import Dev, dev_name, load_dev
+from raysts.evaluation.tasks import ModelSets, ModelTask
 from raysts.ids import content_id, derive_seed, file_digest, folder_id, unchanged
 from raysts.models import memory, pretrained
 from raysts.models.embedders import find_embedder, open_embedder
@@ -256,18 +257,31 @@ class Inputs:
     def tasks(self) -> tuple[str, ...]:
         """Return the evaluated tasks: the named ones, or all that have files and are not heavy.
 
-        With user data only, the result may be empty.
+        Those that ``also`` names are added if they have files. With user data only, the result may be empty.
         """
-        return self.pipeline.evaluation.tasks or harness.default_tasks(self.corpus, heavy=False)
+        evaluation, by_name = self.pipeline.evaluation, harness.tasks_of(self.corpus)
+        if evaluation.tasks:
+            return evaluation.tasks
+        also = [name for name in evaluation.also if name not in by_name or by_name[name].tables(self.corpus)]
+        return tuple(dict.fromkeys([*harness.default_tasks(self.corpus, heavy=False), *also]))
 
     @cached_property
     def test_tables(self) -> list[str]:
+        """Return the tables of the tasks. The sentences that a model's own tasks read are not a test's."""
         tasks = harness.tasks_of(self.corpus)
-        return [table for task in self.tasks for table in tasks[task].tables(self.corpus)]
+        named = [task for name in self.tasks if not isinstance(task := tasks[name], ModelTask)]
+        return [table for task in named for table in task.tables(self.corpus)]
+
+    @cached_property
+    def model_sets(self) -> list[ModelSets]:
+        """Return what the tasks ask for of each model itself."""
+        contextual = self.pipeline.backbone == TINY or not is_static(self.backbone)
+        return harness.model_sets(self.corpus, self.tasks, contextual)
 
     @cached_property
     def test_sentences(self) -> int:
-        return len(harness.sentences(self.corpus, self.tasks))
+        """Return the number of sentences that each model reads to be measured."""
+        return len(harness.sentences(self.corpus, self.tasks)) + sum(sets.size for sets in self.model_sets)
 
     @property
     def skipped(self) -> list[dict[str, Any]]:

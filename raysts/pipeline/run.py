@@ -77,7 +77,8 @@ class _Driver:
         for line in notes_before(self.plan):
             self.say(line)
         self.plan.write_backbone()
-        for line in harness.left_out(self.plan.corpus, self.plan.tasks):
+        tasks = dict.fromkeys([*self.plan.tasks, *self.plan.pipeline.evaluation.also])
+        for line in harness.left_out(self.plan.corpus, list(tasks)):
             self.say(line)
         scratch = [path for step in self.plan.steps if step.id in done for path in step.scratch]
         for path in itertools.compress(scratch, at_once(self.store.exists, scratch)):

@@ -12,7 +12,6 @@ from raysts.data.windows import text_windows
 from raysts.data.world import tiny_config, unknown_fraction
 from raysts.errors import InputError
 from raysts.evaluation import harness
-from raysts.evaluation.tasks import ModelTask
 from raysts.models import lora, pretrained, static
 from raysts.models.embedder import Embedder
 from raysts.models.embedders import open_embedder
@@ -50,15 +49,10 @@ def check(inputs: Inputs) -> None:
         problems += error.problems
     try:
         if inputs.corpus.text is None or inputs.tasks:
-            harness.check_tasks(inputs.corpus, list(pipeline.evaluation.tasks) or None, heavy=False)
+            harness.check_tasks(inputs.corpus, inputs.tasks or None, heavy=False)
+            inputs.model_sets  # noqa: B018 (refuses data that show a model no words)
     except InputError as error:
         problems += error.problems
-    problems += [
-        f"evaluation.tasks: '{name}' is measured on a model itself, not on vectors of texts, which is all that a pipeline "
-        f"makes; leave it out, and run 'raysts evaluate MODEL --tasks {name}' on what comes out"
-        for name in pipeline.evaluation.tasks
-        if isinstance(harness.TASKS.get(name), ModelTask)
-    ]
     if problems:
         raise InputError(list(dict.fromkeys(problems)))
     for name, recipe in pipeline.recipes.items():

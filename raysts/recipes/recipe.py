@@ -299,14 +299,21 @@ DEFAULTS: dict[str, Recipe] = {objective: default_recipe(objective) for objectiv
 class Evaluation(Tree):
     """What is measured at the end."""
 
-    tasks: tuple[str, ...] = Field((), description="task names; empty: every task whose files exist")
+    tasks: tuple[str, ...] = Field((), description="task names; empty: every task whose files exist, but those that take "
+        "minutes a model")
+    also: tuple[str, ...] = Field((), description="tasks that take minutes a model (transfer, words), measured besides where "
+        "their files exist; unheeded where tasks names some")
     layers: tuple[PooledLayers, ...] = Field((1, 2), description="every model is measured at each of these choices of pooled "
         "layers (one with heads at its own)")
     compare: PooledLayers | None = Field(None, description="the choice of layers at which the summary compares systems; "
         "none: that of the model that is delivered")
     resamples: int = Field(1000, description="bootstrap resamples behind every interval; 0: no intervals")
+    probe: Literal["standard", "senteval"] = Field("standard", description="what transfer fits on the vectors: standard "
+        "(logistic regression on standardised vectors), or senteval, the official probes, which take longer")
 
     def misfits(self) -> Iterator[str]:
+        if self.probe != "standard" and "transfer" not in (*self.tasks, *self.also):
+            yield f"probe={self.probe}: is of transfer; name it in tasks or also, or leave probe out"
         if not self.layers:
             yield "layers=() must name one choice of layers at least"
         if self.compare is not None and self.compare not in self.layers:

@@ -119,9 +119,9 @@ def test_spread_over_students(small_world: Path, tiny_backbone: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("recipe", "overrides", "points", "notes"),
     [
-        ("latte-layers@paper", {}, 12 + 24, 0),
+        ("latte-layers@paper", {}, 13 + 25, 0),
         ("sed-main@paper", {}, 12, 0),
-        ("latte-layers", {"backbone": "./none"}, 12, 1),
+        ("latte-layers", {"backbone": "./none"}, 13, 1),
     ],
 )
 def test_what_is_shown_needs_no_backbone(recipe: str, overrides: dict[str, Any], points: int, notes: int) -> None:
@@ -137,7 +137,8 @@ def test_every_layer_alone(small_world: Path, tiny_backbone: Path, tmp_path: Pat
     assert [node["title"] for node in before["nodes"] if node["kind"] == "train"] == [
         f"latte.layers=only-{layer}: member {member}: latte" for layer in (1, 2) for member in (0, 1)
     ]
-    assert set(show_recipe("latte-layers", overrides)["recipe"]) == {"latte.layers=only-1", "latte.layers=only-2"}
+    points = {"latte.layers=only-1", "latte.layers=only-2", "raw"}
+    assert set(show_recipe("latte-layers", overrides)["recipe"]) == points
     found = run("latte-layers", overrides, small_world, tmp_path)
     assert found["left_out"] == []  # what the command line prints of a run it prints of an experiment
     assert found["model"] is None and Path(found["report"]) == tmp_path / "reports" / "latte-layers" / "index.html"
@@ -146,9 +147,9 @@ def test_every_layer_alone(small_world: Path, tiny_backbone: Path, tmp_path: Pat
     (deeper,) = [note for note in found["notes"] if "Table 7: empty: BERT-Base, Layer 3 + Latte-Mix" in note]
     assert "latte was measured, but not with layers=only-3" in deeper
     (words,) = [note for note in found["notes"] if "Table 8: empty: every row: " in note]
-    assert "raw was not measured on simlex999, " in words and "--tasks words --layer all'" in words
+    assert "raw was not measured on simlex999, " in words and "with web/word_similarity, web/word_analogy, " in words
     # The backbone is measured as it was distributed too.
-    rows = [row for row in found["results"] if row["role"] != "backbone" or row["layers"] != "1"]
+    rows = [row for row in found["results"] if row["trial"] != "raw" and row["layers"] != "1"]
     assert {(row["study"], row["trial"], row["layers"]) for row in rows} == {
         ("latte-layers", f"latte.layers=only-{layer}", f"only-{layer}") for layer in (1, 2)
     }

@@ -150,7 +150,7 @@ def test_a_set_is_measured_by_either_probe(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "reason"),
     [
-        ({"probe": "sentevl"}, r"--probe 'sentevl' \(did you mean 'senteval'\?\): must be one of logistic, senteval"),
+        ({"probe": "sentevl"}, r"--probe 'sentevl' \(did you mean 'senteval'\?\): must be one of standard, senteval"),
         ({"probe": "senteval", "tasks": ["stsb"]}, "--probe is of transfer, and what is measured is stsb"),
     ],
 )

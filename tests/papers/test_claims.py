@@ -18,7 +18,7 @@ from raysts.papers import verdicts as claims_data
 from raysts.papers.claims import BASELINES, CLAIMS, STAND_INS, Claim, Side
 from raysts.papers.claims_page import markdown, render, text, write_report
 from raysts.papers.experiments import EXPERIMENTS, pipelines
-from raysts.papers.match import BACKBONES
+from raysts.papers.published import BACKBONES
 from raysts.papers.verdicts import ALIKE, AS_NO, CONTRADICTED, NOT_SEEN, SEEN, ClaimsData, Verdict, concluded
 from raysts.schema import TEST_TABLES
 

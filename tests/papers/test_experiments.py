@@ -8,8 +8,7 @@ import pytest
 
 from raysts.errors import InputError
 from raysts.papers.experiments import DEPTHS, EXPERIMENTS, SEARCHED, commands, is_experiment, pipelines
-from raysts.papers.match import BACKBONES
-from raysts.papers.published import Value, load
+from raysts.papers.published import BACKBONES, Value, load
 from raysts.recipes.grammar import STAGES
 from raysts.recipes.recipe import Pipeline
 from raysts.search.search import Search
@@ -61,7 +60,11 @@ def test_every_published_row_is_made_by_the_command_of_its_table(paper: str, num
             assert row.unmade and not row.backbone
             continue
         assert row.backbone is not None
-        on = [pair for pair in at_paper(experiment) if re.fullmatch(BACKBONES[row.backbone], pair[0].backbone.lower())]
+        on = [
+            pair
+            for pair in at_paper(experiment)
+            if re.fullmatch(BACKBONES[row.backbone].names, pair[0].backbone.lower())
+        ]
         for value in (value for cell in row.cells for value in cell if value):
             for layers in {measure.layers for measure in value.measures}:
                 fits = [one for one, there in on if has(one, value) and (row.system, str(layers)) in there]
@@ -106,7 +109,12 @@ def test_counts_scales_and_backbones() -> None:
     searched = pipelines("sed-supervised", {}, lambda backbone: 12, {None: {"sts.settings.lower_bound": 0.55}})
     bounds = {name: one.stages["sts"].settings.lower_bound for name, one in searched.items() if "sts" in one.stages}  # type: ignore[attr-defined]
     assert bounds == {"sts.one-layer": 0.0, "sts-flow": 0.55, "sts-sed": 0.55, "sts-sed-flow": 0.55}
-    assert list(made("latte-layers", 2)) == ["latte.layers=only-1", "latte.layers=only-2"]
+    layers = made("latte-layers", 2)
+    assert list(layers) == ["latte.layers=only-1", "latte.layers=only-2", "raw"]
+    assert layers["raw"].evaluation.layers == ("only-1", "only-2"), "the words of all layers come from one pass"
+    assert [name for name, p in layers.items() if p.evaluation.also] == ["raw"]
+    transfer = {name: p.evaluation.probe for name, p in made("sed-main").items() if p.evaluation.also == ("transfer",)}
+    assert transfer == dict.fromkeys(("ct-sed", "ct-sed-flow", "nli", "nli-ct-sed", "nli-ct-sed-flow"), "senteval")
     assert made("sed-pooling", 2)["ct-sed"].evaluation.layers == (1, 2)
     assert is_experiment("latte-layers@small") and not is_experiment("latte")
 

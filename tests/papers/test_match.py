@@ -14,9 +14,9 @@ from raysts.commands.report import report as write_reports
 from raysts.errors import InputError
 from raysts.evaluation import results
 from raysts.papers.empty import empty_rows
-from raysts.papers.match import MeasuredRow, MeasuredValue, paper_tables
+from raysts.papers.match import MeasuredRow, MeasuredValue, match_value, paper_tables
 from raysts.papers.measured import every_row, report_data
-from raysts.papers.published import PAPERS
+from raysts.papers.published import PAPERS, Measure, Value
 from raysts.papers.tables import filling, format_paper, render
 from raysts.pipeline.outcome import system_of
 from raysts.recipes.names import pipeline
@@ -150,6 +150,44 @@ def test_other_data_of_the_same_name_stand_in_a_column_that_says_so() -> None:
     assert "other data than the paper's" in cell["some-encoder, other data"].source.remarks[0]
     assert not found[1, "BERT-L-CT", "STS12", "spearman"]["some-encoder"].source.remarks
     assert "some-encoder" in filled("sed", of(CT | {"n": 3100}))[1, "BERT-L-CT", "STS12", "spearman"]
+
+
+@pytest.mark.parametrize("names", [("simlex999",), STS])
+def test_a_cell_holds_one_protocol_and_one_copy_of_a_set(names: tuple[str, ...]) -> None:
+    """Of several in one run the last counts, whole: no mean is over two of them."""
+
+    def measured(member: int, value: float, hour: int, **columns: Any) -> list[MeasuredRow]:
+        free = {"pooling": None} if "simlex999" in names else {}
+        created = {"created_at": f"2026-01-01T{hour:02}:00:00+00:00", "run_id": f"m{member}", "member": member}
+        return [of(row("ct", name, value, **free, **created, **columns)) for name in names]
+
+    def cell(*rows: list[MeasuredRow]) -> tuple[float, int]:
+        measures = tuple(Measure(dataset=name, metric="spearman", layers="2") for name in names)
+        value = Value(value=50.0, measures=measures, settings={})
+        fitting: dict[Any, list[MeasuredRow]] = {}
+        for one in sorted((each for part in rows for each in part), key=lambda each: each.created_at):
+            fitting.setdefault((one.system, one.row["dataset"], one.row["metric"]), []).append(one)
+        (found,) = match_value(value, "ct", "BERT-large", {"BERT-large"}, fitting).values()
+        return found.value, found.n
+
+    first = measured(0, 0.5, 1), measured(1, 0.6, 1)
+    assert cell(*first) == (pytest.approx(0.55), 2)
+    for other in (
+        {"similarity": "senteval"},
+        {"aggregation": "all"},
+        {"pooling": "cls"},
+        {"dataset_sha256": "corrected"},
+    ):
+        columns = {key: other[key] for key in other if not (key == "pooling" and "simlex999" in names)}
+        if columns:
+            assert cell(*first, measured(0, 0.9, 2, **other)) == (pytest.approx(0.9), 1), other
+            assert cell(*first, measured(1, 0.9, 0, **other)) == (pytest.approx(0.55), 2), other
+
+
+def test_another_number_of_rows_is_said() -> None:
+    sick = row("ct", "sickr-relatedness", 0.8, metric="pearson", similarity="senteval", aggregation="all", n=4906)
+    (found,) = filled("sed", of(sick))[7, "BERT-Large-CT", "SICK-R", "pearson"].values()
+    assert found.source.remarks == ("sickr-relatedness: 4,906 rows, the paper's has 4,927",)
 
 
 def test_the_latest_run_stands_there_with_what_is_special_about_it() -> None:
@@ -324,6 +362,7 @@ def test_of_nothing_measured_every_row_is_empty_and_says_why(paper: str, tmp_pat
             assert empty["why"] == published.unmade or empty["why"].startswith("not run: 'raysts ")
 
 
+STANDARD = row("ct", "cr", 0.6, metric="accuracy", split="cv", similarity=None)
 RAW = row("raw", "stsb", 0.5, role="backbone", aggregation="all", layers="1")
 
 
@@ -335,13 +374,14 @@ RAW = row("raw", "stsb", 0.5, role="backbone", aggregation="all", layers="1")
         ("sed", 1, [CT], "BERT-L-CT-SED", "not run: 'raysts run sed-main@paper'"),
         ("sed", 4, [], "RoBERTa-L", "'raysts run sed-supervised@paper', with roberta-large, which is not on this"),
         ("sed", 7, [CT], "BERT-Large-CT", "ct was not measured on cr, mr, mpqa, "),
-        ("sed", 7, [CT], "BERT-Large-CT", "'raysts run sed-main@paper --set evaluation.tasks=[transfer]'"),
-        ("sed", 8, [CT], "BERT-L-CT", "ct was not measured on sts13, sts14, sts15, sts16: 'raysts run sed-pooling@paper'"),
+        ("sed", 7, [CT], "BERT-Large-CT", "'raysts run sed-main@paper', with senteval/cr, senteval/mr, "),
+        ("sed", 7, [STANDARD], "BERT-Large-CT", "similarity=senteval"),
+        ("sed", 8, [CT], "BERT-L-CT", "ct was not measured on sts13, sts14, sts15, sts16: 'raysts run sed-pooling@paper', "),
         ("gausscse", 3, [], "Batch Size 16", "not run: 'raysts tune gausscse@paper'"),
         ("latte-mix", 1, [], "GloVe + Max + Cosine", "'raysts evaluate glove.840B.300d.txt --pooling max'"),
         ("latte-mix", 3, [], "SBERT-Base + [CLS] + Cosine", "'raysts evaluate MODEL --pooling cls'"),
         ("latte-mix", 7, [RAW], "BERT-Base, Layer 1 + Mean + Cosine", "raw was measured, but not with layers=only-1, "),
-        ("latte-mix", 8, [RAW], "BERT-Base, Layer 2", "'raysts evaluate bert-base-uncased --tasks words --layer all'"),
+        ("latte-mix", 8, [RAW], "BERT-Base, Layer 2", "'raysts run latte-layers@paper', with web/word_similarity, "),
     ],
 )  # fmt: skip
 def test_the_reason_comes_from_what_is_there(

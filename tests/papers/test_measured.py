@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+import pytest
 from run_commands import raysts, result
 
+from raysts.commands.plan import described as described_plan
+from raysts.commands.run import run as run_recipe
+from raysts.errors import InputError
 from raysts.evaluation import results
-from raysts.papers.measured import every_row
+from raysts.papers.measured import every_row, report_data
 
 
 def test_evaluate_measures_every_layer_and_the_report_finds_it(
@@ -41,5 +46,61 @@ def test_a_member_measured_again_is_one_of_its_pipeline(small_world: Path, tmp_p
     assert raysts("evaluate", member, *where, "--tasks", "sts12", "--resamples", 0).code == 0
     again = [each for each in every_row(tmp_path) if each.row["dataset"] == "sts12"]
     assert again and {(each.run, each.backbone, each.row["role"]) for each in again} == {("nli", "tiny", "member")}
-    named = raysts("run", "nli", *where, *settings, "--set", "evaluation.tasks=[words]", "--address", "none")
-    assert named.code == 2 and "evaluation.tasks: 'words' is measured on a model itself" in named.err
+
+
+def test_a_pipeline_measures_words_as_evaluate_does(tiny_backbone: Path, small_world: Path, tmp_path: Path) -> None:
+    where = ("--data", small_world, "--storage", tmp_path)
+    settings = {"evaluation.also": ["words"], "evaluation.layers": ["only-1", "only-2"], "evaluation.resamples": 20}
+    overrides = {"backbone": str(tiny_backbone), **settings}
+    (step,) = described_plan("raw", overrides, small_world, tmp_path)["nodes"]
+    without = described_plan("raw", overrides | {"evaluation.also": []}, small_world, tmp_path)["nodes"]
+    assert step["title"] == "evaluate backbone with words" and step["id"] != without[0]["id"]
+    assert step["sentences"] > without[0]["sentences"]
+    found = run_recipe("raw", overrides, small_world, tmp_path, address="none", say=lambda text: None)["results"]
+    directly = result("evaluate", tiny_backbone, *where, "--tasks", "words", "--resamples", 20)["results"]
+    columns = ("dataset", "metric", "layers", "similarity", "value", "ci_low", "ci_high", "n")
+    words = {row["dataset"] for row in directly}
+    measured = [{name: row[name] for name in columns} for row in found if row["dataset"] in words]
+    assert len(directly) > 8 and {*words} & {"world", "world-nouns"} and "stsb" in {row["dataset"] for row in found}
+    for row in directly:
+        assert {name: row[name] for name in columns} in measured
+    assert {row["layers"] for row in directly} == {"only-1", "only-2"}
+
+
+def test_what_shows_no_words_is_refused_before_anything_starts(small_world: Path, tmp_path: Path) -> None:
+    shutil.copytree(small_world / "web", tmp_path / "data" / "web")
+    shutil.copytree(small_world / "senteval", tmp_path / "data" / "senteval")
+    for option in ("tasks", "also"):
+        with pytest.raises(InputError, match="task 'words': a contextual model has vectors of words in sentences"):
+            described_plan(
+                "raw", {f"evaluation.{option}": ["words", "transfer"]}, tmp_path / "data", tmp_path / "storage"
+            )
+    with pytest.raises(InputError, match=r"unknown task 'wrds' \(did you mean 'words'"):
+        described_plan("raw", {"evaluation.also": ["wrds"]}, small_world, tmp_path / "storage")
+    with pytest.raises(InputError, match="probe=senteval: is of transfer; name it in tasks or also"):
+        described_plan("raw", {"evaluation.probe": "senteval"}, small_world, tmp_path / "storage")
+
+
+def test_the_probes_of_a_pipeline_have_rows_of_their_own(
+    tiny_backbone: Path, small_world: Path, tmp_path: Path
+) -> None:
+    """As `evaluate` has them; a cell of Table 7 takes SentEval's alone."""
+    data = tmp_path / "data"
+    shutil.copytree(small_world / "senteval", data / "senteval", ignore=shutil.ignore_patterns("[!c]*"))
+    where, rows = ("--data", data, "--storage", tmp_path / "storage"), {}
+    for probe in ("standard", "senteval"):
+        settings = {"evaluation.also": ["transfer"], "evaluation.probe": probe, "evaluation.resamples": 0}
+        overrides = {"backbone": str(tiny_backbone), **settings}
+        found = run_recipe("raw", overrides, data, tmp_path / "storage", address="none", say=lambda text: None)
+        rows[probe] = {row["layers"]: row for row in found["results"]}
+        directly = result("evaluate", tiny_backbone, *where, "--tasks", "transfer", "--probe", probe, "--resamples", 0)
+        for row in directly["results"]:
+            columns = ("dataset", "split", "similarity", "value", "n")
+            assert [row[name] for name in columns] == [rows[probe][row["layers"]][name] for name in columns]
+        (table,) = report_data("sed", tmp_path / "storage", [7]).tables
+        cells = {table.table.columns[j].name: [*values.values()] for (_, j, _), values in table.measured.items()}
+        assert [*cells] == (["CR"] if probe == "senteval" else []), "values of the standard probe stand nowhere"
+    assert cells["CR"][0].value == rows["senteval"]["1"]["value"]
+    assert {probe: {row["similarity"] for row in found.values()} for probe, found in rows.items()} == {
+        "standard": {None}, "senteval": {"senteval"},
+    }  # fmt: skip

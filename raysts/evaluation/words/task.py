@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,7 +12,7 @@ import numpy as np
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.evaluation.scores import RowScores
-from raysts.evaluation.tasks import ModelTask
+from raysts.evaluation.tasks import ModelSets, ModelTask
 from raysts.evaluation.words import scores
 from raysts.evaluation.words.sets import ANALOGY, CATEGORIZATION, DEGREES, SETS, WordSet, absent, load_sets, problems_of
 from raysts.evaluation.words.sets import relations as relations_of
@@ -42,6 +42,9 @@ class WordsTask(ModelTask):
         tables = tuple(table for table in SETS if corpus.files(table))
         return (*tables, *(table for table in SENTENCES if corpus.files(table))) if tables else ()
 
+    def left_out(self, corpus: Corpus) -> dict[str, list[str]]:
+        return {} if self.tables(corpus) else {name: [table] for table, names in SETS.items() for name in names}
+
     def problems(self, corpus: Corpus) -> list[str]:
         sets = load_sets(corpus)
         if not sets:
@@ -52,22 +55,39 @@ class WordsTask(ModelTask):
         """Return True if sentences show a contextual model the words."""
         return any(corpus.files(table) for table in SENTENCES)
 
-    def row_scores(
-        self, model: SentenceModel, corpus: Corpus, layers: Sequence[Layers] | None = None
-    ) -> dict[Layers, list[RowScores]]:
+    def read(self, corpus: Corpus, contextual: bool) -> WordSets:
+        """Return the sets of words, and the sentences that show a ``contextual`` model the words."""
+        sets = tuple(load_sets(corpus))
+        sha256 = {word_set.table: corpus.fingerprint(word_set.table) for word_set in sets}
+        sentences = tuple(_sentences(corpus)) if contextual else ()
+        return WordSets(sets=sets, sha256=sha256, sentences=sentences, absent=tuple(absent(corpus, sets)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WordSets(ModelSets):
+    """Sets of words.
+
+    Attributes:
+        sha256: fingerprint of each table.
+        sentences: those that show a contextual model the words.
+        absent: the sets that the data lack, as text.
+    """
+
+    sets: tuple[WordSet, ...]
+    sha256: Mapping[str, str]
+    sentences: tuple[str, ...]
+    absent: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.sentences)
+
+    def row_scores(self, model: SentenceModel, layers: Sequence[Layers] | None = None) -> dict[Layers, list[RowScores]]:
         """Return the row scores of each set by choice of layers, and the ``coverage`` of its words.
 
-        Correlations and accuracies have bootstrap intervals (of ``semeval2012_2`` over its relations), purities none.
-
-        Args:
-            model: the model.
-            corpus: the tables.
-            layers: choices of layers; default: each layer alone, of word vectors the model's own.
-
-        Raises:
-            InputError: no sentences show a contextual model the words.
+        The default is each layer alone, of word vectors the model's own. Correlations and accuracies have bootstrap
+        intervals (of ``semeval2012_2`` over its relations), purities none.
         """
-        sets = load_sets(corpus)
         if is_static(model):
             choices = tuple(layers or (model.layers,))
             tables = [static_words(model)] * len(choices)
@@ -75,21 +95,21 @@ class WordsTask(ModelTask):
             from raysts.evaluation.words.components import contextual_words
 
             choices = tuple(layers or single_layers(model.depth))
-            tables = contextual_words(model, _sentences(corpus), choices)
-        _say_what_is_missing(corpus, sets, tables[0])
-        found: dict[Layers, list[RowScores]] = {choice: [] for choice in choices}
+            tables = contextual_words(model, self.sentences, choices)
+        _say_what_is_missing(self, tables[0])
+        scores: dict[Layers, list[RowScores]] = {choice: [] for choice in choices}
         for choice, words in zip(choices, tables, strict=True):
-            for word_set in sets:
+            for word_set in self.sets:
                 known: dict[str, Any] = {
-                    "dataset": word_set.name,
-                    "split": "test",
-                    "sha256": corpus.fingerprint(word_set.table),
-                }
+                    "dataset": word_set.name, "split": "test", "sha256": self.sha256[word_set.table], "compared": False,
+                }  # fmt: skip
                 covered_N = words.rows(word_set.words) != UNKNOWN
                 if covered_N.any():
-                    found[choice].append(_scores(words, word_set, known))
-                found[choice].append(RowScores(metrics=("coverage",), values=covered_N * 1.0, similarity=None, **known))
-        return found
+                    scores[choice].append(_scores(words, word_set, known))
+                scores[choice].append(
+                    RowScores(metrics=("coverage",), values=covered_N * 1.0, similarity=None, **known)
+                )
+        return scores
 
 
 def _sentences(corpus: Corpus) -> list[str]:
@@ -129,15 +149,15 @@ def _unknown(words: Words, word_set: WordSet) -> int:
     return int((words.rows(word_set.words) == UNKNOWN).sum())
 
 
-def _say_what_is_missing(corpus: Corpus, sets: Sequence[WordSet], words: Words) -> None:
-    lines = [f"not measured: {line}" for line in absent(corpus, sets)]
-    strange = [word_set.name for word_set in sets if _unknown(words, word_set) == len(word_set.words)]
+def _say_what_is_missing(of: WordSets, words: Words) -> None:
+    lines = [f"not measured: {line}" for line in of.absent]
+    strange = [word_set.name for word_set in of.sets if _unknown(words, word_set) == len(word_set.words)]
     if strange:
         lines.append(f"not measured: {', '.join(strange)} (none of its words has a vector)")
-    every = list(dict.fromkeys(word for word_set in sets for word in word_set.words))
+    every = list(dict.fromkeys(word for word_set in of.sets for word in word_set.words))
     unknown = int((words.rows(every) == UNKNOWN).sum())
     if unknown:
-        parts = [f"{word_set.name} {_unknown(words, word_set):,}/{len(word_set.words):,}" for word_set in sets]
+        parts = [f"{word_set.name} {_unknown(words, word_set):,}/{len(word_set.words):,}" for word_set in of.sets]
         lines.append(
             f"{unknown:,} of {len(every):,} words have no vector, and the mean vector stands for them: {', '.join(parts)}"
         )

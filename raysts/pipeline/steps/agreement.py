@@ -75,9 +75,8 @@ class Agreement:
         units = [(member.model, inputs.contents.get(member.model), None) for member in chosen]
         args = (self.texts, (), inputs.pipeline.teacher_prompt)
         sums: list[Any] = [np.float32(0), np.float32(0)]
-        for (representation,) in map(
-            dict.values, executor.map(EmbedTexts, args, units, inputs.pipeline.resources, say)
-        ):
+        for vectors, _ in executor.map(EmbedTexts, args, units, inputs.pipeline.resources, say):
+            (representation,) = vectors.values()
             unit_ND = unit(representation["vectors"])
             sums = [total + part @ part.T for total, part in zip(sums, np.split(unit_ND, [half]), strict=True)]
         halves = self.texts[:half], self.texts[half:]

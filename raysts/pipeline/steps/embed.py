@@ -1,4 +1,4 @@
-"""The worker that embeds texts with a model: the held-out texts that judge, and the texts of the tasks."""
+"""The worker that embeds texts with a model, and measures what asks for more of it than vectors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raysts.models.embedders import load_embedder
+from raysts.evaluation.scores import RowScores
+from raysts.evaluation.tasks import ModelSets
+from raysts.models.embedders import EncoderModel, load_embedder
 from raysts.models.layers import Layers
 from raysts.models.prompts import Text
 
@@ -25,19 +27,25 @@ class EmbedTexts:
     Attributes:
         layers: choices of layers; none: the model's own choice.
         prompt: for a model that configures none.
+        tasks: what each model itself is measured on, if raysts loads it.
     """
 
     device: str | None
     texts: Sequence[Text]
     layers: Sequence[Layers]
     prompt: str | None
+    tasks: Sequence[ModelSets] = ()
 
-    def __call__(self, unit: Unit) -> dict[Layers, Representation]:
-        """Return the vectors by choice of layers, or nothing if precomputed vectors lack a text."""
+    def __call__(self, unit: Unit) -> tuple[dict[Layers, Representation], dict[Layers, list[RowScores]]]:
+        """Return vectors and row scores by choice of layers, no vectors if precomputed ones lack a text."""
         folder, content, pooling = unit
         options = {"pooling": pooling, "prompt": self.prompt, "device": self.device}
         embedder = load_embedder(folder, content=content, **options)
         if embedder.find_missing(self.texts) is not None:
-            return {}
+            return {}, {}
+        scores: dict[Layers, list[RowScores]] = {}
+        for task in self.tasks if isinstance(embedder, EncoderModel) else ():
+            for choice, row_scores in task.row_scores(embedder.model, self.layers).items():
+                scores.setdefault(choice, []).extend(row_scores)
         _, stored = embedder.stored_pooling or ("", 1)
-        return embedder.represent_layers(self.texts, self.layers or (stored,))
+        return embedder.represent_layers(self.texts, self.layers or (stored,)), scores

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -24,6 +25,7 @@ from raysts.evaluation.dev import Dev
 from raysts.evaluation.scores import Choice, ModelScores, RowScores
 from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.evaluation.tasks import lookup
+from raysts.evaluation.transfer import PROBE
 from raysts.ids import content_id
 from raysts.models.embedders import open_embedder
 from raysts.models.layers import Layers, as_layers
@@ -100,7 +102,9 @@ class Evaluation:
         return Step(
             kind="scores",
             id=step,
-            title=f"evaluate {TITLES[self.role]}",
+            title=" with ".join(
+                [f"evaluate {TITLES[self.role]}", *(name for name in inputs.tasks if name in harness.HEAVY)]
+            ),
             needs=tuple(needs),
             output=inputs.storage / "results" / f"{step}.parquet",
             work=self._measure,
@@ -242,11 +246,13 @@ class Evaluation:
 
     @cached_property
     def _data(self) -> list[Any]:
-        """Return the names and content of the tables that the scores are of."""
+        """Return the names and content of the tables that the scores are of, and a probe that is not standard."""
         corpus, tasks = self.inputs.corpus, harness.tasks_of(self.inputs.corpus)
         tables = [(name, table) for name in self.inputs.tasks for table in tasks[name].tables(corpus)]
         tables += [("dev", members_dev(self.inputs.pipeline))] if self.dev is not None else []
-        return [[name, table, corpus.fingerprint(table) if corpus.files(table) else None] for name, table in tables]
+        contents = [[name, table, corpus.fingerprint(table) if corpus.files(table) else None] for name, table in tables]
+        probe = self.inputs.pipeline.evaluation.probe
+        return contents + ([["probe", probe]] if probe != PROBE and "transfer" in self.inputs.tasks else [])
 
     # -- the work ----------------------------------------------------------------------------------------------------
 
@@ -261,10 +267,10 @@ class Evaluation:
         waiting = [subject for subject in subjects if id(subject) in {*missing, *to_sum}]
         if stored := len(subjects) - len(waiting):
             say(f"{title}: {stored} of {len(subjects)} were measured before")
-        for subject, embedded in self._embedded(waiting, executor, say):
+        for subject, (embedded, of_model) in self._embedded(waiting, executor, say):
             vectors = self._as_trained(subject.model, embedded)
             if id(subject) in missing:
-                self._write(subject, vectors, open_embedder(self._folder(subject)).similarities)
+                self._write(subject, vectors, open_embedder(self._folder(subject)).similarities, of_model)
             if subject.model and id(subject) in to_sum:
                 sums.add(self._as_taught(subject.model, vectors), inputs.target, weights[subject.model.id])
             if subject.model:
@@ -286,13 +292,13 @@ class Evaluation:
 
     def _embedded(
         self, subjects: Sequence[Subject], executor: Executor, say: Say
-    ) -> Iterable[tuple[Subject, dict[Layers, Representation]]]:
-        """Yield each subject with the vectors of the texts by choice of layers."""
+    ) -> Iterable[tuple[Subject, tuple[dict[Layers, Representation], dict[Layers, list[RowScores]]]]]:
+        """Yield each subject with what :class:`EmbedTexts` returns of its model."""
         for layers, group in itertools.groupby(subjects, key=lambda subject: subject.layers):
             batch = list(group)
             folders = map(self._folder, batch)
             units = [(f, self.inputs.contents.get(f), of.pooling) for f, of in zip(folders, batch, strict=True)]
-            args = (self.texts, layers, self._prompt)
+            args = (self.texts, layers, self._prompt, self.inputs.model_sets)
             yield from zip(
                 batch, executor.map(EmbedTexts, args, units, self.inputs.pipeline.resources, say), strict=True
             )
@@ -327,14 +333,16 @@ class Evaluation:
         subject: Subject,
         vectors: Mapping[Layers, Representation],
         similarities: Mapping[str, Similarity],
+        of_model: Mapping[Layers, list[RowScores]] = MappingProxyType({}),
     ) -> None:
-        """Compute the row scores of a subject and store them.
+        """Compute the row scores of a subject and store them with those ``of_model``, which need no vectors.
 
         Raises:
             RunFailed: the model gives values that are not finite, or the same for every pair.
         """
         inputs, by_choice = self.inputs, dict[Choice, list[RowScores]]()
-        sets = [*harness.sets_of(inputs.corpus, inputs.tasks), *(self.agreement.test.sets if self.agreement else ())]
+        tested = harness.sets_of(inputs.corpus, inputs.tasks, inputs.pipeline.evaluation.probe)
+        sets = [*tested, *(self.agreement.test.sets if self.agreement else ())]
         for layers, values in vectors.items():
             represent = lookup(self.texts, values)
             try:
@@ -345,6 +353,8 @@ class Evaluation:
             except UndefinedCorrelationError as error:  # which of several
                 raise RunFailed(f"{self.step.title}: '{self._folder(subject)}': {error}") from None
             by_choice[subject.pooling, str(layers)] = of_layers
+        for layers, row_scores in of_model.items():
+            by_choice.setdefault((subject.pooling, str(layers)), []).extend(row_scores)
         inputs.corpus.check_unchanged(inputs.test_tables)
         scores.write(self._row_scores_of(subject), by_choice)
 
