@@ -65,8 +65,8 @@ def distill(
     student stops early on STS-B dev. The labels of that set have already chosen its teachers.
 
     Args:
-        overrides: as :func:`raysts.run`. ``deliver`` defaults to ``best`` for MODEL arguments if the data have STS-B dev,
-            because a teacher, their weight average or the starting model may be better than the student. ``backbone``, the
+        overrides: as :func:`raysts.run`. The student is delivered, unless ``deliver=best`` asks for the best of it, the
+            teachers, their weight average and the starting model on the development set. ``backbone``, the
             starting model of the student, defaults to that of the members, if their records name it. ``sed.target``
             combines the teachers. It defaults to their mean if they have one starting model and the width of the student,
             else to ``concat``, the concatenation of unit vectors. A student with another starting model than its teachers
@@ -76,9 +76,8 @@ def distill(
     Returns:
         as :func:`raysts.run`.
     """
-    from raysts.commands.context import checked_plan, corpus_of, run_plan, run_record, store_of
+    from raysts.commands.context import checked_plan, run_plan, run_record, store_of
     from raysts.data.user import UserData
-    from raysts.pipeline.outcome import STSB_DEV
     from raysts.recipes.names import pipeline_of
 
     if from_study is not None and (models or from_run):
@@ -102,8 +101,7 @@ def distill(
     else:
         record = run_record(store, from_run) if from_run else {}
         models = record["pipeline"]["teachers"] or _finished_members(record, store) if record else models
-        before = record.get("pipeline") or {"deliver": "best" if corpus_of(data, own=own).files(STSB_DEV) else "system"}
-        pipeline = _models_pipeline(models, top, overrides, before, options)
+        pipeline = _models_pipeline(models, top, overrides, record.get("pipeline", {}), options)
     options = replace(options.after(record), say=say)
     plan = checked_plan(pipeline_of(pipeline, overrides), options)
     for line in chosen:
@@ -135,14 +133,14 @@ def _models_pipeline(
     from raysts.recipes.tree import built, to_plain
 
     if top is not None and not 1 <= top <= len(models):
-        raise InputError(f"--top {top}: must be from 1 to the number of members, {len(models)}")
+        raise InputError(f"--top {top}: must be from 1 to the number of teachers, {len(models)}")
     store = store_of(options.storage)
     folders = [find_embedder(model, lambda name: locate(name, store)) for model in models]
     backbone = _common_backbone(folders, store)
     if backbone is None and "backbone" not in (overrides or {}):
         raise InputError(
-            f"distill: the members do not say what they started from; name what the student starts from with --set "
-            f"backbone=MODEL, or start it from some layers of a teacher: --set backbone={models[0]} --set backbone_layers=3"
+            f"distill: which encoder becomes the student? The records of the teachers name no common starting model. Give one: "
+            f"--set backbone=MODEL, or some layers of a teacher: --set backbone={models[0]} --set backbone_layers=3"
         )
     student = before.get("recipes", {}).get(DISTILLATION)
     plain = {
@@ -152,7 +150,7 @@ def _models_pipeline(
         "recipes": {DISTILLATION: student or to_plain(DEFAULTS[DISTILLATION])},
         "teachers": list(models),
         "select_top": top,
-        **{key: before[key] for key in ("deliver", "student_pooling", "evaluation", "resources") if key in before},
+        **{key: before[key] for key in ("student_pooling", "evaluation", "resources") if key in before},
     }
     pipeline = built(Pipeline, plain)
     if "recipes" in before:
@@ -166,8 +164,8 @@ def _models_pipeline(
         target = fitting_target(folders, width, recipe.settings)
         if target != "mean":
             options.say(
-                f"distill: sed.target={target}: the teachers did not begin with one encoder, or are not as wide as the student, "
-                f"so that their mean would be none (--set sed.target=... takes another)"
+                f"distill: sed.target={target}: the teachers have different starting models, or another width than the "
+                f"student, so their mean has no meaning (--set sed.target=... takes another)"
             )
     elsewhere = (
         start not in (TINY, backbone)  # by name; the ids below compare copies by content

@@ -1,11 +1,11 @@
-"""The delivered model, its comparison with the input, and the messages about it.
+"""The delivered model, its comparison with starting model and teachers, and the messages about it.
 
-The input is the backbone as it was distributed. A difference is that of a paired bootstrap over the rows of a test set
+The starting model is the backbone as it was distributed. A difference is that of a paired bootstrap over the rows of a test set
 (:func:`raysts.evaluation.compare.compare_systems`), from the row scores that the evaluations stored. Nothing is
 embedded again, so the numbers are reproducible. Messages claim only what the interval shows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from raysts.evaluation.compare import Difference, difference
 from raysts.evaluation.scores import Choice, ModelScores
 from raysts.evaluation.standings import AGREEMENT, AVERAGE, AVERAGED, TEACHER
 from raysts.models import pretrained
+from raysts.models.embedders import short_names
 from raysts.models.layers import Layers, as_layers
 from raysts.models.modules import pooled_by
 from raysts.pipeline.outcome import Outcome
@@ -29,19 +30,25 @@ TITLES = {name: name.upper() for name in harness.TASKS}
 TITLES |= {"stsb": "STS-B", "sickr": "SICK-R", "sickr-all": "SICK-R (all rows)"}
 """How sentences name a public test set; one of the user's own has the name that it was given."""
 
+ROLE_NAMES = {"backbone": "starting model", "soup": "weight average", "greedy-soup": "greedy weight average"}
+"""How sentences name a role; the others by themselves."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
-    """The delivered model and its comparison with the input. Values are not times 100.
+    """The delivered model and its comparison with the starting model. Values are not times 100.
 
     Attributes:
         what: ``backbone``, ``member``, ``soup``, ``greedy-soup``, ``ensemble`` or ``student``.
         by: the development set that selected it; ``system``: the system's name determines it.
         beats_input: True if the interval lies above 0; None without an interval.
-        difference: of the rank correlation (else the accuracy) from the input's.
+        difference: of the rank correlation (else the accuracy) from the starting model's.
         on: the test set: the first of the user data, else STS-B if it is measured, else the first measured STS set,
             else another; None without a test set.
         agreement: with the ensemble on held-out texts (:mod:`raysts.evaluation.agreement`); None if labels select.
+        teacher: name of the teacher that is delivered, None for other models.
+        higher: the teacher that is shown to score higher than the student: ``model`` (its name), ``value``,
+            ``delivered`` (the student's value), ``on``; None without one.
     """
 
     what: str
@@ -53,47 +60,75 @@ class Delivered:
     ci_high: float | None = None
     on: str | None = None
     agreement: float | None = None
+    teacher: str | None = None
+    higher: Mapping[str, Any] | None = None
 
     @property
     def sentence(self) -> str:
-        subject = "The input itself" if self.what == "backbone" else f"The {self.what}"
+        """Return what is delivered and how it compares, in at most three sentences."""
+        return " ".join(filter(None, (self._comparison, self._higher)))
+
+    @property
+    def _comparison(self) -> str:
+        subject = f"The teacher {self.teacher}" if self.teacher else f"The {ROLE_NAMES.get(self.what, self.what)}"
+        start = "the starting model"
         if self.on is None or self.difference is None:
             if self.agreement is None:
-                return f"{subject} is handed over; on no test set could it be compared with the input."
+                return f"{subject} is delivered. No test set compares it with {start}; --test NAME=FILE gives one."
             return (
-                f"{subject} is handed over. Its similarities of pairs of held-out texts follow the ensemble's with a rank "
-                f"correlation of {100 * self.agreement:.2f} (x100): so much of the ensemble it keeps. Whether it is better than "
-                f"the input, or than the ensemble, no agreement can show; scored pairs can: --test NAME=FILE."
+                f"{subject} is delivered. It keeps {100 * self.agreement:.2f} of 100 of the ensemble: the rank correlation of "
+                f"their similarities on held-out texts. No agreement shows that it is better than {start} or the ensemble; "
+                f"scored pairs do: --test NAME=FILE."
             )
         gap, on = (Difference(self.difference, self.ci_low, self.ci_high), f"{TITLES.get(self.on, self.on)} test")
         if self.what == "backbone" and gap.value == 0:
-            why = "" if self.by == "system" else f": nothing that was trained scores higher on {self.by}"
-            return f"The input itself is handed over{why}."
+            why = "" if self.by == "system" else f": no trained model scores higher on {self.by}"
+            return f"{subject} is delivered{why}."
         if self.ci_low is None:
             return (
-                f"Nothing is concluded of {subject.lower()} and the input, for no interval was asked for: "
-                f"{100 * gap.value:+.2f} on {on}."
+                f"{subject} differs from {start} by {100 * gap.value:+.2f} on {on}. Without an interval "
+                f"(evaluation.resamples=0) nothing is concluded from it."
             )
         if gap.shown > 0:
-            return f"{subject} is better than the input by {100 * gap.value:.2f} {gap.interval} on {on}."
+            return f"{subject} is better than {start} by {100 * gap.value:.2f} {gap.interval} on {on}."
         if gap.shown < 0:
-            return f"The input is better: use it. {subject} is {gap.over('it')} on {on}."
-        return f"No difference is shown between {subject.lower()} and the input: {100 * gap.value:+.2f} {gap.interval} on {on}."
+            remedy = "use it, or train with more text or steps"
+            return f"The starting model is better: {remedy}. {subject} is {gap.over('it')} on {on}."
+        return f"No difference is shown between {subject[0].lower()}{subject[1:]} and {start}: " + (
+            f"{100 * gap.value:+.2f} {gap.interval} on {on}."
+        )
+
+    @property
+    def _higher(self) -> str:
+        if self.higher is None:
+            return ""
+        values = f"{100 * self.higher['value']:.2f} against {100 * self.higher['delivered']:.2f}"
+        on = TITLES.get(self.higher["on"], self.higher["on"])
+        return (
+            f"The teacher {self.higher['model']} still scores higher on {on} test: {values}. More text or more steps bring the "
+            f"student nearer."
+        )
 
     def as_plain(self) -> dict[str, Any]:
-        plain = asdict(self)
-        return plain if self.agreement is not None else {key: plain[key] for key in plain if key != "agreement"}
+        """Return the fields. A field that few runs have is left out without a value."""
+        optional = ("agreement", "teacher", "higher")
+        return {key: value for key, value in asdict(self).items() if value is not None or key not in optional}
 
 
 def delivered(plan: Plan, outcome: Outcome) -> Delivered | None:
-    """Return the delivered model with its difference from the input, or None before any result."""
+    """Return the delivered model with its difference from the starting model, or None before any result."""
     result = _handed_over(plan, outcome)
     if result is None:
         return None
     role, choice, selector, scores = result
     model_id = outcome.selected if role not in ("backbone", "ensemble") else None
     delivery = Delivered(
-        what=role, layers=as_layers(choice[1]), by=selector, agreement=_agreement(plan, role, model_id, choice)
+        what=role,
+        layers=as_layers(choice[1]),
+        by=selector,
+        agreement=_agreement(plan, role, model_id, choice),
+        teacher=_names(plan).get(model_id or "") if role == "member" else None,
+        higher=_higher_teacher(plan, scores) if role == "student" else None,
     )
     input_scores = _input(plan)
     on = compared_on(plan, scores, input_scores)
@@ -106,6 +141,25 @@ def delivered(plan: Plan, outcome: Outcome) -> Delivered | None:
         gap = difference([scores], [input_scores], [on], plan.pipeline.evaluation.resamples)
     beats = None if gap.low is None else gap.shown > 0
     return replace(delivery, beats_input=beats, difference=gap.value, ci_low=gap.low, ci_high=gap.high, on=on)
+
+
+def _names(plan: Plan) -> dict[str, str]:
+    """Return the short name of each teacher that the pipeline names, by its id."""
+    models = [model.id for model in plan.teacher_models]
+    return dict(zip(models, short_names(plan.pipeline.teachers), strict=True))
+
+
+def _higher_teacher(plan: Plan, student: ModelScores) -> dict[str, Any] | None:
+    """Return the best of the teachers that are shown to score higher than the student, or None."""
+    choice, better = (pooling_of(plan, "member"), str(plan.pipeline.compared)), []
+    for model, name in _names(plan).items():
+        teacher = scores_of(plan, "member", model, choice)
+        on = compared_on(plan, student, teacher)
+        if on and difference([student], [teacher], [on], plan.pipeline.evaluation.resamples).shown < 0:
+            metric = "spearman" if student[on].gold is not None else student[on].metrics[0]
+            values = {"value": teacher[on].value(metric), "delivered": student[on].value(metric)}
+            better.append({"model": name, **values, "on": on})
+    return max(better, key=lambda teacher: teacher["value"], default=None)
 
 
 def _agreement(plan: Plan, role: str, model: str | None, choice: Choice) -> float | None:

@@ -94,15 +94,14 @@ class Outcome:
         """Return the note about the delivered model among several, or None without a choice."""
         if chosen := self.chosen:
             return (
-                f"Of {len(self.candidates)} candidates (models at a pooling) the {chosen.what} {chosen.id} is handed over, "
-                f"{chosen.pooling} of {in_words(chosen.layers)}, with the highest score of the development set "
-                f"({100 * chosen.score:.2f})."
+                f"The {chosen.what} {chosen.id}, {chosen.pooling} of {in_words(chosen.layers)}, is delivered. It scores highest "
+                f"of {len(self.candidates)} variants on the development set ({100 * chosen.score:.2f})."
             )
         kind, models = ("student", self.students) if self.students else ("member", self.members)
         if self.selected not in models or len(models) < 2:
             return None
         why = f", with the highest score on {self.selected_by}" if kind == "member" and self.selected_by else ""
-        return f"Of {len(models)} {kind}s, {kind} {models.index(self.selected)} is handed over{why} ({self.selected})."
+        return f"Of {len(models)} {kind}s, {kind} {models.index(self.selected)} is delivered{why} ({self.selected})."
 
     def of_role(self, role: str) -> tuple[str, ...]:
         """Return the models of a role. Of several students it is the delivered one."""

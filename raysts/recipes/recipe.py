@@ -374,9 +374,9 @@ class Pipeline(Tree):
     combine: Literal["sed", "ensemble", "soup", "greedy-soup"] | None = Field(None, description="sed distils a student from "
         "the members, ensemble averages their embeddings, soup their weights, greedy-soup the weights of those that do the "
         "average good on the development set; none leaves them apart")
-    deliver: Literal["system", "best"] = Field("system", description="what is handed over: what the system's name says, or "
-        "the best on the development set of backbone (as it was distributed too), members, weight averages and students, "
-        "each at the measured choices of layers")
+    deliver: Literal["system", "best"] = Field("system", description="the delivered model: what the system's name says "
+        "(the student of a distillation), or the best on the development set of starting model (as it was distributed too), "
+        "members, weight averages and students, each at the measured choices of layers")
     students: int = Field(1, ge=1, le=MOST_MEMBERS, description="number of students distilled from the same ensemble; they "
         "differ in their seeds alone")
     teachers: tuple[str, ...] = Field((), description="models that form the ensemble, instead of members trained here")

@@ -532,7 +532,7 @@ def test_distill(refused: Refused, tiny_backbone: Path) -> None:
     given = (*where, "--set", f"backbone={tiny_backbone}")
     for top in (0, 2, -1):
         refused(
-            "distill", tiny_backbone, "--top", top, *given, says=(f"--top {top}", "from 1 to the number of members, 1")
+            "distill", tiny_backbone, "--top", top, *given, says=(f"--top {top}", "from 1 to the number of teachers, 1")
         )
     refused("distill", tiny_backbone, "--top", 1, *given, says=("--top", "no score on STS-B dev"))
     refused("distill", tiny_backbone, *where, "--set", "backbone=tiny", says=("backbone=tiny",))

@@ -1,4 +1,4 @@
-"""What is handed over: no sentence of terminal, report or card says more than the paired interval holds."""
+"""What is delivered: no sentence of terminal, report or card says more than the paired interval holds."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def test_no_sentence_claims_what_the_paired_interval_does_not_hold() -> None:
         assert (tested.low, tested.high) == pytest.approx((low, high), abs=1e-9)
         known: dict[str, Any] = {"difference": tested.value, "ci_low": tested.low, "ci_high": tested.high, "on": "stsb"}
         sentence = Delivered(what="student", layers=1, by="system", beats_input=shown > 0, **known).sentence
-        assert ("is better than the input by" in sentence) == (shown > 0)
-        assert ("The input is better: use it." in sentence and "below it" in sentence) == (shown < 0)
+        assert ("is better than the starting model by" in sentence) == (shown > 0)
+        assert ("The starting model is better: use it, or train" in sentence and "below it" in sentence) == (shown < 0)
         assert ("No difference is shown" in sentence) == (shown == 0)
         role = ROLES[number % 3]
         rows = exact("student", 0.7 + tested.value) + exact(role, 0.7, 0 if role == "member" else None)
@@ -66,25 +66,46 @@ def test_no_sentence_claims_what_the_paired_interval_does_not_hold() -> None:
     [
         (
             {"what": "student", "difference": 0.0182, "ci_low": 0.0113, "ci_high": 0.0231, "on": "stsb"},
-            "The student is better than the input by 1.82 [1.13, 2.31] on STS-B test.",
+            "The student is better than the starting model by 1.82 [1.13, 2.31] on STS-B test.",
         ),
         (
             {"what": "soup", "difference": -0.016, "ci_low": -0.02, "ci_high": -0.01, "on": "sts12"},
-            "The input is better: use it. The soup is 1.60 [1.00, 2.00] below it on STS12 test.",
+            "The starting model is better: use it, or train with more text or steps. The weight average is 1.60 "
+            "[1.00, 2.00] below it on STS12 test.",
         ),
         (
             {"what": "member", "difference": 0.0013, "ci_low": -0.004, "ci_high": 0.0066, "on": "stsb"},
-            "No difference is shown between the member and the input: +0.13 [-0.40, 0.66] on STS-B test.",
+            "No difference is shown between the member and the starting model: +0.13 [-0.40, 0.66] on STS-B test.",
         ),
         (
             {"what": "backbone", "by": "stsb-dev", "difference": 0.0, "ci_low": 0.0, "ci_high": 0.0, "on": "stsb"},
-            "The input itself is handed over: nothing that was trained scores higher on stsb-dev.",
+            "The starting model is delivered: no trained model scores higher on stsb-dev.",
         ),
         (
             {"what": "student", "difference": 0.3, "on": "stsb"},
-            "Nothing is concluded of the student and the input, for no interval was asked for: +30.00 on STS-B test.",
+            "The student differs from the starting model by +30.00 on STS-B test. Without an interval (evaluation.resamples=0) "
+            "nothing is concluded from it.",
         ),
-        ({"what": "student"}, "The student is handed over; on no test set could it be compared with the input."),
+        (
+            {"what": "student"},
+            "The student is delivered. No test set compares it with the starting model; --test NAME=FILE gives one.",
+        ),
+        (
+            {
+                "what": "student",
+                "difference": 0.2,
+                "ci_low": 0.1,
+                "ci_high": 0.3,
+                "on": "faq",
+                "higher": {"model": "minilm", "value": 0.931, "delivered": 0.667, "on": "faq"},
+            },
+            "The student is better than the starting model by 20.00 [10.00, 30.00] on faq test. The teacher minilm still "
+            "scores higher on faq test: 93.10 against 66.70. More text or more steps bring the student nearer.",
+        ),
+        (
+            {"what": "member", "teacher": "minilm", "difference": 0.0, "ci_low": -0.1, "ci_high": 0.1, "on": "faq"},
+            "No difference is shown between the teacher minilm and the starting model: +0.00 [-10.00, 10.00] on faq test.",
+        ),
     ],
 )
 def test_the_sentence(known: dict[str, Any], expected: str) -> None:

@@ -111,9 +111,9 @@ def test_a_weight_average_comes_out_where_members_are_combined_so(
 def test_how_a_choice_is_said() -> None:
     members, students = ("a", "b"), ("c", "d")
     found = Outcome(members=members, selected="b", selected_by="stsb-dev")
-    assert found.choice == "Of 2 members, member 1 is handed over, with the highest score on stsb-dev (b)."
+    assert found.choice == "Of 2 members, member 1 is delivered, with the highest score on stsb-dev (b)."
     found = Outcome(members=members, ensemble=members, students=students, selected="c", selected_by="stsb-dev")
-    assert found.choice == "Of 2 students, student 0 is handed over (c)."
+    assert found.choice == "Of 2 students, student 0 is delivered (c)."
     assert Outcome(members=members, ensemble=members).choice is None
     assert Outcome(members=("a",), selected="a", selected_by="stsb-dev").choice is None
 
@@ -168,7 +168,7 @@ def test_of_several_students_all_mean_the_one_that_is_handed_over(small_world: P
     write_record(tmp_path / "pipelines" / "nli-sed.json", record)
     with pytest.raises(InputError, match="its student are not finished; finish it with: raysts run nli-sed"):
         models.system_of("nli-sed", Store.of(tmp_path))
-    choice = f"Of 2 students, student 0 is handed over ({students[0]})."
+    choice = f"Of 2 students, student 0 is delivered ({students[0]})."
     assert choice in (handed_over / "README.md").read_text(encoding="utf-8")
     assert choice in Path(found["report"]).read_text(encoding="utf-8")
     assert not (tmp_path / "runs" / students[1] / "model" / "README.md").exists()

@@ -172,7 +172,7 @@ def test_two_encoders_and_a_file_of_text_give_a_student_and_its_page(
     )
     card, page = (Path(result["model"]) / "README.md").read_text(), Path(result["report"]).read_text()
     for text in (card, page):
-        assert "no agreement can show; scored pairs can: --test NAME=FILE" in text
+        assert "No agreement shows that it is better than the starting model" in text
     assert "No labels chose the checkpoint: agreement with the ensemble" in card and "| sed | `docs` |" in card
     assert "a student distilled from the cosines of 2 teachers" in card and "\nlanguage:" not in card
     assert (
@@ -247,7 +247,7 @@ def test_the_best_by_agreement_is_no_claim(own: Path, tmp_path: Path) -> None:
     result = distilled(own, tmp_path, deliver="best")
     told = result["delivered"]
     assert (told["by"], told["beats_input"], told["on"]) == ("agreement", None, None) and 0 < told["agreement"] <= 1
-    assert "no agreement can show" in Path(result["report"]).read_text()
+    assert "No agreement shows" in Path(result["report"]).read_text()
 
 
 def test_recipes_read_the_text_and_nothing_chooses_without_labels(own: Path, small_corpus: Corpus) -> None:

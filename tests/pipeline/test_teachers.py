@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from raysts.pipeline.validate import fitting_target
 from raysts.recipes.catalog import DistillationSettings
 from raysts.recipes.recipe import DEFAULTS
 
+PAIR = ["sentence1", "sentence2"]
 TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house", "a cat"]
 
 
@@ -47,7 +49,6 @@ def options(finished: run_commands.Finished, tiny_backbone: Path) -> list[str]:
         "train.max_steps": 3,
         "train.eval_every": 3,
         "backbone": tiny_backbone,
-        "deliver": "system",
     }
     return [*finished.options(), "--address", "none", *overrides(small, EVALUATION)]
 
@@ -166,3 +167,45 @@ def test_a_file_of_vectors_teaches_as_the_model_that_wrote_them(
     half = write_vectors(tmp_path / "half.parquet", texts[::2], model.encode(texts[::2]))
     refused = raysts("distill", half, *options, "--name", "missing")
     assert refused.code == 2 and "has no vector of row " in refused.err and "wikipedia/sentences" in refused.err
+
+
+def test_the_student_is_delivered_where_a_teacher_scores_higher(options: list[str], tmp_path: Path) -> None:
+    """A teacher that has the gold scores: the student comes out, with its card, and the teacher is named beside it."""
+    world = Corpus(Path(options[options.index("--data") + 1]))
+    rng, vectors = np.random.default_rng(0), dict[str, np.ndarray]()
+    tables = {"wikipedia/sentences": ["sentence"], "sts/sts12": PAIR, "sts/stsb_dev": PAIR}
+    for table, columns in tables.items():
+        for column in columns:
+            vectors |= {text: rng.normal(size=8) for text in world.read(table)[column].unique().to_pylist()}
+    for row in world.read("sts/stsb_test").to_pylist():
+        first, other = np.linalg.qr(rng.normal(size=(8, 2)))[0].T
+        angle = (5 - row["score"]) / 5 * np.pi / 2
+        vectors |= {row["sentence1"]: first, row["sentence2"]: np.cos(angle) * first + np.sin(angle) * other}
+    teacher = write_vectors(tmp_path / "gold.parquet", list(vectors), np.stack([*vectors.values()]).astype(np.float32))
+    done = result("distill", teacher, *options, "--name", "below")
+    model, told = Path(done["model"]), done["delivered"]
+    assert (told["what"], told["by"]) == ("student", "system")
+    assert json.loads((model.parent / "run.json").read_text())["role"] == "student"
+    value = {
+        role: next(row["value"] for row in rows_of(done, role) if row["layers"] == "1")
+        for role in ("member", "student")
+    }
+    expected = {"value": pytest.approx(value["member"]), "delivered": pytest.approx(value["student"])}
+    assert told["higher"] == {"model": "gold.parquet", **expected, "on": "stsb"}
+    sentence = f"The teacher gold.parquet still scores higher on STS-B test: {100 * value['member']:.2f} against"
+    shown = raysts("distill", teacher, *options, "--name", "below").out
+    assert all(
+        sentence in text for text in (shown, Path(done["report"]).read_text(), (model / "README.md").read_text())
+    )
+
+
+def test_the_best_is_delivered_to_who_asks_for_it(options: list[str], unlike: list[Path], tmp_path: Path) -> None:
+    """A development set that agrees with one teacher: that teacher, by its name, and never "the member"."""
+    vectors = [vector / np.linalg.norm(vector) for vector in load(unlike[0], device="cpu").encode(TEXTS)]
+    pairs = itertools.combinations(range(len(TEXTS)), 2)
+    lines = [f"{TEXTS[i]},{TEXTS[j]},{vectors[i] @ vectors[j]}" for i, j in pairs]
+    (tmp_path / "dev.csv").write_text("\n".join(["sentence1,sentence2,score", *lines]))
+    asked = ["--dev", f"mine={tmp_path / 'dev.csv'}", "--set", "deliver=best", "--name", "asked"]
+    done = result("distill", unlike[0], *options, *asked)
+    assert Path(done["model"]) == unlike[0] and done["delivered"]["teacher"] == "first"
+    assert "the teacher first" in Path(done["report"]).read_text().replace("The", "the")
