@@ -50,7 +50,8 @@ def run_module(*arguments: object, **environment: str) -> subprocess.CompletedPr
 def test_what_comes_next_can_be_typed() -> None:
     """Where a path has blanks, too."""
     done = {"results": [], "skipped": [], "left_out": [], "model": "/my storage/model", "report": "page"}
-    _, *arguments = shlex.split(text_of(done).splitlines()[-1].removeprefix("next:"))
+    line = next(line for line in text_of(done).splitlines() if line.startswith("next:"))
+    _, *arguments = shlex.split(line.removeprefix("next:"))
     assert parser.parse(arguments)[1]["model"] == done["model"]
 
 
@@ -173,15 +174,15 @@ def test_recipes_lists_names_with_source_and_cost() -> None:
 def test_the_table_for_people_holds_the_numbers(finished: run_commands.Finished) -> None:
     text = raysts("run", *finished.arguments("nli-ct-sed")).out
     rows = finished.results["nli-ct-sed"]["results"]
+    (line,) = [line for line in text.splitlines() if line.split()[:1] == ["stsb"]]
     for role in ("backbone", "student", "ensemble"):
         (value,) = {
             row["value"] for row in rows
-            if (row["role"], row["dataset"], row["layers"]) == (role, "stsb", "2")
+            if (row["role"], row["dataset"], row["layers"]) == (role, "stsb", "1")
             and (row["metric"], row["aggregation"]) == ("spearman", "all")
         }  # fmt: skip
-        (line,) = [line for line in text.splitlines() if line.split()[1:2] == [role] and line.split()[3] == "2"]
-        assert f"{100 * value:.2f}" in line
-    assert "member (2)" in text and "±" in text
+        assert f"{100 * value:.2f}" in line.split()
+    assert "members" in text and "(2)" in text and "±" in line
     assert finished.results["nli-ct-sed"]["model"] in text and finished.results["nli-ct-sed"]["report"] in text
 
 

@@ -10,17 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysts.commands.models import locate
-from raysts.commands.options import Result, RunOptions, say_on_stderr
+from raysts.commands.options import RunOptions, say_on_stderr
+from raysts.commands.result import RunResult
 from raysts.data.corpora import Corpus
 from raysts.data.user import UserData
 from raysts.data.world import world_path
 from raysts.errors import InputError, RunFailed, nearest
+from raysts.evaluation.standings import named_teachers
 from raysts.models import pretrained
 from raysts.pipeline.local import Executor, LocalExecutor
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Pipeline, name_problem
 from raysts.report.run.data import report_data
 from raysts.report.run.page import write_report
+from raysts.report.run.summary import summary
 from raysts.storage.store import Store
 
 if TYPE_CHECKING:
@@ -141,7 +144,7 @@ def check_name(name: str | None) -> None:
         raise InputError(f"--{problem}")
 
 
-def run_plan(plan: Plan, options: RunOptions) -> Result:
+def run_plan(plan: Plan, options: RunOptions) -> RunResult:
     """Run the remaining steps of a checked plan (see :func:`raysts.run`)."""
     check_name(options.name)
     Store.of(plan.storage).check(writes=True)
@@ -149,7 +152,7 @@ def run_plan(plan: Plan, options: RunOptions) -> Result:
         return run_on(chosen, plan, options)
 
 
-def run_on(executor: Executor, plan: Plan, options: RunOptions) -> Result:
+def run_on(executor: Executor, plan: Plan, options: RunOptions) -> RunResult:
     """Run the remaining steps of a checked plan on an existing executor."""
     name = options.name or plan.pipeline.name
     command = options.command or f"raysts run {name}"
@@ -159,7 +162,9 @@ def run_on(executor: Executor, plan: Plan, options: RunOptions) -> Result:
 
     from raysts.pipeline.run import run
 
-    return run(plan, executor, name, command, options.say, report)
+    fields = run(plan, executor, name, command, options.say, report)
+    rows = named_teachers(fields["results"], fields.get("teachers", {}))
+    return RunResult(fields, summary(rows, plan.pipeline.compared, plan.distributed))
 
 
 @contextlib.contextmanager

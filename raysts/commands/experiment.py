@@ -261,15 +261,17 @@ def run(checked: Planned) -> Result:
         from raysts.commands.study import run_study
         from raysts.search.space import text_of
 
-        result = run_study(study, replace(options, name=study.name))
-        options.say(result["table"])
-        best[backbone] = result["best"]["overrides"]
+        study_result = run_study(study, replace(options, name=study.name))
+        options.say(study_result["table"])
+        best[backbone] = study_result["best"]["overrides"]
         options.say(f"{name}: goes on with {text_of(best[backbone])}")
-        searched = {key: result[key] for key in ("study", "best", "best_run", "points")}
+        searched = {key: study_result[key] for key in ("study", "best", "best_run", "points")}
     if best:
         plans = checked.plans_at(best)
     if [*plans] == [""]:
-        return {**run_plan(plans[""], replace(options, name=name)), **searched}
+        result = run_plan(plans[""], replace(options, name=name))
+        result.update(searched)
+        return result
     return _run_all(checked, plans)
 
 
@@ -290,14 +292,14 @@ def _run_all(checked: Planned, plans: Mapping[str, Plan]) -> Result:
         for number, (label, plan) in enumerate(plans.items(), start=1):
             options.say(f"{name}: {label}, {number} of {len(plans)}")
             try:
-                result = run_on(chosen, plan, replace(options, name=_run_name(name, label)))
+                outcome = run_on(chosen, plan, replace(options, name=_run_name(name, label)))
             except RunFailed as error:
                 failures.append(f"{_run_name(name, label)}: {error}")
                 continue
-            rows += [{**row, "study": name, "trial": label} for row in result["results"]]
-            left_out += [{**member, "trial": label} for member in result["left_out"]]
+            rows += [{**row, "study": name, "trial": label} for row in outcome["results"]]
+            left_out += [{**member, "trial": label} for member in outcome["left_out"]]
     experiment, folder = experiments.EXPERIMENTS[_name(checked.recipe)], store.path(f"reports/{name}")
-    result = {"status": "done", "storage": store.uri, "name": name, "model": None}
+    result: Result = {"status": "done", "storage": store.uri, "name": name, "model": None}
     if experiment.paper:
         data = measured.report_data(experiment.paper, store.root, experiment.tables)
         result["report"] = str(tables.write_report(data, folder))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from pathlib import Path
 
 from raysts.commands import options as opt
@@ -59,20 +60,23 @@ def run(
 
 
 def text_of(result: Result) -> str:
-    """Return the result of a run as text."""
-    from raysts.evaluation.standings import format_results, named_teachers
-    from raysts.pipeline.deliver import Delivered
+    """Return the result of a run as text: the verdict, the model, the first table, the notes."""
+    from raysts.commands.result import RunResult
+    from raysts.evaluation.standings import format_results
 
-    rows = named_teachers(result["results"], result.pop("teachers", {}))
-    lines = [format_results(rows, brief=True)] if rows else []
-    lines += result.get("notes", [])
-    if result.get("delivered"):
-        lines.append(Delivered(**result["delivered"]).sentence)
+    result.pop("teachers", None)
+    lines = [result.verdict] if isinstance(result, RunResult) and result.verdict else []
     if result["model"]:
         lines.append(f"model:  {result['model']}")
     lines.append(f"report: {result['report']}")
     if result["model"]:
         lines.append(f"next:   raysts embed {shlex.quote(result['model'])} --input FILE --column TEXT --output DIR")
+    if isinstance(result, RunResult):
+        lines += ["", result.table(shutil.get_terminal_size((100, 24)).columns)]
+    elif result["results"]:
+        lines += ["", format_results(result["results"], brief=True)]
+    if result.get("notes"):
+        lines += ["", "notes:", *(f"- {note}" for note in result["notes"])]
     return "\n".join(lines)
 
 

@@ -33,7 +33,9 @@ AGREEMENT = "agreement"
 AGGREGATIONS = {
     "all": "all subsets concatenated", "mean": "mean of the subsets", "wmean": "subsets weighted by their pairs"
 }  # fmt: skip
-METRICS = {"auc_pr": "PR-AUC", "average_precision": "Average precision"}
+METRICS = {
+    "auc_pr": "PR-AUC", "average_precision": "Average precision", "ndcg@10": "nDCG@10", "mrr@10": "MRR@10", "map": "MAP",
+}  # fmt: skip
 
 
 def named_teachers(rows: Iterable[ResultRow], names: Mapping[str, str]) -> list[ResultRow]:

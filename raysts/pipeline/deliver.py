@@ -151,7 +151,7 @@ def _names(plan: Plan) -> dict[str, str]:
 
 def _higher_teacher(plan: Plan, student: ModelScores) -> dict[str, Any] | None:
     """Return the best of the teachers that are shown to score higher than the student, or None."""
-    choice, better = (pooling_of(plan, "member"), str(plan.pipeline.compared)), []
+    choice, better = (pooling_of(plan, "member"), str(plan.pipeline.compared)), list[dict[str, Any]]()
     for model, name in _names(plan).items():
         teacher = scores_of(plan, "member", model, choice)
         on = compared_on(plan, student, teacher)

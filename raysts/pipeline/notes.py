@@ -71,8 +71,8 @@ def _cut(plan: Plan) -> list[str]:
         manifest = plan.store.read_json(plan.store_folder(spec) / "manifest.json") or {"parts": [], "rows": 0}
         if cut := sum(part.get("cut", 0) for part in manifest["parts"]):
             lines.append(
-                f"{stage}: {cut:,} of {manifest['rows'] * len(spec.texts):,} texts had more than {spec.max_length} tokens "
-                f"and were cut there in training (--set {stage}.train.max_length=N reads more of them)"
+                f"Stage {stage} reads the first {spec.max_length} tokens alone of {cut:,} of "
+                f"{manifest['rows'] * len(spec.texts):,} texts. --set {stage}.train.max_length=N reads more of them."
             )
     return lines
 
@@ -97,9 +97,9 @@ def _fallen(plan: Plan) -> list[str]:
             if start is not None and end is not None and end < start:
                 number = node.training.facts["member"]
                 model = f"{node.training.facts['role']}{'' if number is None else f' {number}'}"
-                lines.setdefault(stage, []).append(f"{model} at {100 * end:.2f}, from {100 * start:.2f}")
+                lines.setdefault(stage, []).append(f"{model} from {100 * start:.2f} to {100 * end:.2f}")
     return [
-        f"{stage}: {len(fallen)} of {trained[stage]} ended below the start on {names[stage]}: {'; '.join(fallen)}"
+        f"Training made {len(fallen)} of {trained[stage]} worse on {names[stage]} (stage {stage}): {', '.join(fallen)}."
         for stage, fallen in lines.items()
     ]
 
@@ -111,7 +111,7 @@ def _tested_on_dev(plan: Plan, outcome: Outcome) -> list[str]:
         return []
     overlaps = ", ".join(f"{count:,} of the {rows:,} rows of {name}" for name, (count, rows) in shared.items())
     dev = plan.dev_name(members_dev(plan.pipeline))
-    return [f"{dev}, which chose, holds {overlaps}: scores on these are not of unseen rows"]
+    return [f"Warning: {overlaps} are also in the development set {dev}. Scores on them are not of unseen rows."]
 
 
 def _below_best(plan: Plan, outcome: Outcome) -> list[str]:
@@ -131,8 +131,8 @@ def _below_best(plan: Plan, outcome: Outcome) -> list[str]:
     if behind[best] >= 0:
         return []
     gap = difference([ensemble], [scores[best]], [on], plan.pipeline.evaluation.resamples)
-    message = gap.over(f"the best it is made of, {plan.teacher_names.get(best, best)}")
-    return [f"ensemble: {message} on {TITLES.get(on, on)} test"]
+    message = gap.over(f"the best of its members, {plan.teacher_names.get(best, best)}")
+    return [f"The ensemble is {message} on {TITLES.get(on, on)} test."]
 
 
 def _start(plan: Plan, before: Step | None, node: Step, of_backbone: Mapping[Choice, float]) -> float | None:

@@ -78,7 +78,8 @@ class Runtime:
 def progress_text(line: dict[str, Any]) -> str:
     """Return a metrics line as text for people."""
     parts = [f"step {line['step']}/{line['steps']}"]
-    parts += [f"{name} {line[name]:.4f}" for name in ("loss", "dev") if line.get(name) is not None]
+    shown = (("loss", 1, 4), ("dev", 100, 2))
+    parts += [f"{name} {scale * line[name]:.{digits}f}" for name, scale, digits in shown if line.get(name) is not None]
     if line.get("examples_per_second"):
         parts.append(f"{line['examples_per_second']:.0f} examples/s")
     return ", ".join(parts)

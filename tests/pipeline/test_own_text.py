@@ -72,7 +72,8 @@ def test_own_dev_selects_and_own_test_reports(own: Path, tmp_path: Path) -> None
         (name, "test") for name in ("mine", "also", "chosen-by")
     }
     tested_on_dev = (
-        "mine-dev, which chose, holds 40 of the 41 rows of chosen-by: scores on these are not of unseen rows"
+        "Warning: 40 of the 41 rows of chosen-by are also in the development set mine-dev. Scores on them are not of unseen "
+        "rows."
     )
     assert tested_on_dev in result["notes"]
     members = [row for row in result["results"] if row["role"] == "member"]

@@ -67,8 +67,9 @@ class ReportData:
         compare_layers: number of pooled last layers at which systems are compared.
         distributed: pooling and layers of the backbone as it was distributed.
         environment: what a reader needs to judge times and numbers (versions, machine, commit).
-        delivered: what is handed over and how it compares with the input, in a sentence; None before the run is done.
-        candidates: what that was chosen among, where the best is handed over.
+        delivered: the delivered model and its comparison, in words; None before the run is done.
+        model: folder of the delivered model, empty without one.
+        candidates: the variants among which it was selected, if the best is delivered.
         dev: by stage the score of the training curves, and the rows of its development set.
         against: by role and set, how far what comes out is above the others (:func:`raysts.pipeline.deliver.against`).
     """
@@ -85,6 +86,7 @@ class ReportData:
     environment: Mapping[str, str]
     notes: Sequence[str]
     delivered: str | None = None
+    model: str = ""
     candidates: Sequence[Option] = ()
     dev: Mapping[str, tuple[RunMetric, int]] = field(default_factory=dict)
     against: Mapping[str, Mapping[str, Difference]] = field(default_factory=dict)
@@ -131,6 +133,7 @@ def report_data(store: Store, record: Mapping[str, Any]) -> ReportData:
         environment=environment(next(filter(None, records.values()), {}), data=record["sources"], storage=store.uri),
         notes=record.get("notes", ()),
         delivered=Delivered(**delivered).sentence if delivered else None,
+        model=str(store.path(record["model"])) if record["model"] else "",
         candidates=outcome_of(record).candidates,
         dev={
             stage: (RunMetric(dev["metric"], dev["table"], selecting=True), dev["rows"])

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 
 from raysts.evaluation.compare import Difference
 from raysts.evaluation.standings import AGREEMENT, AVERAGE, TEACHER, Standing, Standings, Value, pooled
-from raysts.pipeline.deliver import TITLES
+from raysts.pipeline.deliver import ROLE_NAMES, TITLES
+from raysts.report.run.summary import RETRIEVAL, metric_of
 
 
 def headline(table: Standings | None, differences: Mapping[str, Mapping[str, Difference]]) -> list[str]:
@@ -26,6 +27,7 @@ def headline(table: Standings | None, differences: Mapping[str, Mapping[str, Dif
             f"{_number(subject.mean[AGREEMENT])} (× 100)."
         ]
     own = [name for name in tests if name not in (*TITLES, AVERAGE)]
+    own.sort(key=lambda name: name.startswith(RETRIEVAL))  # pairs are compared row by row
     main = next(name for name in (*own, "stsb", *tests) if name in tests)
     return [_sentence(table, subject, column, differences) for column in (main, AVERAGE) if column in subject.mean]
 
@@ -34,12 +36,14 @@ def _sentence(
     table: Standings, subject: Standing, column: str, differences: Mapping[str, Mapping[str, Difference]]
 ) -> str:
     view = table.view
-    who, verb = (f"{subject.n} {subject.role}s", "score") if subject.n > 1 else (subject.role, "scores")
+    role = ROLE_NAMES.get(str(subject.role), subject.role)
+    who, verb = (f"{subject.n} {role}s", "score") if subject.n > 1 else (role, "scores")
     result = f"{who} {verb} {_number(subject.mean[column])}"
     against = _against(table, subject, column, differences)
     if column == AVERAGE:
         return f"Averaged over {len(table.averaged)} sets, the {result}{against}."
-    how = ", ".join(part for part in (view.aggregation, view.metric.capitalize(), pooled(view.layers)) if part)
+    aggregation = None if column.startswith(RETRIEVAL) else view.aggregation
+    how = ", ".join(part for part in (aggregation, metric_of(table, column), pooled(view.layers)) if part)
     return f"The {result} on {column} {view.split} ({how}){against}."
 
 
@@ -58,7 +62,7 @@ def _against(
         "soup": lambda value: f"the weight average ({value.number})",
         "greedy-soup": lambda value: f"the greedy weight average ({value.number})",
         "ensemble": lambda value: f"the ensemble ({value.number})",
-        "backbone": lambda value: f"the backbone ({value.number})",
+        "backbone": lambda value: f"the starting model ({value.number})",
     }
     parts = []
     named = [other for other in table.lines if str(other.role).startswith(TEACHER) and column in other.mean]

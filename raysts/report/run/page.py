@@ -16,11 +16,11 @@ from raysts.evaluation.standings import (
     Standings,
     Value,
     kind_of,
-    main_standings,
     pooled,
     standings,
     views,
 )
+from raysts.pipeline.deliver import ROLE_NAMES
 from raysts.pipeline.outcome import best
 from raysts.report import html
 from raysts.report.charts.axes import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, fitted, frame
@@ -29,6 +29,7 @@ from raysts.report.charts.svg import drawing, figure, tag
 from raysts.report.run.data import ReportData, RunSummary, throughput
 from raysts.report.run.dots import dot_plot
 from raysts.report.run.headline import headline
+from raysts.report.run.summary import caption, label, metric_of, summary
 from raysts.storage.store import Store
 from raysts.training.monitor import duration
 from raysts.training.tensorboard import write_scalars
@@ -53,7 +54,7 @@ def write_report(data: ReportData, folder: Path) -> Path:
 def render(data: ReportData) -> str:
     """The page as HTML."""
     shown = views(data.rows, data.compare_layers)
-    main = main_standings(data.rows, data.compare_layers, data.distributed)
+    main = summary(data.rows, data.compare_layers, data.distributed)
     tables = [standings(data.rows, view) for view in shown if main is None or view != main.view]
     stages = list(dict.fromkeys(run.stage for run in data.runs))
     return html.render(
@@ -62,10 +63,13 @@ def render(data: ReportData) -> str:
         headline=[*([data.delivered] if data.delivered else []), *headline(main, data.against)],
         chosen=best([option.score for option in data.candidates]) if data.candidates else None,
         names={run.id: run.name for run in data.runs},
+        role_names=ROLE_NAMES,
         chips=_chips(data),
         main=main,
         others=tables,
         score_rows=score_rows,
+        caption=caption,
+        metric_of=metric_of,
         average=AVERAGE,
         pooled=pooled,
         dot_plot=dot_plot,
@@ -114,10 +118,9 @@ def score_rows(table: Standings) -> list[ScoreRow]:
     several_systems = len({standing.system for standing in table.lines if standing.role != "backbone"}) > 1
     rows: list[ScoreRow] = []
     for standing in table.lines:
-        label, remarks = str(standing.role).capitalize(), _remarks(standing, table, several_systems)
-        if standing.n > 1:
-            label += f"s, mean ± std (n = {standing.n})"
-        rows.append(ScoreRow(kind_of(standing.role), label, remarks, standing.mean, standing.n))
+        name, remarks = label(standing), _remarks(standing, table, several_systems)
+        name = name[0].upper() + name[1:] + (", mean ± std" if standing.n > 1 else "")
+        rows.append(ScoreRow(kind_of(standing.role), name, remarks, standing.mean, standing.n))
         if standing.role in ("member", "student") and standing.n > 1:
             note = "chosen on this very test set, per set: an upper bound"
             rows.append(ScoreRow("best", f"Best {standing.role}", note, standing.best))

@@ -33,7 +33,7 @@ def test_the_headline_says_what_was_measured_and_nothing_else() -> None:
     }  # fmt: skip
     assert _headline(*every, **tested) == (
         f"The student scores 71.30 {how}: 2.30 [1.00, 4.00] above the members' mean 69.00 ± 1.41 (n=2), not shown to "
-        "differ from the ensemble (71.60) (-0.30 [-1.00, 0.20]) and 21.30 [20.00, 22.00] above the backbone (50.00)."
+        "differ from the ensemble (71.60) (-0.30 [-1.00, 0.20]) and 21.30 [20.00, 22.00] above the starting model (50.00)."
     )
     assert _headline(members, exact("student", 0.6), member=Difference(-0.09, -0.1, -0.08)) == (
         f"The student scores 60.00 {how}: 9.00 [8.00, 10.00] below the members' mean 69.00 ± 1.41 (n=2)."
@@ -42,6 +42,6 @@ def test_the_headline_says_what_was_measured_and_nothing_else() -> None:
         f"The student scores 60.00 {how}: beside the members' mean 69.00 ± 1.41 (n=2), not compared row by row."
     )
     assert _headline(members) == f"The 2 members score 69.00 ± 1.41 on average {how}."
-    assert _headline(exact("backbone", 0.5)) == f"The backbone scores 50.00 {how}."
+    assert _headline(exact("backbone", 0.5)) == f"The starting model scores 50.00 {how}."
     assert _headline([]) == "There is no result on a test set yet."
     assert "[69.30, 73.30]" in _headline([row | {"ci_low": 0.693, "ci_high": 0.733} for row in exact("student", 0.713)])
