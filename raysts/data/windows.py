@@ -209,10 +209,9 @@ class Windows:
 
     Args:
         teacher: folder of the teachers' shards, one Parquet file a window.
-        to_target: file of a matrix [E, K] that maps what they hold to what a student learns; None: it learns that itself.
     """
 
-    def __init__(self, folder: Path, teacher: Path | None = None, to_target: Path | None = None) -> None:
+    def __init__(self, folder: Path, teacher: Path | None = None) -> None:
         self.storage = Store.of(folder)
         manifest = self.storage.read_json(folder / "manifest.json")
         if manifest is None:
@@ -222,8 +221,7 @@ class Windows:
             )
         for part in manifest["parts"]:
             check_inside(part["file"], f"{folder / 'manifest.json'}", folders=False)
-        # The matrix by its name: this object travels to whoever reads for it.
-        self.folder, self.teacher, self.to_target = folder, teacher, to_target
+        self.folder, self.teacher = folder, teacher
         self._places = [(part["file"], index) for part in manifest["parts"] for index in range(len(part["windows"]))]
         self.sizes = np.array([size for part in manifest["parts"] for size in part["windows"]], dtype=np.int64)
 
@@ -240,17 +238,27 @@ class Windows:
         with pa.memory_map(str(self.folder / name)) as source:
             table = pa.Table.from_batches([pyarrow.ipc.open_file(source).get_batch(index)])
         if self.teacher is not None:
-            shard = self.teacher / shard_name(window)
-            _bring(self.storage, shard)
-            means = pq.read_table(shard)
+            means = self._means(window)
             assert means.column("row").equals(table.column("row")), "teacher means belong to other rows"
-            target = means.column("embedding")
-            if self.to_target is not None:
-                _bring(self.storage, self.to_target)
-                whole_NE = columns_of(means, (), ("embedding",))["embedding"]
-                target = vectors_column(whole_NE @ np.load(self.to_target))
-            table = table.append_column("teacher", target)
+            table = table.append_column("teacher", means.column("embedding"))
         return table
+
+    def _means(self, window: int) -> pa.Table:
+        assert self.teacher is not None, "no teachers"
+        shard = self.teacher / shard_name(window)
+        _bring(self.storage, shard)
+        return pq.read_table(shard)
+
+    def teacher_vectors(self, rows: np.ndarray) -> np.ndarray:
+        """Return the teachers' vectors of some rows, in ascending order -> float32 [N, E]."""
+        parts, first = [], 0
+        for window, size in enumerate(self.sizes.tolist()):
+            low, high = np.searchsorted(rows, [first, first + size])
+            if high > low:
+                vectors_NE = columns_of(self._means(window), (), ("embedding",))["embedding"]
+                parts.append(vectors_NE[rows[low:high] - first])
+            first += size
+        return np.concatenate(parts)
 
 
 def _bring(storage: Store, path: Path) -> None:

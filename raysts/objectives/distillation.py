@@ -1,19 +1,25 @@
 """Sentence Ensemble Distillation (SED 4): a student learns the target of an ensemble.
 
 The default target is the mean of the members' embeddings. Shapes: B examples of this process, K of all processes, D
-dimensions.
+dimensions of the student, E of the teachers' vectors, N texts of the bank.
 """
 
+from collections.abc import Mapping
+
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raysts.models.encoder import Encoder
 from raysts.models.head import Dense
+from raysts.models.tokens import LocalBatch
 from raysts.objectives.objective import Batch, VectorObjective, token_columns
 from raysts.ops import collective, losses
 from raysts.recipes.catalog import DistillationSettings
 
 TEMPERATURE = 0.05
+BANK_TEMPERATURE = 0.05
 
 
 class Distillation(VectorObjective):
@@ -21,7 +27,10 @@ class Distillation(VectorObjective):
 
     By default it is the mean squared error from the mean of the members' embeddings (equations 1 and 2). With
     Matryoshka widths the first dimensions learn those of the target, and by ``similarity`` the cosines of the whole
-    target.
+    target. With ``settings.bank`` it also learns how the teachers score each text against a bank of texts.
+
+    Held arrays: ``to_target`` [E, D] maps the teachers' vectors to the target; ``bank`` [N, E] are the teachers' vectors
+    of the bank, and ``bank_rows`` [N] its rows.
     """
 
     def __init__(self, settings: DistillationSettings, encoder: Encoder) -> None:
@@ -30,11 +39,48 @@ class Distillation(VectorObjective):
             encoder = encoder.followed_by(Dense(encoder.dim, width, "identity"))
         super().__init__(settings, encoder)
         self.projection = nn.Identity() if width is None or in_model else nn.Linear(encoder.dim, width)
+        self.to_target_ED: Tensor | None = None
+        self.bank: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def hold(self, arrays: Mapping[str, np.ndarray], device: torch.device) -> None:
+        tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+        self.to_target_ED = tensors.get("to_target")
+        if "bank" in tensors:
+            bank_NE = tensors["bank"].float()
+            target_ND = F.normalize(self._to_target(bank_NE), dim=-1)
+            self.bank = tensors["bank_rows"], F.normalize(bank_NE, dim=-1), target_ND
+
+    def _to_target(self, vectors_NE: Tensor) -> Tensor:
+        if self.to_target_ED is None:
+            return vectors_NE
+        with torch.autocast(vectors_NE.device.type, enabled=False):  # what is learnt is known to all digits
+            return vectors_NE @ self.to_target_ED
+
+    def collate(self, local: LocalBatch) -> Batch:
+        batch = super().collate(local)
+        if self.settings.bank:
+            batch["row"] = torch.from_numpy(local.ids[[example[0] for example in local.examples]])
+        return batch
 
     def vectors(self, batch: Batch) -> tuple[Tensor, ...]:
-        return self.projection(self.embed_in_chunks(self.encoder, *token_columns(batch, "sentence"))), batch["teacher"]
+        student_BD = self.projection(self.embed_in_chunks(self.encoder, *token_columns(batch, "sentence")))
+        return student_BD, self._to_target(batch["teacher"])
 
     def loss(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        matched, scalars = self._match(vectors, batch)
+        if self.bank is None:
+            return matched, scalars
+        rows_N, bank_NE, target_ND = self.bank
+        student_BD, own_BN = vectors[0], batch["row"][:, None] == rows_N
+        if (width := student_BD.shape[-1]) < target_ND.shape[-1]:
+            target_ND = F.normalize(target_ND[:, :width], dim=-1)
+        divergence_B = losses.bank_divergence(
+            student_BD, target_ND, batch["teacher"], bank_NE, own_BN, BANK_TEMPERATURE
+        )
+        divergence = collective.mean(divergence_B, batch["weight"])
+        return matched + self.settings.bank * divergence, scalars | {"bank": divergence.detach()}
+
+    def _match(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         (student_BD, teacher_BD), weight, loss = vectors, batch["weight"], self.settings.matched
         if loss == "mse":
             return collective.mean(losses.embedding_mse(student_BD, teacher_BD), weight), {}

@@ -1,7 +1,7 @@
 """Base classes of objectives: modules that own everything trainable and make their batches."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,9 @@ class Objective(nn.Module):
         super().__init__()
         self.settings = settings
         self.encoder = encoder
+
+    def hold(self, arrays: Mapping[str, np.ndarray], device: torch.device) -> None:  # noqa: B027 (most need none)
+        """Take the arrays that no batch brings, as tensors on the device that are not part of the state."""
 
     def collate(self, local: LocalBatch) -> Batch:
         """Return tensors for ``forward`` from this process's part of the batch.

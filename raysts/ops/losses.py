@@ -8,6 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+LEFT_OUT = -1e4
+"""Logit of a probability of 0 whose logarithm is still a number."""
+
 
 def nli_features(u_BD: Tensor, v_BD: Tensor) -> Tensor:
     """Return [u, v, |u - v|] of premise and hypothesis -> [B, 3D] (Sentence-BERT, section 3)."""
@@ -97,6 +100,30 @@ def similarity_mse(student_KD: Tensor, teacher_KE: Tensor, weight_K: Tensor) -> 
         error_KK = (student_KD @ student_KD.T - teacher_KE @ teacher_KE.T).square()
     others_KK = weight_K * (1.0 - torch.eye(len(weight_K), device=weight_K.device))
     return (error_KK * others_KK).sum(-1) / others_KK.sum(-1).clamp(min=1.0)
+
+
+def bank_divergence(
+    student_BK: Tensor, bank_NK: Tensor, teacher_BE: Tensor, bank_NE: Tensor, own_BN: Tensor, temperature: float
+) -> Tensor:
+    """Return KL(softmax(t . D / tau) || softmax(s . D / tau)) -> [B].
+
+    D is a bank of texts: each example is scored against all of them by cosine, as SEED (Fang et al. 2021) does against a
+    queue.
+
+    Args:
+        student_BK: s, the student's embeddings.
+        bank_NK: unit vectors of the bank in the student's space.
+        teacher_BE: t, the teacher's embeddings of the same texts.
+        bank_NE: unit vectors of the bank in the teacher's space.
+        own_BN: True where the text of the bank is the example itself, which is left out.
+        temperature: tau, above 0.
+    """
+    student_BK, teacher_BE = _to_float32(student_BK), _to_float32(teacher_BE)
+    with torch.autocast(student_BK.device.type, enabled=False):  # bf16 would keep two digits of a cosine
+        pairs = (student_BK, bank_NK), (teacher_BE, bank_NE)
+        logits = [F.normalize(vectors, dim=-1) @ bank.T / temperature for vectors, bank in pairs]
+        student_BN, teacher_BN = (F.log_softmax(scores.masked_fill(own_BN, LEFT_OUT), -1) for scores in logits)
+    return (teacher_BN.exp() * (teacher_BN - student_BN)).sum(-1)
 
 
 def _to_float32(x: Tensor) -> Tensor:

@@ -26,6 +26,9 @@ from raysts.recipes.tree import Tree
 
 # -- settings ------------------------------------------------------------------------------------------------------------
 
+BANK_TEXTS = 20_000
+"""Texts of a bank at most: a step scores each of its texts against all of them."""
+
 MOST_WIDE = 10_000
 """Limit of the dimensions and layers of a head: a larger head fills the memory before training starts."""
 
@@ -128,6 +131,8 @@ class DistillationSettings(Settings):
         "of the teachers, in their order; or agreement: the mean rank correlation (Spearman) of a teacher's cosines with "
         "those of the other teachers, which needs no labels. None: equal weights")
     temperature: float | None = Field(None, gt=0, description="of infonce; none: 0.05")
+    bank: float = Field(0.0, ge=0, description="weight of the divergence between the teachers' and the student's scores of "
+        "each text against all training texts (of more than 20,000 so many are drawn)")
     axes: Literal["teachers", "student"] = Field("teachers", description="axes of the target's vectors: those of the "
         "teachers or of their reduction; or those of the student, to which the target is turned, for a student with another "
         "start")
@@ -147,6 +152,8 @@ class DistillationSettings(Settings):
             yield (
                 "axes=student: loss=similarity compares cosines, and a projection finds its own axes; leave one of them out"
             )
+        if self.bank and compares_cosines:
+            yield f"bank={self.bank}: loss=similarity leaves the student a space of its own, and scores need one; leave it out"
         if self.temperature is not None and self.loss != "infonce":
             yield f"temperature={self.temperature} is of loss=infonce alone; leave it out"
 
@@ -445,6 +452,13 @@ CATALOG: dict[str, ObjectiveSpec] = {
 """The objectives by name."""
 
 
+WITHIN: Overrides = {
+    "settings.bank": 0.1, "optim.name": "adamw", "optim.lr": 5e-4, "optim.weight_decay": 0.01, "train.dropout": False,
+    "train.min_steps": 500,
+}  # fmt: skip
+"""What a student learns by that starts from layers of a teacher (benchmarks/RESULTS.md)."""
+
+
 def student_defaults(settings: DistillationSettings, elsewhere: bool, within: bool = False) -> Overrides:
     """Return what changes in the default recipe of ``sed`` if existing models teach.
 
@@ -464,5 +478,5 @@ def student_defaults(settings: DistillationSettings, elsewhere: bool, within: bo
     axes = {"settings.axes": "student"} if turned else {}
     if settings.loss not in (None, "cosine"):
         return axes
-    rate = 5e-4 if within else 3e-4
-    return {"settings.loss": "cosine", "optim.lr": rate, "optim.schedule": "linear", **axes}
+    defaults = {"settings.loss": "cosine", "optim.lr": 3e-4, "optim.schedule": "linear", **axes}
+    return defaults | (WITHIN if within else {})

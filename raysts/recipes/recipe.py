@@ -19,7 +19,7 @@ from raysts.errors import nearest
 from raysts.models.layers import Layers, PoolingMode, check_layers
 from raysts.models.precision import EMBEDS_ALONE, Precision
 from raysts.recipes.catalog import CATALOG, Group, ObjectiveSpec, Settings
-from raysts.recipes.tree import Tree, built, set_path
+from raysts.recipes.tree import Tree, built, get_path, set_path, to_plain
 from raysts.schema import TABLES, TEST_TABLES
 
 NAME = re.compile(r"[\w+=][\w.+=-]{0,99}")
@@ -132,6 +132,8 @@ class Train(Tree):
     epochs: float = Field(1.0, gt=0, description="passes over the rows; fractions are allowed")
     max_steps: int | None = Field(None, gt=0, description="at most this many optimiser steps; none: as many as the epochs "
         "hold")
+    min_steps: int | None = Field(None, gt=0, description="whole passes more until there are so many optimiser steps; none: "
+        "as many as the epochs hold")
     max_length: int = Field(75, ge=3, description="tokens per text in training, special tokens included")
     dropout: bool = Field(True, description="on or off")
     precision: Precision = Field("auto", description="auto (bf16 where the hardware multiplies it natively, else fp32; the "
@@ -167,6 +169,10 @@ class Train(Tree):
                 f"precision={self.precision} is for embedding alone: {EMBEDS_ALONE[self.precision]}; train in bf16, tf32 or "
                 f"fp32"
             )
+
+
+LATER = {"settings.bank": 0.0, "train.min_steps": None}
+"""Fields that recipes have had since run ids are fixed, with the values at which an id does not name them."""
 
 
 class Recipe(Tree):
@@ -257,6 +263,16 @@ class Recipe(Tree):
     def has_head(self) -> bool:
         """Return True if the resulting model has a new head, which begins with random weights."""
         return self.spec.has_head(self.settings)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Return the fields that a run id is made of."""
+        plain: dict[str, Any] = to_plain(self)
+        for path, value in LATER.items():
+            branch, _, leaf = path.rpartition(".")
+            if get_path(plain, branch).get(leaf) == value:
+                get_path(plain, branch).pop(leaf, None)
+        return plain
 
     @property
     def table(self) -> str:

@@ -24,7 +24,7 @@ class Job:
         content: content id of the starting model; None: the model of another run.
         prompt: prepended to every text, in training and by the trained model.
         teacher: folder of the teachers' vectors, for distillation.
-        to_target: map of these vectors to the target, as :class:`raysts.data.windows.Windows` takes it.
+        to_target: file of a matrix that maps these vectors to the target; None: they are the target.
         export_layers: layers that the written model pools (one with heads pools those it was trained on).
         max_length: tokens per text that the written model reads; None: as many as its parent.
         dev: the development set; required if it selects the encoder, else only reported.
@@ -49,8 +49,10 @@ class Job:
 
 def total_steps(recipe: Recipe, order: BatchOrder) -> int:
     """Return the optimiser steps of a run."""
-    steps = math.ceil(recipe.train.epochs * order.steps_per_epoch)
-    return min(steps, recipe.train.max_steps or steps)
+    train, steps = recipe.train, math.ceil(recipe.train.epochs * order.steps_per_epoch)
+    if steps and train.min_steps and steps < train.min_steps:
+        steps = math.ceil(train.min_steps / order.steps_per_epoch) * order.steps_per_epoch
+    return min(steps, train.max_steps or steps)
 
 
 def writing(job: Job) -> contextlib.AbstractContextManager[None]:

@@ -36,6 +36,7 @@ from raysts.training.metrics import MetricsLog, metrics_until
 from raysts.training.runtime import Preempted, Preemption, Runtime
 from raysts.training.selection import CachedTokensModel, evaluate
 from raysts.training.shard import own
+from raysts.training.targets import held_arrays
 
 
 def train(job: Job, runtime: Runtime) -> dict[str, Any]:
@@ -139,7 +140,8 @@ class Run:
             optim.by_rows(self.objective, recipe.optim)
         self.wrapped = runtime.wrap(self.objective, self.precision)
         self.optimizer = optim.build(recipe.optim, self.objective)
-        self.windows = Windows(job.store, job.teacher, job.to_target)
+        self.windows = Windows(job.store, job.teacher)
+        self.objective.hold(held_arrays(job, self.windows), device)
         self.order = BatchOrder(
             self.windows.sizes,
             recipe.group,

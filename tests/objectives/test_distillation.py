@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from small_runs import share_of, tiny_encoder
 
 from raysts.errors import InputError
@@ -112,6 +113,7 @@ def test_a_projection_to_concatenated_vectors_is_no_part_of_the_student() -> Non
         ({"target": "similarity", "projection": 8}, "need no common width"),
         ({"loss": "similarity", "projection": 8}, "need no common width"),
         ({"temperature": 0.1}, "of loss=infonce alone"),
+        ({"loss": "similarity", "bank": 0.1}, "scores need one"),
         ({"loss": "infonce", "temperature": 0.0}, "must be above 0"),
         ({"weights": "equal"}, "or agreement"),
         ({"weights": (1.0, 0.0)}, "one number above 0"),
@@ -128,3 +130,59 @@ def test_settings_are_set_by_their_short_names() -> None:
     assert settings == DistillationSettings(target="concat", loss="infonce", weights=(2.0, 1.0), temperature=0.1)
     with pytest.raises(InputError, match="must be one of mean, unit-mean, concat, similarity"):
         apply_overrides(names.pipeline("nli-sed"), {"sed.target": "median"})
+
+
+def bank_of(texts: int, width: int = 16, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(texts, width)).astype(np.float32)
+
+
+def test_the_bank_term_is_the_divergence_of_scores() -> None:
+    """KL by scipy, in float64, of softmax(cosines / 0.05), each text's own row left out of both."""
+    special = pytest.importorskip("scipy.special")
+    objective = Distillation(DistillationSettings(loss="cosine", bank=0.5), tiny_encoder())
+    bank, teacher = bank_of(9), bank_of(4, seed=2)
+    rows = np.array([2, 3, 5, 7, 11, 13, 17, 19, 23])
+    objective.hold({"bank": bank, "bank_rows": rows}, torch.device("cpu"))
+    share = share_of({"sentence": TEXTS, "teacher": teacher}, [(0,), (1,), (2,), (3,)], np.ones(4, np.float32))
+    batch = objective.collate(share._replace(ids=np.array([3, 4, 23, 2])))  # three of them are in the bank
+    loss, scalars = objective(batch)
+    student = objective.encoder(batch["sentence"], batch["sentence_length"]).detach().double().numpy()
+    unit = [vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (student, teacher, bank)]
+    expected = []
+    for row, of_student, of_teacher in zip([3, 4, 23, 2], unit[0], unit[1], strict=True):
+        others = unit[2][rows != row].astype(np.float64)
+        p, q = (special.softmax(others @ vector / 0.05) for vector in (of_teacher, of_student))
+        expected.append(special.rel_entr(p, q).sum())
+    assert float(scalars["bank"]) == pytest.approx(np.mean(expected), rel=1e-4)
+    cosine = 1 - (unit[0] * unit[1]).sum(1).mean()
+    assert float(loss.detach()) == pytest.approx(cosine + 0.5 * np.mean(expected), rel=1e-4)
+    loss.backward()
+    assert "bank" not in "".join(objective.state_dict()), "a checkpoint does not hold the bank"
+
+
+def test_a_student_that_is_its_teacher_scores_the_bank_as_it_does() -> None:
+    objective = Distillation(DistillationSettings(loss="cosine", bank=1.0, matryoshka=(8,)), tiny_encoder())
+    ids, lengths = TEXTS.pad(0)
+    teacher = objective.encoder(ids, lengths).detach().numpy()
+    turn = np.linalg.qr(bank_of(16))[0].astype(np.float32)
+    share = share_of({"sentence": TEXTS, "teacher": teacher @ turn}, [(2,), (0,)], np.ones(2, np.float32))
+    share = share._replace(ids=np.arange(4))
+    held = {"bank": bank_of(9) @ turn, "bank_rows": np.arange(100, 109), "to_target": turn.T.copy()}
+    objective.hold(held, torch.device("cpu"))
+    _, scalars = objective(objective.collate(share))
+    assert float(scalars["bank"]) < 1e-6
+    objective.hold(held | {"to_target": turn}, torch.device("cpu"))
+    assert float(objective(objective.collate(share))[1]["bank"]) > 0.1
+
+
+def test_a_target_is_mapped_where_it_is_learnt() -> None:
+    """The loss is that of a teacher whose vectors were mapped before."""
+    turn = bank_of(40 * 16).reshape(-1, 16)[:40]
+    teacher = bank_of(4, 40)
+    losses = []
+    for vectors, held in ((teacher @ turn, {}), (teacher, {"to_target": turn})):
+        objective = Distillation(DistillationSettings(target="concat", loss="cosine"), tiny_encoder())
+        objective.hold(held, torch.device("cpu"))
+        share = share_of({"sentence": TEXTS, "teacher": vectors}, [(0,), (3,)], np.ones(2, np.float32))
+        losses.append(float(objective(objective.collate(share))[0].detach()))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)

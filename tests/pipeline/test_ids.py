@@ -67,6 +67,7 @@ CHANGED: dict[str, Any] = {
     "optim.decay_all": True,
     "train.epochs": 2.0,
     "train.max_steps": 3,
+    "train.min_steps": 40,
     "train.max_length": 20,
     "train.dropout": False,
     "train.precision": "fp32",

@@ -51,8 +51,9 @@ def make(models: list[Path], store: Path, folder: Path, layers: int = 1, **how: 
 
 
 def means_of(store: Path, folder: Path, to_target: Path | None = None) -> np.ndarray:
-    windows = Windows(store, folder, to_target)
-    return np.concatenate([columns_of(windows.read(i), (), ("teacher",))["teacher"] for i in range(len(windows))])
+    windows = Windows(store, folder)
+    vectors = np.concatenate([columns_of(windows.read(i), (), ("teacher",))["teacher"] for i in range(len(windows))])
+    return vectors if to_target is None else vectors @ np.load(to_target)
 
 
 def embeddings(models: list[Path], store: Path, layers: int = 1) -> list[np.ndarray]:

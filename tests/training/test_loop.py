@@ -565,3 +565,39 @@ def test_a_gpu_that_is_not_asked_for_is_left_alone(
     assert here.train([[job]], none, lambda text: None) == [None]
     assert [*here.map(lambda device: lambda unit: device, (), [1], none, lambda text: None)] == ["cpu"]
     assert [*here.map(lambda device: lambda unit: device, (), [1], Resources(), lambda text: None)] == [None]
+
+
+def test_passes_are_added_until_there_are_enough_steps(stage: Stage, tmp_path: Path) -> None:
+    """70 rows are 5 batches of 16: 12 steps take 3 passes."""
+    for least, most, expected in ((12, None, 15), (3, None, 5), (12, 7, 7)):
+        job = stage.job(
+            "nli", tmp_path / str(expected), dev=False, epochs=1.0, min_steps=least, max_steps=most, keep="last"
+        )
+        assert train(job, Watched())["steps"] == expected
+
+
+def test_a_run_with_a_bank_resumes_bit_for_bit(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 70 texts 40 are drawn, and the teachers' vectors are mapped."""
+    monkeypatch.setattr("raysts.training.targets.BANK_TEXTS", 40)
+    job = stage.job("sed", tmp_path / "whole", dev=False, checkpoint_every=2, settings={"loss": "cosine", "bank": 0.1})
+    turn, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(32, 32)))
+    np.save(tmp_path / "map.npy", turn.astype(np.float32))
+    job = replace(job, to_target=tmp_path / "map.npy")
+    whole, resumed = Watched(), Watched()
+    train(job, whole)
+    killed = without(job, folder=tmp_path / "killed")
+    with pytest.raises(Interrupted):
+        train(killed, Watched(read=interrupted_at(7)))
+    train(killed, resumed)
+    assert difference(whole.weights(), resumed.weights()) == 0.0
+    assert metrics(tmp_path / "whole") == metrics(tmp_path / "killed")
+    plain = Watched()
+    train(
+        replace(
+            job, folder=tmp_path / "plain", recipe=job.recipe.updated(settings=job.recipe.settings.updated(bank=0.0))
+        ),
+        plain,
+    )
+    assert difference(whole.weights(), plain.weights()) > 0.0
+    draw = whole.module.bank[0]
+    assert len(draw) == 40 and torch.equal(draw, resumed.module.bank[0])

@@ -13,7 +13,6 @@ from raysts.pipeline.step import Model, Step, step_id
 from raysts.pipeline.steps.agreement import Agreement
 from raysts.pipeline.steps.vectors import Teachers
 from raysts.recipes.recipe import Recipe, Resources
-from raysts.recipes.tree import to_plain
 from raysts.training.job import Job
 
 
@@ -47,7 +46,7 @@ def train_step(
         selected_by = judge or corpus.fingerprint(recipe.spec.dev)
     run = step_id(
         "train",
-        recipe=to_plain(recipe),
+        recipe=recipe.identity,
         version=recipe.spec.version,
         seed=seed,
         parent=parent.id,
