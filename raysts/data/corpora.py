@@ -86,7 +86,7 @@ class Corpus(dict[str, Table]):
         assert self.text is not None
         return self._copy({TEXT: replace(self[TEXT], content=self.text.holding_out())})
 
-    def with_spans(self, name: str, count: int, seed: int) -> Table:
+    def table_with_spans(self, name: str, count: int, seed: int) -> Table:
         """Return a table of single texts with so many spans behind each text, or the table itself without any."""
         if not count:
             return self[name]

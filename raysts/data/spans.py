@@ -1,4 +1,4 @@
-"""Spans: contiguous pieces of texts, which are trained on beside the texts and stand for short texts such as queries."""
+"""Spans: contiguous pieces of texts, which stand for short texts such as queries."""
 
 from __future__ import annotations
 

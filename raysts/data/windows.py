@@ -85,14 +85,14 @@ class Group(NamedTuple):
 def select(corpus: Corpus, table: str, data: Data) -> list[Group]:
     """Return the selected rows of a table by row group. A draw depends on its size and seed alone.
 
-    It is a draw of texts, each of which has its spans behind it.
+    A draw is one of texts, and each text has its spans behind it.
 
     Raises:
         InputError: no row has one of the sources.
     """
-    groups, each = list(corpus.with_spans(table, data.spans, data.sample_seed).row_groups()), 1 + data.spans
+    groups, stride = list(corpus.table_with_spans(table, data.spans, data.sample_seed).row_groups()), 1 + data.spans
     ends = np.cumsum([group.rows for group in groups])
-    total, chosen = int(ends[-1]) // each if groups else 0, None  # positions in the table; None: all
+    total, chosen = int(ends[-1]) // stride if groups else 0, None  # positions in the table; None: all
     if data.sources:
         chosen = np.flatnonzero(_match_sources(corpus[table], data.sources))
         total = len(chosen)
@@ -107,7 +107,7 @@ def select(corpus: Corpus, table: str, data: Data) -> list[Group]:
     if data.sample is not None:
         draw = np.random.default_rng(data.sample_seed)
         drawn = np.sort(draw.choice(total, min(data.sample, total), replace=False))
-        drawn = (drawn[:, None] * each + np.arange(each)).ravel()
+        drawn = (drawn[:, None] * stride + np.arange(stride)).ravel()
         chosen = drawn if chosen is None else chosen[drawn]
     selected: list[Group] = []
     first = 0

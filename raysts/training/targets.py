@@ -20,8 +20,8 @@ def held_arrays(job: Job, windows: Windows) -> dict[str, np.ndarray]:
             )
         arrays["to_target"] = np.load(job.to_target)
     if isinstance(settings, DistillationSettings) and settings.bank:
-        each = 1 + job.recipe.data.spans  # of a text and its spans, the text comes first
-        arrays["bank_rows"] = rows = each * bank_texts(windows.rows // each, derive_seed(job.seed, "bank"))
+        stride = 1 + job.recipe.data.spans  # of a text and its spans, the text comes first
+        arrays["bank_rows"] = rows = stride * bank_texts(windows.rows // stride, derive_seed(job.seed, "bank"))
         arrays["bank"] = windows.teacher_vectors(rows)
     return arrays
 

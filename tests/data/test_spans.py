@@ -58,7 +58,7 @@ def corpus(tmp_path: Path) -> Corpus:
 
 
 def test_each_text_stands_before_its_spans(corpus: Corpus) -> None:
-    table = corpus.with_spans(NAME, 4, 0)
+    table = corpus.table_with_spans(NAME, 4, 0)
     texts = corpus.read(NAME).column("sentence").to_pylist()
     batches = list(table.batches(["sentence"]))
     assert [batch.num_rows for batch in batches] == [BATCH_ROWS, BATCH_ROWS, 20_000 - 2 * BATCH_ROWS]
@@ -66,12 +66,14 @@ def test_each_text_stands_before_its_spans(corpus: Corpus) -> None:
     assert rows[::5] == texts and rows[6:10] == spans.spans_of(texts[1], 4, 0) and table.rows == len(rows)
     table.write()
     assert pq.read_table(table.path).column("sentence").to_pylist() == rows
-    prints = {corpus.with_spans(NAME, count, seed).fingerprint for count, seed in ((0, 0), (4, 0), (5, 0), (4, 1))}
-    assert len(prints) == 4 and corpus.with_spans(NAME, 0, 0) is corpus[NAME]
+    prints = {
+        corpus.table_with_spans(NAME, count, seed).fingerprint for count, seed in ((0, 0), (4, 0), (5, 0), (4, 1))
+    }
+    assert len(prints) == 4 and corpus.table_with_spans(NAME, 0, 0) is corpus[NAME]
 
 
 def test_a_sample_is_one_of_texts_with_all_their_spans(corpus: Corpus) -> None:
-    corpus[NAME].write(), corpus.with_spans(NAME, 4, 0).write()
+    corpus[NAME].write(), corpus.table_with_spans(NAME, 4, 0).write()
 
     def read(data: Data) -> list[str]:
         batches = (batch for group in select(corpus, NAME, data) for batch in selected_rows(group, NAME, ["sentence"]))

@@ -428,7 +428,7 @@ def test_spans_of_what_has_none_are_refused(own: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a process that has used a GPU cannot be forked")
-def test_a_student_with_spans_and_a_bank_that_is_killed_ends_as_one_that_is_not(
+def test_a_student_table_with_spans_and_a_bank_that_is_killed_ends_as_one_that_is_not(
     own: Path, documents: Path, tmp_path: Path
 ) -> None:
     """In windows of 100 rows, killed in the first shard of the teacher but one, and twice in training."""
