@@ -120,14 +120,15 @@ def _models_pipeline(
 
     ``before`` is the pipeline of the run that trained them, which gives the settings. It is empty or partial without one.
     """
-    from raysts.commands.context import store_of
+    from raysts.commands.context import corpus_of, store_of
     from raysts.commands.models import locate
+    from raysts.data.spans import are_documents
     from raysts.ids import folder_id
     from raysts.models import pretrained
-    from raysts.models.embedders import find_embedder
+    from raysts.models.embedders import find_embedder, open_embedder
     from raysts.pipeline.inputs import TINY
     from raysts.pipeline.validate import fitting_target, starts_of
-    from raysts.recipes.catalog import DistillationSettings, student_defaults
+    from raysts.recipes.catalog import DistillationSettings, student_defaults, text_defaults
     from raysts.recipes.names import pipeline_of
     from raysts.recipes.recipe import DEFAULTS, DISTILLATION, Pipeline
     from raysts.recipes.tree import built, to_plain
@@ -179,6 +180,9 @@ def _models_pipeline(
         and folder_id(locate(start, store)) in {folder_id(folder) for folder in folders if folder.is_dir()}
     )
     defaults = student_defaults(recipe.settings.updated(target=target), elsewhere, within)
+    if options.own and (text := corpus_of(options.data, own=options.own).text):
+        has_vectors = any(open_embedder(folder).kind == "vectors" for folder in folders)  # of texts, not of pieces
+        defaults = {**defaults, **text_defaults(not has_vectors and are_documents(text.sample))}
     return pipeline_of(pipeline, {"sed.target": target, **{f"sed.{key}": value for key, value in defaults.items()}})
 
 

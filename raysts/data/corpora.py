@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from raysts.data import manifest
 from raysts.data.derive import DERIVED
+from raysts.data.spans import Spans
 from raysts.data.tables import Derivation, Table
 from raysts.data.user import DEV, TEXT, UserData, UserText
 from raysts.errors import InputError, nearest
@@ -84,6 +85,16 @@ class Corpus(dict[str, Table]):
         """Return a copy in which the user's text is split: its table lacks the held-out texts."""
         assert self.text is not None
         return self._copy({TEXT: replace(self[TEXT], content=self.text.holding_out())})
+
+    def table_with_spans(self, name: str, count: int, seed: int) -> Table:
+        """Return a table of single texts with so many spans behind each text, or the table itself without any."""
+        if not count:
+            return self[name]
+        key = f"{name} {count} {seed}"
+        if key not in self._derived:
+            content = Spans(self[name], count, seed)
+            self._derived[key] = Table(name=name, title=self.title(name), content=content, folder=self.folder)
+        return self._derived[key]
 
     @property
     def own(self) -> dict[str, Table]:

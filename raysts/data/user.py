@@ -89,6 +89,11 @@ class UserText:
     def held_out(self) -> list[str]:
         return [text for _, text, _ in self.scan.smallest[: self.held]]
 
+    @property
+    def sample(self) -> list[str]:
+        """Some of its distinct texts, drawn by their content."""
+        return [text for _, text, _ in self.scan.smallest]
+
     def holding_out(self) -> UserText:
         """Return a copy without held-out texts. They are drawn by content hash, so row order does not matter."""
         count = min(HELD_OUT, (self.scan.rows - self.scan.repeated) // SHARE) // 2 * 2

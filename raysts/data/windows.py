@@ -66,6 +66,7 @@ class StoreSpec:
             self.max_length,
         ]
         content += [list(self.data.sources), self.data.sample, seed]
+        content += [["spans", self.data.spans, self.data.sample_seed]] if self.data.spans else []
         return content_id([*content, self.prompt] if self.prompt else content)
 
 
@@ -84,12 +85,14 @@ class Group(NamedTuple):
 def select(corpus: Corpus, table: str, data: Data) -> list[Group]:
     """Return the selected rows of a table by row group. A draw depends on its size and seed alone.
 
+    A draw is one of texts, and each text has its spans behind it.
+
     Raises:
         InputError: no row has one of the sources.
     """
-    groups = list(corpus[table].row_groups())
+    groups, stride = list(corpus.table_with_spans(table, data.spans, data.sample_seed).row_groups()), 1 + data.spans
     ends = np.cumsum([group.rows for group in groups])
-    total, chosen = int(ends[-1]) if groups else 0, None  # positions in the table; None: all
+    total, chosen = int(ends[-1]) // stride if groups else 0, None  # positions in the table; None: all
     if data.sources:
         chosen = np.flatnonzero(_match_sources(corpus[table], data.sources))
         total = len(chosen)
@@ -104,6 +107,7 @@ def select(corpus: Corpus, table: str, data: Data) -> list[Group]:
     if data.sample is not None:
         draw = np.random.default_rng(data.sample_seed)
         drawn = np.sort(draw.choice(total, min(data.sample, total), replace=False))
+        drawn = (drawn[:, None] * stride + np.arange(stride)).ravel()
         chosen = drawn if chosen is None else chosen[drawn]
     selected: list[Group] = []
     first = 0

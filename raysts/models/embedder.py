@@ -60,6 +60,11 @@ class Embedder(ABC):
         return pretrained.load_tokenizer(self.path)
 
     @property
+    def max_length(self) -> int:
+        """Tokens per text that it reads."""
+        return int(self.description.max_length or self.tokenizer.model_max_length)
+
+    @property
     def prompt(self) -> str:
         """Text before every text."""
         return self.description.prompts.resolve(self.prompt_name)

@@ -38,6 +38,10 @@ class EncoderModel(Embedder):
         return self.description.pooling, self.description.layers
 
     @property
+    def max_length(self) -> int:
+        return min(super().max_length, pretrained.most_tokens(self.path))
+
+    @property
     def similarities(self) -> Mapping[str, Similarity]:
         return pretrained.similarities(self.path)
 

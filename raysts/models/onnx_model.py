@@ -94,9 +94,13 @@ class OnnxModel(Embedder):
     def check(self) -> None:
         self.prompt, self.tokenizer, self.session  # noqa: B018 (reads them)
 
+    @property
+    def max_length(self) -> int:
+        longest = super().max_length
+        return longest if longest < 10**6 else LONGEST
+
     def tokenize(self, texts: Sequence[str]) -> Tokens:
-        longest = min(self.description.max_length or self.tokenizer.model_max_length, 10**6)
-        return tokenize(self.tokenizer, texts, longest if longest < 10**6 else LONGEST, self.prompt)
+        return tokenize(self.tokenizer, texts, self.max_length, self.prompt)
 
     def vectors(self, tokens: Tokens) -> np.ndarray:
         from raysts.models.sentence_model import TOKEN_BUDGET

@@ -214,6 +214,12 @@ def check(folder: Path) -> dict[str, Any]:
     return config
 
 
+def most_tokens(folder: Path) -> int:
+    """Return the tokens per text that the encoder in a model folder has positions for."""
+    config = check(folder)
+    return family_of(config["model_type"]).most_tokens(config)
+
+
 def _weights(folder: Path) -> list[Path]:
     """Return the safetensors files of a model, all regular files."""
     paths = sorted(static.input_folder(folder).glob("*.safetensors"))

@@ -7,6 +7,7 @@ Shapes: D dimensions, R rows.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +41,7 @@ class VectorsModel(Embedder):
 
     kind = "vectors"
     prompt = ""
+    max_length = sys.maxsize
 
     @cached_property
     def files(self) -> list[Path]:

@@ -105,7 +105,7 @@ def similarity_mse(student_KD: Tensor, teacher_KE: Tensor, weight_K: Tensor) -> 
 def bank_divergence(
     student_BK: Tensor, bank_NK: Tensor, teacher_BE: Tensor, bank_NE: Tensor, own_BN: Tensor, temperature: float
 ) -> Tensor:
-    """Return KL(softmax(t . D / tau) || softmax(s . D / tau)) -> [B].
+    """Return KL(softmax(t D / tau) || softmax(s D / tau)) -> [B].
 
     D is a bank of texts: each example is scored against all of them by cosine, as SEED (Fang et al. 2021) does against a
     queue.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +16,9 @@ import pyarrow as pa
 from raysts.data.batches import BatchOrder
 from raysts.data.corpora import Corpus
 from raysts.data.derive import TARGETS, source_of
+from raysts.data.user import TEXT
 from raysts.data.windows import WINDOW, Group, StoreSpec, select
-from raysts.data.world import WORLD_VERSION, tiny_config, write_tiny_backbone
+from raysts.data.world import MAX_LENGTH, WORLD_VERSION, tiny_config, world_tokenizer, write_tiny_backbone
 from raysts.errors import InputError
 from raysts.evaluation import harness
 from raysts.evaluation.agreement import AGREEMENT
@@ -36,6 +37,7 @@ from raysts.models.pretrained import find, tokenizer_id
 from raysts.models.prompts import Prompts
 from raysts.models.shrink import keep_layers, spaced_layers
 from raysts.models.static import is_static
+from raysts.models.tokens import tokenize
 from raysts.ops.ensemble import Target
 from raysts.pipeline.outcome import members_dev
 from raysts.pipeline.own_text import on_own_text
@@ -48,6 +50,26 @@ from raysts.training.job import total_steps
 TINY = "tiny"
 OTHER_FORMATS = ("onnx", "openvino", "coreml", "*.onnx", "*.h5", "*.msgpack", "*.ot")
 """What a model directory may hold that raysts does not read."""
+
+
+ENOUGH, MEASURED = 0.95, 2_000
+"""Share of the texts that an automatic length reads whole, and texts that it is measured on at most."""
+
+
+class ReadingLength(NamedTuple):
+    """An automatic length."""
+
+    tokens: int
+    limit: int
+    """Tokens that the backbone and the teachers read at most."""
+    at_limit: float
+    """Share of the texts that need as many tokens or more."""
+
+    @property
+    def reason(self) -> str:
+        if self.at_limit > 1 - ENOUGH:
+            return f"backbone and teachers read no more, and {self.at_limit:.0%} of the texts have as many or more."
+        return f"{ENOUGH:.0%} of the texts have no more."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +85,7 @@ class Inputs:
     locate: Callable[[str], Path] = field(default=find)
     _devs: dict[str, Dev] = field(default_factory=dict, init=False, repr=False, compare=False)
     _groups: dict[str, list[Group]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _lengths: dict[str, ReadingLength] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "corpus", self.corpus.writing_to(self.storage / "tables"))
@@ -289,17 +312,61 @@ class Inputs:
         return self.corpus.skipped(recipe.table for recipe in self.pipeline.recipes.values())
 
     def resolved(self, recipe: Recipe) -> Recipe:
-        """Return the recipe with the pipeline's precision and the sources of its test sentences.
+        """Return the recipe with its length, the pipeline's precision and the sources of its test sentences.
 
         Unless the recipe names sources, they are those of the evaluated tasks.
         """
         if recipe.train.precision == "auto" != self.pipeline.precision:
             recipe = recipe.updated(train=recipe.train.updated(precision=self.pipeline.precision))
+        if recipe.train.max_length == "auto":
+            recipe = recipe.updated(train=recipe.train.updated(max_length=self.reading_length(recipe).tokens))
         if recipe.table != TARGETS or recipe.data.sources:
             return recipe
         tables = self.corpus.sources(TARGETS)
         sources = tuple(dict.fromkeys(source_of(table) for table in self.test_tables if table in tables))
         return recipe.updated(data=recipe.data.updated(sources=sources))
+
+    def reading_length(self, recipe: Recipe) -> ReadingLength:
+        """Return the length at which a recipe of automatic length reads its texts.
+
+        It depends on up to ``MEASURED`` texts. Those of a user's text are drawn by their content.
+        """
+        if recipe.table not in self._lengths:
+            texts = self.sample_texts(recipe)
+            tokenizer = (
+                world_tokenizer() if self.pipeline.backbone == TINY else pretrained.load_tokenizer(self.backbone)
+            )
+            limit = MAX_LENGTH if self.pipeline.backbone == TINY else open_embedder(self.backbone).max_length
+            if self.teacher_folders:
+                limit = min(limit, max(open_embedder(folder).max_length for folder in self.teacher_folders))
+            lengths = tokenize(tokenizer, texts, limit, self.prompt).lengths
+            needed = int(np.ceil(np.quantile(lengths, ENOUGH)))
+            self._lengths[recipe.table] = ReadingLength(max(3, needed), limit, float((lengths >= limit).mean()))
+        return self._lengths[recipe.table]
+
+    def sample_texts(self, recipe: Recipe) -> list[str]:
+        """Return some of the texts of a recipe's table."""
+        if self.corpus.text and recipe.table == TEXT:
+            return self.corpus.text.sample[:MEASURED]
+        table = self.corpus[recipe.table]
+        return [text for column in recipe.spec.texts for text in table.head(column, MEASURED) if text is not None]
+
+    def reading_notes(self) -> list[str]:
+        """Return how texts are read where recipes of automatic length, or with spans, read them."""
+        notes = []
+        for stage, recipe in self.pipeline.recipes.items():
+            if recipe.train.max_length == "auto":
+                length = self.reading_length(recipe)
+                notes.append(
+                    f"{stage}: reads {length.tokens} tokens of a text, which the trained model reads too: "
+                    + length.reason
+                )
+            if spans := recipe.data.spans:
+                notes.append(
+                    f"{stage}: trains on {self.rows(recipe):,} texts and on {spans} spans of each (4 to 64 words): "
+                    f"{spans / (1 + spans):.0%} of its rows are spans."
+                )
+        return notes
 
     def facts(self, stage: str, role: str, member: int | None, parents: Sequence[str]) -> dict[str, Any]:
         named = Path(self.pipeline.backbone)
@@ -327,7 +394,7 @@ class Inputs:
             texts=recipe.spec.texts,
             values=tuple(name for name in recipe.spec.values if name != "teacher"),
             tokenizer=self.tokenizer_id,
-            max_length=recipe.train.max_length,
+            max_length=int(recipe.train.max_length),
             data=recipe.data,
             prompt=self.prompt,
         )
@@ -335,9 +402,15 @@ class Inputs:
     def teacher_specs(self, recipe: Recipe) -> list[StoreSpec]:
         """Return the token shards that each teacher reads: its tokens, behind its prompt."""
         spec, prompt = self.store_spec(recipe), self.pipeline.teacher_prompt
+        embedders = [open_embedder(path, prompt=prompt) for path in self.teacher_folders]
         return [
-            replace(spec, tokenizer=self.teacher_tokenizers[path], prompt=open_embedder(path, prompt=prompt).prompt)
-            for path in self.teacher_folders
+            replace(
+                spec,
+                tokenizer=self.teacher_tokenizers[embedder.path],
+                prompt=embedder.prompt,
+                max_length=min(spec.max_length, embedder.max_length),
+            )
+            for embedder in embedders
         ]
 
     def store_folder(self, spec: StoreSpec) -> Path:
@@ -355,7 +428,8 @@ class Inputs:
         return self._groups[spec.id]
 
     def rows(self, recipe: Recipe) -> int:
-        return sum(group.size for group in self.groups(self.store_spec(recipe)))
+        """Return the number of texts that a recipe reads, without their spans."""
+        return sum(group.size for group in self.groups(self.store_spec(recipe))) // (1 + recipe.data.spans)
 
     def optimiser_steps(self, recipe: Recipe) -> int:
         groups = self.groups(self.store_spec(recipe))

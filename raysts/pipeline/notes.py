@@ -30,6 +30,7 @@ def notes_before(plan: Plan) -> list[str]:
             f"Training starts from {len(plan.kept_layers)} of the {plan.depth} layers of {plan.pipeline.backbone}: {layers} "
             f"(counted from 0)."
         )
+    notes += plan.reading_notes()
     return notes + [f"Training data is not whole; {line}" for line in map(skipped_line, plan.skipped)]
 
 

@@ -244,7 +244,7 @@ class Plan(Inputs):
 
 def describe(plan: Plan, steps: Sequence[Step] | None = None) -> dict[str, Any]:
     """Return the plan, perhaps with other ``steps``, as ``raysts plan --json`` prints it."""
-    described = plan.steps if steps is None else steps
+    described, notes = plan.steps if steps is None else steps, plan.reading_notes()
     return {
         "name": plan.pipeline.name,
         "backbone": {
@@ -253,6 +253,7 @@ def describe(plan: Plan, steps: Sequence[Step] | None = None) -> dict[str, Any]:
             **({"layers": list(plan.kept_layers)} if plan.kept_layers is not None else {}),
         },
         **({"text": plan.corpus.text.facts()} if plan.corpus.text else {}),
+        **({"notes": notes} if notes else {}),
         "skipped": plan.skipped,
         "nodes": at_once(lambda step: step.describe(plan.store), described),
     }

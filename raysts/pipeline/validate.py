@@ -120,7 +120,7 @@ def _backbone_problems(inputs: Inputs) -> list[str]:
         f"{name}.train.max_length={recipe.train.max_length}: the backbone '{inputs.pipeline.backbone}' has positions for "
         f"{most} tokens; take at most that many"
         for name, recipe in inputs.pipeline.recipes.items()
-        if recipe.train.max_length > most
+        if recipe.train.max_length != "auto" and recipe.train.max_length > most
     ]
     if (inputs.pipeline.max_seq_length or 0) > most:
         problems.append(
@@ -247,7 +247,7 @@ def _check_every_text(inputs: Inputs, vectors: Embedder) -> None:
         raise InputError(
             f"teacher '{vectors.path}' has no vector of {text.held_out[number]!r:.70}; embed all of the text"
         )
-    table = inputs.corpus[spec.table]
+    table = inputs.corpus.table_with_spans(spec.table, spec.data.spans, spec.data.sample_seed)
     derived = table.read(spec.texts[:1]).column(0) if table.content else None
     for group in inputs.groups(spec):
         parts: Iterable[tuple[int, Any]]

@@ -459,6 +459,14 @@ WITHIN: Overrides = {
 """What a student learns by that starts from layers of a teacher (benchmarks/RESULTS.md)."""
 
 
+def text_defaults(documents: bool) -> Overrides:
+    """Return what changes in the default recipe of ``sed`` if it reads a user's text: all of it, whole.
+
+    Of documents it reads short pieces too, since they are found by short queries.
+    """
+    return {"data.sample": None, "train.max_length": "auto", **({"data.spans": 4} if documents else {})}
+
+
 def student_defaults(settings: DistillationSettings, elsewhere: bool, within: bool = False) -> Overrides:
     """Return what changes in the default recipe of ``sed`` if existing models teach.
 
@@ -479,4 +487,4 @@ def student_defaults(settings: DistillationSettings, elsewhere: bool, within: bo
     if settings.loss not in (None, "cosine"):
         return axes
     defaults = {"settings.loss": "cosine", "optim.lr": 3e-4, "optim.schedule": "linear", **axes}
-    return defaults | (WITHIN if within else {})
+    return {**defaults, **(WITHIN if within else {})}

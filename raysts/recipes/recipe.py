@@ -86,6 +86,12 @@ def _kept_layers(value: Any) -> Any:
     return tuple(items)
 
 
+def _max_length(value: Any) -> Any:
+    if value != "auto" and not (type(value) is int and value >= 3):
+        raise ValueError("must be a number of at least 3, or auto")
+    return value
+
+
 # fmt: off
 
 class Data(Tree):
@@ -96,8 +102,15 @@ class Data(Tree):
     sample: int | None = Field(None, gt=0, description="draw this many rows, by sample_seed alone (all, where the table has "
         "no more); none: all")
     sample_seed: int = Field(0, ge=0, description="seed of the draw (one fixed sample for all members and the student)")
+    spans: int = Field(0, ge=0, le=100, description="train on so many pieces of each text too, 4 to 64 words long, drawn by "
+        "sample_seed and the text; they stand for short texts, such as queries, beside long ones")
     bootstrap: bool = Field(False, description="train on as many of these rows drawn with replacement, by the seed of the "
         "run, so that every member has its own rows (bagging)")
+
+
+    def misfits(self) -> Iterator[str]:
+        if self.spans and self.sources:
+            yield f"spans={self.spans}: pieces of texts have no source; leave sources out"
 
 
 class Optim(Tree):
@@ -134,7 +147,9 @@ class Train(Tree):
         "hold")
     min_steps: int | None = Field(None, gt=0, description="whole passes more until there are so many optimiser steps; none: "
         "as many as the epochs hold")
-    max_length: int = Field(75, ge=3, description="tokens per text in training, special tokens included")
+    max_length: Annotated[int | Literal["auto"], BeforeValidator(_max_length)] = Field(75, description="tokens per text in "
+        "training, special tokens included; auto: what 95 % of the texts need, within what teachers and backbone read, and "
+        "what the trained model reads")
     dropout: bool = Field(True, description="on or off")
     precision: Precision = Field("auto", description="auto (bf16 where the hardware multiplies it natively, else fp32; the "
         "pipeline's precision goes before), bf16, fp32 or tf32")
@@ -171,7 +186,7 @@ class Train(Tree):
             )
 
 
-LATER = {"settings.bank": 0.0, "train.min_steps": None}
+LATER = {"settings.bank": 0.0, "data.spans": 0, "train.min_steps": None}
 """Fields that recipes have had since run ids are fixed, with the values at which an id does not name them."""
 
 
@@ -234,6 +249,8 @@ class Recipe(Tree):
                 yield f"settings.matryoshka={widths} must be numbers of dimensions, each once"
         if settings.grad_cache is not None and no_vectors:
             yield f"settings.grad_cache={settings.grad_cache}: {self.objective}: {no_vectors}"
+        if self.data.spans and spec.texts != ("sentence",):
+            yield f"data.spans={self.data.spans}: {self.objective} trains on {', '.join(spec.texts)}, not on single texts"
         if problem := self._table_problem():
             yield f"data.table={self.table!r} {problem}"
 

@@ -1,4 +1,4 @@
-"""What a distillation holds beside its batches: the map of the teachers' vectors, and the bank of texts."""
+"""Arrays that a distillation holds: the map of the teachers' vectors to the target, and the bank."""
 
 import numpy as np
 
@@ -20,13 +20,14 @@ def held_arrays(job: Job, windows: Windows) -> dict[str, np.ndarray]:
             )
         arrays["to_target"] = np.load(job.to_target)
     if isinstance(settings, DistillationSettings) and settings.bank:
-        arrays["bank_rows"] = rows = bank_rows(windows.rows, derive_seed(job.seed, "bank"))
+        stride = 1 + job.recipe.data.spans  # of a text and its spans, the text comes first
+        arrays["bank_rows"] = rows = stride * bank_texts(windows.rows // stride, derive_seed(job.seed, "bank"))
         arrays["bank"] = windows.teacher_vectors(rows)
     return arrays
 
 
-def bank_rows(texts: int, seed: int) -> np.ndarray:
-    """Return the rows of a bank, ascending: all texts, or ``BANK_TEXTS`` of them."""
+def bank_texts(texts: int, seed: int) -> np.ndarray:
+    """Return the numbers of a bank's texts, ascending: all, or ``BANK_TEXTS`` of them."""
     if texts <= BANK_TEXTS:
         return np.arange(texts)
     return np.sort(np.random.default_rng(seed).choice(texts, BANK_TEXTS, replace=False))

@@ -52,6 +52,7 @@ CHANGED: dict[str, Any] = {
     "data.sources": ["world"],
     "data.sample": 100,
     "data.sample_seed": 1,
+    "data.spans": None,  # of single texts: below
     "data.bootstrap": True,
     "batch": 24,
     "optim.name": "adam",
@@ -108,6 +109,11 @@ def test_a_run_id_changes_with_every_field(
     else:
         changed = plan("nli", {f"nli.{field}": CHANGED[field]})
     assert ids(changed)[0] != ids(plan("nli"))[0]
+
+
+def test_a_run_id_changes_with_spans_and_without_them_it_is_as_before(plan: Planner) -> None:
+    assert ids(plan("simcse-unsup", {"data.spans": 4}))[0] != ids(plan("simcse-unsup"))[0]
+    assert "spans" not in plan("simcse-unsup").pipeline.stages["simcse-unsup"].identity["data"]
 
 
 def test_a_run_id_changes_with_the_seed_and_the_member(plan: Planner) -> None:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -346,6 +347,9 @@ def test_a_student_of_some_layers_of_its_teacher(own: Path, tmp_path: Path) -> N
         recipe["optim"]["lr"] == 5e-4
         and recipe["settings"]["loss"] == "cosine"
         and recipe["settings"]["axes"] == "teachers"
+        and recipe["settings"]["bank"] == 0.1
+        and recipe["data"]["sample"] is None
+        and recipe["data"]["spans"] == 0
     )
     start = {"backbone": str(own / "A"), "backbone_layers": 1}
     plan = raysts.plan("simcse-unsup", start, storage=tmp_path, text=own / "docs.csv", column="text")
@@ -360,3 +364,91 @@ def test_a_student_of_some_layers_of_its_teacher(own: Path, tmp_path: Path) -> N
         sets |= {"backbone_layers": layers}
         with pytest.raises(InputError, match=f"backbone_layers=.*{why}"):
             raysts.distill([str(own / "A")], sets, text=own / "docs.csv", column="text", storage=tmp_path)
+
+
+@pytest.fixture(scope="module")
+def documents(own: Path, small_corpus: Corpus) -> Path:
+    """Documents of six sentences each."""
+    texts = small_corpus.read("wikipedia/sentences").column("sentence").to_pylist()
+    pq.write_table(
+        pa.table({"text": [" ".join(texts[first : first + 6]) for first in range(0, len(texts), 6)]}),
+        own / "documents.parquet",
+    )
+    return own / "documents.parquet"
+
+
+def student_of(folder: Path, documents: Path, storage: Path, **sets: Any) -> dict[str, Any]:
+    """The student of one layer of A on the documents, with the default recipe but for ``sets``."""
+    asked = {"backbone": str(folder / "A"), "backbone_layers": 1, "evaluation.resamples": 20, **sets}
+    return raysts.distill(
+        [str(folder / "A")], asked, text=documents, storage=storage, address="none", say=lambda line: None
+    )
+
+
+def test_a_student_on_documents_reads_them_whole_and_in_spans(own: Path, documents: Path, tmp_path: Path) -> None:
+    result = student_of(own, documents, tmp_path, **{"train.max_steps": 3})
+    folder = Path(result["model"])
+    recipe = json.loads((folder.parent / "recipe.json").read_text())
+    lengths = raysts.load(own / "A").tokenize(pq.read_table(documents).column(0).to_pylist()).lengths
+    texts = len(lengths) - len(lengths) // 20 * 2  # without those that are held out
+    assert recipe["data"]["spans"] == 4 and recipe["data"]["sample"] is None
+    assert recipe["train"]["max_length"] == np.ceil(np.quantile(lengths, 0.95)) < lengths.max()
+    assert raysts.load(folder).max_length == recipe["train"]["max_length"], "it reads what it was taught to read"
+    (tokens,) = (path for path in (tmp_path / "tokens").glob("*/manifest.json"))
+    assert json.loads(tokens.read_text())["rows"] == 5 * texts
+    record = json.loads((folder.parent / "run.json").read_text())
+    assert record["data"]["rows"] == texts
+    for where in (result["notes"], (folder / "README.md").read_text().splitlines()):
+        assert (
+            sum(
+                f"trains on {texts} texts and on 4 spans of each (4 to 64 words): 80% of its rows are spans" in line
+                for line in where
+            )
+            == 1
+        )
+        assert sum("95% of the texts have no more" in line for line in where) == 1
+    assert [line["bank"] > 0 for line in map(json.loads, (folder.parent / "metrics.jsonl").open())].count(True) > 0
+
+
+def test_lengths_spans_and_samples_are_those_asked_for(own: Path, documents: Path, tmp_path: Path) -> None:
+    sets = {"sed.data.spans": 2, "sed.data.sample": 100, "train.max_length": 20, "train.max_steps": 2}
+    result = student_of(own, documents, tmp_path, **sets)
+    (tokens,) = (path for path in (tmp_path / "tokens").glob("*/manifest.json"))
+    assert json.loads(tokens.read_text())["rows"] == 3 * 100
+    assert raysts.load(result["model"]).max_length == raysts.load(own / "A").max_length
+
+
+def test_spans_of_what_has_none_are_refused(own: Path, tmp_path: Path) -> None:
+    for recipe, sets, why in (
+        ("nli", {"data.spans": 4}, "trains on premise, hypothesis, not on single texts"),
+        ("simcse-unsup", {"data.spans": 4, "data.sources": ["a"]}, "pieces of texts have no source"),
+        ("simcse-unsup", {"train.max_length": "all"}, "must be a number of at least 3, or auto"),
+    ):
+        with pytest.raises(InputError, match=why):
+            raysts.plan(recipe, {"backbone": str(own / "A"), **sets}, storage=tmp_path)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a process that has used a GPU cannot be forked")
+def test_a_student_table_with_spans_and_a_bank_that_is_killed_ends_as_one_that_is_not(
+    own: Path, documents: Path, tmp_path: Path
+) -> None:
+    """In windows of 100 rows, killed in the first shard of the teacher but one, and twice in training."""
+    sets = {"sed.train.checkpoint_every": 2, "train.max_steps": 12}
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("raysts.data.windows", "raysts.pipeline.inputs"):
+            patch.setattr(f"{module}.WINDOW", 100)
+        for place in (("vectors", 2), ("loop", 4), ("loop", 4)):
+            child = os.fork()
+            if not child:
+                try:
+                    Passes(pytest.MonkeyPatch(), place)
+                    student_of(own, documents, tmp_path / "killed", **sets)
+                finally:
+                    os._exit(0)
+            assert os.waitpid(child, 0)[1] == signal.SIGKILL, place
+        killed, whole = (
+            Path(student_of(own, documents, tmp_path / name, **sets)["model"]) for name in ("killed", "whole")
+        )
+    assert killed.parent.name == whole.parent.name
+    assert small_runs.metrics(killed.parent) == small_runs.metrics(whole.parent)
+    assert killed.joinpath("model.safetensors").read_bytes() == whole.joinpath("model.safetensors").read_bytes()

@@ -114,7 +114,7 @@ def occurrences(
         per evaluation set two bool arrays over its rows: the row itself (its pair, in either order; for a table of single
         sentences, its sentence), and at least one of its sentences.
     """
-    sides = [_EvalSide(corpus, name) for name in eval_tables]
+    sides, data = [_EvalSide(corpus, name) for name in eval_tables], data.updated(spans=0)
     sources = corpus.sources(table)
     masks = {side.name: (np.zeros(side.rows, bool), np.zeros(side.rows, bool)) for side in sides}
     for source in sources or [table]:

@@ -36,6 +36,9 @@ def train_step(
     default those of its training.
     """
     layers = recipe.layers if layers is None else layers
+    max_length = inputs.pipeline.max_seq_length
+    if max_length is None and recipe.train.max_length == "auto":  # it reads what it was taught to read
+        max_length = inputs.reading_length(recipe).tokens
     recipe = inputs.resolved(recipe)
     spec, corpus = inputs.store_spec(recipe), inputs.corpus
     dev, judge = inputs.dev(recipe.spec.dev), None
@@ -54,7 +57,7 @@ def train_step(
         vectors=teachers.vectors.id if teachers else None,
         layers=layers,
         dev=selected_by,
-        max_length=inputs.pipeline.max_seq_length,
+        max_length=max_length,
     )
     parents = [parent.id, teachers.vectors.id] if teachers else [parent.id]
     data = {
@@ -95,7 +98,7 @@ def train_step(
             teacher=teachers.vectors.output if teachers else None,
             to_target=teachers.target.output if teachers and teachers.target else None,
             export_layers=layers,
-            max_length=inputs.pipeline.max_seq_length,
+            max_length=max_length,
             dev=dev,
             facts={
                 **inputs.facts(stage, role, member, parents),

@@ -115,7 +115,7 @@ class Teachers:
             output=inputs.storage / "embeddings" / step,
             work=self._embed,
             resources=embedding_resources(inputs.pipeline.resources),
-            sentences=inputs.rows(recipe) * count,
+            sentences=inputs.rows(recipe) * (1 + recipe.data.spans) * count,
         )
 
     @cached_property

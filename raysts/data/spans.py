@@ -1,0 +1,88 @@
+"""Spans: contiguous pieces of texts, which stand for short texts such as queries."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from statistics import median
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from raysts.data.parquet import BATCH_ROWS
+from raysts.ids import content_id
+
+if TYPE_CHECKING:
+    from raysts.data.tables import Table
+
+VERSION = 1
+"""Raise it when equal texts give other spans."""
+
+SHORTEST, LONGEST = 4, 64
+"""Words of a span."""
+
+FEW_SENTENCES = 50
+"""Words of a text up to which spans of it would be texts like itself."""
+
+WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\s\u3040-\u30ff\u3400-\u9fff]+")
+"""What white space separates; each sign of Chinese and Japanese, which have none between words."""
+
+
+def spans_of(text: str, count: int, seed: int) -> list[str]:
+    """Return ``count`` spans of a text that depend on the text and the seed alone.
+
+    They begin and end at words. Lengths are log-uniform, places uniform. A shorter text than the length is its own span.
+    """
+    words = [word.span() for word in WORD.finditer(text)]
+    content = text.encode("utf-8", "surrogatepass")
+    spans = []
+    for number in range(count):
+        digest = blake2b(content, digest_size=16, key=f"{seed} {number}".encode()).digest()
+        of_length, of_place = (int.from_bytes(half, "big") / 2**64 for half in (digest[:8], digest[8:]))
+        length = min(int(SHORTEST * ((LONGEST + 1) / SHORTEST) ** of_length), len(words))
+        first = int(of_place * (len(words) - length + 1))
+        spans.append(text[words[first][0] : words[first + length - 1][1]])
+    return spans
+
+
+def are_documents(texts: Sequence[str]) -> bool:
+    """Return True if most texts are longer than a few sentences."""
+    return bool(texts) and median(sum(1 for _ in WORD.finditer(text)) for text in texts) > FEW_SENTENCES
+
+
+class Spans:
+    """The rows of a table of single texts, each followed by its spans.
+
+    Every window of the table holds both, in one proportion, so each part of an epoch does.
+    """
+
+    def __init__(self, texts: Table, count: int, seed: int) -> None:
+        self.texts, self.count, self.seed = texts, count, seed
+
+    @property
+    def sources(self) -> Sequence[Table]:
+        return (self.texts,)
+
+    @property
+    def fingerprint(self) -> str:
+        return content_id([VERSION, self.texts.fingerprint, self.count, self.seed])
+
+    @property
+    def rows(self) -> int:
+        return self.texts.rows * (1 + self.count)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        pending: list[str] = []
+        for batch in self.texts.batches(["sentence"]):
+            for text in batch.column(0).to_pylist():
+                pending += [text, *spans_of(text, self.count, self.seed)]
+            while len(pending) >= BATCH_ROWS:
+                yield _batch(pending[:BATCH_ROWS])
+                pending = pending[BATCH_ROWS:]
+        if pending:
+            yield _batch(pending)
+
+
+def _batch(texts: list[str]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], names=["sentence"])

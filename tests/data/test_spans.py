@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from raysts.data import spans
+from raysts.data.corpora import Corpus
+from raysts.data.parquet import BATCH_ROWS
+from raysts.data.user import UserData
+from raysts.data.windows import select, selected_rows
+from raysts.recipes.recipe import Data
+
+NAME = "wikipedia/sentences"
+WORDS = [f"w{number}" for number in range(200)]
+
+
+def test_spans_are_pieces_that_begin_and_end_at_words() -> None:
+    text = "  ".join(WORDS) + ".\n"
+    drawn = [span for number in range(300) for span in spans.spans_of(f"{number}\t{text}", 4, 0)]
+    lengths = [len(span.split()) for span in drawn]
+    assert all(span in text or span.split()[0].isdigit() for span in drawn) and not any(s != s.strip() for s in drawn)
+    assert {min(lengths), max(lengths)} == {spans.SHORTEST, spans.LONGEST}
+    # Log-uniform: as many lengths from 4 to 15 as from 16 to 64, by the logarithms of 16/4 and 65/16.
+    assert np.mean(np.array(lengths) < 16) == pytest.approx(np.log(4) / np.log(65 / 4), abs=0.05)
+    assert len({*drawn}) > 1_000, "of 1,200"
+
+
+def test_a_draw_depends_on_text_and_seed_alone() -> None:
+    text = " ".join(WORDS)
+    assert spans.spans_of(text, 4, 0) == spans.spans_of(text, 4, 0)
+    assert spans.spans_of(text, 6, 0)[:4] == spans.spans_of(text, 4, 0)
+    assert not set(spans.spans_of(text, 4, 0)) & set(spans.spans_of(text, 4, 1))
+    assert spans.spans_of(text + "!", 4, 0) != spans.spans_of(text, 4, 0)
+
+
+def test_short_texts_and_texts_without_white_space() -> None:
+    assert spans.spans_of("a dog runs", 2, 0) == ["a dog runs"] * 2
+    chinese = "".join(chr(0x4E00 + number) for number in range(100))
+    for span in spans.spans_of(chinese, 4, 0):
+        assert span in chinese and spans.SHORTEST <= len(span) <= spans.LONGEST
+
+
+def test_documents_are_longer_than_a_few_sentences() -> None:
+    assert spans.are_documents([" ".join(WORDS)] * 3 + ["a dog runs"] * 2)
+    assert not spans.are_documents(["a dog runs"] * 3 + [" ".join(WORDS)] * 2) and not spans.are_documents([])
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    """4,000 texts of 30 words, of the user's."""
+    texts = [f"text {number} " + " ".join(WORDS[number % 100 :][:28]) for number in range(4_000)]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "docs.parquet")
+    return Corpus(None, user=UserData.of(tmp_path / "docs.parquet")).writing_to(tmp_path / "tables")
+
+
+def test_each_text_stands_before_its_spans(corpus: Corpus) -> None:
+    table = corpus.table_with_spans(NAME, 4, 0)
+    texts = corpus.read(NAME).column("sentence").to_pylist()
+    batches = list(table.batches(["sentence"]))
+    assert [batch.num_rows for batch in batches] == [BATCH_ROWS, BATCH_ROWS, 20_000 - 2 * BATCH_ROWS]
+    rows = [text for batch in batches for text in batch.column(0).to_pylist()]
+    assert rows[::5] == texts and rows[6:10] == spans.spans_of(texts[1], 4, 0) and table.rows == len(rows)
+    table.write()
+    assert pq.read_table(table.path).column("sentence").to_pylist() == rows
+    prints = {
+        corpus.table_with_spans(NAME, count, seed).fingerprint for count, seed in ((0, 0), (4, 0), (5, 0), (4, 1))
+    }
+    assert len(prints) == 4 and corpus.table_with_spans(NAME, 0, 0) is corpus[NAME]
+
+
+def test_a_sample_is_one_of_texts_with_all_their_spans(corpus: Corpus) -> None:
+    corpus[NAME].write(), corpus.table_with_spans(NAME, 4, 0).write()
+
+    def read(data: Data) -> list[str]:
+        batches = (batch for group in select(corpus, NAME, data) for batch in selected_rows(group, NAME, ["sentence"]))
+        return [text for batch in batches for text in batch.column(0).to_pylist()]
+
+    texts, rows = read(Data(sample=50)), read(Data(sample=50, spans=4))
+    assert rows[::5] == texts and len(rows) == 250
+    assert rows == [row for text in texts for row in (text, *spans.spans_of(text, 4, 0))]
