@@ -35,6 +35,7 @@ from raysts.errors import InputError, RunFailed, without_secrets
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.run_metric import RunMetric
 from raysts.models.memory import weights
+from raysts.pipeline.step import Step
 from raysts.recipes.recipe import Resources
 from raysts.search.progress import SearchProgress
 from raysts.search.queue import TrialQueue
@@ -78,9 +79,10 @@ def per_trial(study: Study) -> Resources:
 
 @dataclass(frozen=True)
 class _Work:
-    """The job of a trial in its config. Loggers show the id of the run."""
+    """The work of a trial in its config. Loggers show the id of the run."""
 
     job: Job
+    earlier: tuple[Step, ...]
 
     def __str__(self) -> str:
         return self.job.id
@@ -110,7 +112,7 @@ def train_trial(config: dict[str, Any], **shared: Any) -> None:
 
     def call() -> None:
         try:
-            _train(config["run"].job, **shared)
+            _train(config["run"], **shared)
             ended.set_result(None)
         except BaseException as error:  # to stop it, Tune raises SystemExit in a report
             ended.set_exception(error)
@@ -119,8 +121,9 @@ def train_trial(config: dict[str, Any], **shared: Any) -> None:
     ended.result()
 
 
-def _train(job: Job, dev: Dev | None, resources: Resources, metric: RunMetric, study: str) -> None:
-    """Train a job, report its values and outcome."""
+def _train(work: _Work, dev: Dev | None, resources: Resources, metric: RunMetric, study: str) -> None:
+    """Do the work of a trial, report its values and outcome."""
+    job = work.job if work.job.dev else replace(work.job, dev=dev)
     if resources.gpus and resources.gpus < 1 and torch.cuda.is_available():
         # A trial that runs out of memory has used up its own part, never a neighbour's.
         torch.cuda.set_per_process_memory_fraction(resources.gpus)
@@ -131,7 +134,7 @@ def _train(job: Job, dev: Dev | None, resources: Resources, metric: RunMetric, s
 
     device, where = "cuda" if resources.gpus else "cpu", f"Ray Tune, node {ray.util.get_node_ip_address()}"
     runtime = partial(TrialRuntime, device, threads=resources.cpus, metric=metric, report=report, where=where)
-    outcome = run_trial(replace(job, dev=dev), metric, runtime)
+    outcome = run_trial(job, metric, runtime, work.earlier)
     value = math.nan if outcome.value is None else outcome.value
     ray.tune.report({METRIC: value, FRACTION: 100.0, "outcome": outcome._asdict(), "done": True})
 
@@ -232,9 +235,11 @@ class Trials(_Unsaved, Searcher):
             return None
         trial = self.queue.next()
         if trial is None:
-            return Searcher.FINISHED
+            return None if ready else Searcher.FINISHED
         self.trials[trial_id] = trial
-        return {**trial.point, "seed": trial.seed, "run": _Work(replace(trial.job, dev=None))}
+        own = trial.job.dev is not self.queue.study.dev
+        work = _Work(trial.job if own else replace(trial.job, dev=None), trial.earlier)
+        return {**trial.point, "seed": trial.seed, "run": work}
 
     def title(self, trial_id: str) -> str:
         """Return the name of a trial that has not ended on Ray's dashboard."""

@@ -14,6 +14,7 @@ from raysts.errors import InputError
 
 if TYPE_CHECKING:
     from raysts.recipes.recipe import Pipeline
+    from raysts.search.search import Search
     from raysts.storage.store import Store
 
 
@@ -107,6 +108,22 @@ def distill(
     for line in chosen:
         say(line)
     return run_plan(plan, options)
+
+
+def student_search(models: Sequence[str], overrides: Mapping[str, Any], options: RunOptions) -> Search:
+    """Return the search over students of ``models``, without a space.
+
+    Raises:
+        InputError: no models, or none of a name.
+    """
+    from raysts.recipes.names import pipeline_of
+    from raysts.search.search import Search, pipeline_overrides
+
+    if not models:
+        raise InputError("tune distill needs teachers: name them behind it, as 'raysts distill' takes them")
+    fixed = pipeline_overrides(overrides)
+    named = replace(options, name=options.name or "distill")
+    return Search(name="distill", pipeline=pipeline_of(_models_pipeline(models, None, fixed, {}, named), fixed), space={})
 
 
 def _models_pipeline(

@@ -32,13 +32,14 @@ def planned(search: str | Search, overrides: Mapping[str, Any], options: RunOpti
     """
     chosen = find_search(search, overrides) if isinstance(search, str) else configured(search, overrides)
     check_name(options.name)
-    plan = plan_of(chosen.pipeline.updated(members=chosen.seeds), options)
+    plan = plan_of(chosen.at({}), options)
     plan.check()
     study = Study(chosen, plan, options.name or chosen.name)
+    table = chosen.measured.spec.dev
     if study.dev is None and chosen.metric != LOSS:
         raise InputError(
-            f"metric={chosen.metric}: is a score on '{study.spec.dev}', a table that {plan.corpus.where} does not have, "
-            f"so trials report {LOSS} alone; --set metric={LOSS} goes by that{plan.corpus.instead(study.spec.dev)}"
+            f"metric={chosen.metric}: is a score on '{table}', a table that {plan.corpus.where} does not have, "
+            f"so trials report {LOSS} alone; --set metric={LOSS} goes by that{plan.corpus.instead(table)}"
         )
     if study.dev is not None and chosen.metric not in (*study.dev.metrics, LOSS):
         raise InputError(
@@ -47,7 +48,7 @@ def planned(search: str | Search, overrides: Mapping[str, Any], options: RunOpti
         )
     if study.dev is None and chosen.asha is not None:
         raise InputError(
-            f"asha: goes by what trials report at dev evaluations, and {plan.corpus.where} has no '{study.spec.dev}'"
+            f"asha: goes by what trials report at dev evaluations, and {plan.corpus.where} has no '{table}'"
         )
     study.check_data()
     study.check()
@@ -132,7 +133,6 @@ def _place(study: Study, options: RunOptions, mlflow: str | None, wandb: str | N
         loggers = on_tune.loggers(study, mlflow, wandb, options.say)
 
         def train_on_cluster(say: Say) -> RunTrials:
-            study.plan.write_backbone()
             resources = on_tune.per_trial(study)
             capacity.announce(resources, say)
             at_once = capacity.at_once(resources)
@@ -143,8 +143,7 @@ def _place(study: Study, options: RunOptions, mlflow: str | None, wandb: str | N
 
 
 def _prepare(study: Study, executor: Executor, concurrent: int, say: Say) -> None:
-    study.plan.write_backbone()
-    study.tokenize(executor, say)
+    study.prepare(executor, say)
     study.score_backbone(executor, say)
     unit = "point with all its seeds" if study.search.by == "point" else "trial"
     say(f"trials at once: {concurrent}; keeps the models of the best {unit} ({study.search.keep})")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from raysts.commands import options as opt
 from raysts.commands.options import Command, Result, RunOptions, option, say_on_stderr
+from raysts.errors import InputError
 
 if TYPE_CHECKING:
     from raysts.search.search import Search
@@ -17,8 +19,8 @@ else:
     SearchName = Annotated[
         str,
         option(
-            "lower-bound, latte-mix or gausscse; or a system of one training stage, or its YAML "
-            "file, with a space of yours",
+            "lower-bound, latte-mix or gausscse; or any system that ends in one training run, or its YAML file, with a space "
+            "of yours; or distill, with teachers",
             "NAME",
         ),
     ]
@@ -30,6 +32,7 @@ def tune(
     data: opt.Data = None,
     storage: opt.StoragePlace = None,
     *,
+    models: Annotated[Sequence[str], option("teachers of distill, as 'raysts distill' takes them", "MODEL")] = (),
     text: opt.Text = None,
     column: opt.TextColumn = None,
     dev: opt.Dev = None,
@@ -53,9 +56,14 @@ def tune(
     space.optim.lr='log(1e-6,1e-4)', space.lower_bound=0,0.25,0.5. A system has only the space in the options: raysts tune
     simcse-sup --set space.batch=32,64 --set space.optim.lr='log(1e-6,1e-4)' --set num_samples=20
 
+    A system may have several stages, and distil a student. The last training run is measured. What all points have in common
+    is trained once: raysts tune nli-ct --set space.ct.optim.lr=1e-5,3e-5 trains its nli stage once for each seed. A search
+    over students is raysts tune distill A B --text FILE --set space.sed.optim.lr=1e-4,5e-4; without labels it goes by
+    agreement with the teachers on held-out text.
+
     Args:
-        search: a name (``raysts.search.searches.SEARCHES``), the name of a system of one training stage with its space in the
-            overrides, or a Search.
+        search: a name (``raysts.search.searches.SEARCHES``), the name of a system with its space in the overrides,
+            ``distill``, or a Search.
         name: name of the study in the storage (default: the search's name).
 
     Returns:
@@ -68,6 +76,7 @@ def tune(
         InputError: a problem that would stop the search later, or a study of this name from another search.
         RunFailed: trials failed for reasons outside their points, or none finished.
     """
+    from raysts.commands.distill import student_search
     from raysts.commands.study import planned, run_study
     from raysts.data.user import UserData
 
@@ -75,6 +84,12 @@ def tune(
     line = command or f"raysts.tune({getattr(search, 'name', search)!r}, {settings!r})"
     user_data = UserData.of(text, column, dev)
     options = RunOptions(data, storage, name, address, line, skip_bad=skip_bad, say=say, own=user_data)
+    if search == "distill":
+        search = student_search(models, settings, options)
+    elif models:
+        raise InputError(
+            f"tune {search}: {models[0]}: only 'tune distill' takes teachers; leave the MODEL arguments out"
+        )
     return run_study(planned(search, settings, options), options, warm_start=warm_start, mlflow=mlflow, wandb=wandb)
 
 
@@ -87,4 +102,4 @@ def _text(result: Result) -> str:
 
 
 EXAMPLE = "raysts tune lower-bound --data DATA --set backbone=bert-base-uncased --set seeds=3"
-COMMANDS = (Command("tune", tune, _text, EXAMPLE, opt.MAKE, ("search",)),)
+COMMANDS = (Command("tune", tune, _text, EXAMPLE, opt.MAKE, ("search", "models")),)

@@ -1,7 +1,9 @@
 """A pipeline planned into steps: their states, and every id before anything runs."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +21,7 @@ from raysts.pipeline.steps.scores import Evaluation, Role
 from raysts.pipeline.steps.tokens import tokens_step
 from raysts.pipeline.steps.train import train_step
 from raysts.pipeline.steps.vectors import Teachers
-from raysts.recipes.recipe import SOUPS, Recipe, Soup
+from raysts.recipes.recipe import SOUPS, Pipeline, Recipe, Soup
 from raysts.storage.store import at_once
 
 
@@ -36,15 +38,25 @@ class Plan(Inputs):
     @cached_property
     def steps(self) -> list[Step]:
         """Return all steps, each after those that it needs."""
+        return list({step.id: step for step in [*self.making, *(each.step for each in self.evaluations)]}.values())
+
+    @cached_property
+    def making(self) -> list[Step]:
+        """Return the steps that make models, and what those read, each after those that it needs."""
         steps = [tokens_step(self, spec) for spec in self.specs.values()]
         steps += [step for chain in self.chains for step in chain]
         steps += self.soups.values()
         steps += [self.agreement.step] if self.agreement else []
         steps += self.teacher.steps if self.teacher else []
         steps += [self._student_start] if isinstance(self._student_start, Step) else []
-        steps += [step for chain in self.student_chains for step in chain]
-        steps += [evaluation.step for evaluation in self.evaluations]
-        return list({step.id: step for step in steps}.values())
+        return [*steps, *(step for chain in self.student_chains for step in chain)]
+
+    def at(self, pipeline: Pipeline) -> Plan:
+        """Return the plan of another pipeline with the same data and storage."""
+        plan = replace(self, pipeline=pipeline)
+        for read in ("_devs", "_groups"):
+            object.__setattr__(plan, read, getattr(self, read))
+        return plan
 
     # -- members -----------------------------------------------------------------------------------------------------
 

@@ -85,7 +85,7 @@ class _Driver:
             self.store.delete(path)
         again: set[str] = set()
         while True:
-            batch = _ready(self.plan.steps, done)
+            batch = ready(self.plan.steps, done)
             if damaged := self._damaged(batch) & done:
                 if damaged & again:
                     raise RunFailed(
@@ -219,7 +219,7 @@ class _Driver:
         self.say(f"{step.title}: done in {seconds:.1f} s")
 
 
-def _ready(steps: Sequence[Step], done: set[str]) -> list[Step]:
+def ready(steps: Sequence[Step], done: set[str]) -> list[Step]:
     """Return the first ready step with all of its kind that are ready after it."""
     waiting = [step for step in steps if step.id not in done]
     first = next((step for step in waiting if done.issuperset(step.needs)), None)

@@ -34,7 +34,7 @@ def apply_overrides(pipeline: Pipeline, overrides: Mapping[str, Any]) -> Pipelin
     recipes, problems = plain["recipes"], []
     # What objective it is says which settings there are.
     for key, value in sorted(to_plain(overrides).items(), key=lambda item: not item[0].endswith("objective")):
-        targets = _targets(plain, key)
+        targets = targets_of(plain, key)
         for target in targets:
             stage, _, option = target.rpartition(".")
             if option == "objective" and value != get_path(plain, target) and str(value) in CATALOG:
@@ -56,11 +56,11 @@ def apply_overrides(pipeline: Pipeline, overrides: Mapping[str, Any]) -> Pipelin
 
 def has_option(pipeline: Pipeline, key: str) -> bool:
     """Return True if the key of an override names something that the pipeline has."""
-    return bool(_targets(to_plain(pipeline), key))
+    return bool(targets_of(to_plain(pipeline), key))
 
 
-def _targets(plain: dict[str, Any], key: str) -> list[str]:
-    """Return the paths in a plain pipeline that the key of an override stands for."""
+def targets_of(plain: dict[str, Any], key: str) -> list[str]:
+    """Return the paths in a plain pipeline that the key of an override stands for, none of an unknown one."""
     if has_path(plain, key):
         return [key]
     stage, _, rest = key.partition(".")

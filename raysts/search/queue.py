@@ -64,12 +64,16 @@ class TrialQueue:
         return self.search.concurrency is not None and len(self.running) >= self.search.concurrency
 
     def next(self) -> Trial | None:
-        while not self.ready:
+        """Return a trial, or None if none is left or all that are left wait for a step of a running one."""
+        while True:
+            busy = {step.id for trial in self.running.values() for step in trial.earlier}
+            free = (trial for trial in self.ready if busy.isdisjoint(step.id for step in trial.earlier))
+            if (trial := next(free, None)) is not None:
+                self.ready.remove(trial)
+                self.running[trial.id] = trial
+                return trial
             if not self._begin_point():
                 return None
-        trial = self.ready.popleft()
-        self.running[trial.id] = trial
-        return trial
 
     def report(self, trial_id: str, value: float, step: int) -> None:
         """Pass an intermediate value to the sampler.
@@ -102,8 +106,7 @@ class TrialQueue:
         self._tried.add(key_of(point))
         if self.search.num_samples is not None:
             self.study.ask(point)
-        trials = [self.study.trial(point, seed) for seed in range(self.search.seeds)]
-        trials = [trial for trial in trials if trial.id not in self.study.records]
+        trials = [trial for trial in self.study.trials(point) if trial.id not in self.study.records]
         self._trials_left[key_of(point)] = len(trials)
         for trial in trials:
             record = self.study.reuse_finished(trial)
@@ -135,4 +138,5 @@ def run_locally(queue: TrialQueue, progress: SearchProgress, resources: Resource
 
         place = partial(TrialRuntime, resources.device, threads=resources.cpus)
         show()
-        queue.done(trial.id, run_trial(trial.job, metric, partial(place, metric=metric, report=report, watch=show)))
+        runtime = partial(place, metric=metric, report=report, watch=show)
+        queue.done(trial.id, run_trial(trial.job, metric, runtime, trial.earlier))

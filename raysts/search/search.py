@@ -1,4 +1,4 @@
-"""Description of a search: a pipeline of one training stage, a space, and the sampling."""
+"""Description of a search: a pipeline, a space over its options, and the sampling."""
 
 import math
 from collections.abc import Mapping
@@ -9,9 +9,9 @@ from pydantic import Field
 
 from raysts.errors import InputError, nearest
 from raysts.evaluation.run_metric import LOSS, RunMetric, reported
-from raysts.recipes.overrides import apply_overrides, has_option
-from raysts.recipes.recipe import Pipeline, Recipe, name_problem
-from raysts.recipes.tree import Misfit, Tree, built, get_path, has_path, leaves, to_plain
+from raysts.recipes.overrides import apply_overrides, has_option, targets_of
+from raysts.recipes.recipe import DISTILLATION, Pipeline, Recipe, name_problem
+from raysts.recipes.tree import Misfit, Tree, built, get_path, leaves, to_plain
 from raysts.search.space import Dimension, Point, contains, corners, grid
 
 MOST_TRIALS = 100_000
@@ -33,8 +33,10 @@ class Asha(Tree):
 class Search:
     """A search over the options of a pipeline. It optimises the mean of a metric over seeds.
 
+    A trial is a member of the pipeline, or its student where it distils one. What is measured is the last training run of it.
+
     Attributes:
-        pipeline: the pipeline of a trial, with one stage. Its resources are those of a trial.
+        pipeline: the pipeline of a trial. Its resources are those of a trial.
         space: options of the pipeline by dotted path, and the values that they may take.
         metric: what trials are compared by: a dev score of the kept model, to maximise, or ``loss``, the training loss at
             the end, to minimise. Empty: the dev score that selects checkpoints.
@@ -62,18 +64,19 @@ class Search:
     def __post_init__(self) -> None:
         if problem := name_problem(self.name):
             raise ValueError(problem)
-        if len(self.pipeline.stages) != 1 or self.pipeline.combine:
+        if not self.pipeline.recipes or self.pipeline.routes or self.pipeline.combine not in (None, DISTILLATION):
             raise ValueError(
-                f"pipeline: '{self.pipeline.name}' must be one training stage; a trial is one training run"
+                f"pipeline: '{self.pipeline.name}' does not end in one training run, which a search measures; take a system of "
+                f"stages, or one that distils a student (-{DISTILLATION})"
             )
         if self.pipeline.resources.workers != 1:
             raise ValueError("resources.workers: a trial trains in one process, set it to 1")
-        table = self.pipeline.stages[self.stage].spec.dev
+        table = self.measured.spec.dev
         metrics = reported(table)
         if self.metric not in ("", *metrics):
             raise ValueError(
-                f"metric={self.metric}: is never reported by trials of '{self.stage}'{nearest(self.metric, metrics)}; they "
-                f"report {', '.join(metrics[:-1])} (on {table}) and {LOSS}"
+                f"metric={self.metric}: is never reported by trials of '{self.pipeline.name}'{nearest(self.metric, metrics)}; "
+                f"they report {', '.join(metrics[:-1])} (on {table}) and {LOSS}"
             )
         object.__setattr__(self, "metric", self.metric or metrics[0])
         for name in ("seeds", "num_samples", "concurrency", "keep"):
@@ -96,17 +99,19 @@ class Search:
                 raise ValueError(f"first: {point} is no point of the space")
 
     @property
-    def stage(self) -> str:
-        return next(iter(self.pipeline.stages))
+    def measured(self) -> Recipe:
+        """Return the recipe of the training run that is measured, the last one."""
+        return [*self.pipeline.recipes.values()][-1]
 
     @property
     def usual(self) -> Point:
-        defaults = leaves(to_plain(self.pipeline.stages))
-        return {key: defaults.get(key, defaults.get(f"{self.stage}.{key}")) for key in self.space}
+        """Return the pipeline's own values of the options."""
+        plain = to_plain(self.pipeline)
+        return {key: next((get_path(plain, target) for target in targets_of(plain, key)), None) for key in self.space}
 
     @property
     def objective(self) -> RunMetric:
-        return RunMetric(self.metric, self.pipeline.stages[self.stage].spec.dev)
+        return RunMetric(self.metric, self.measured.spec.dev)
 
     @property
     def points(self) -> int:
@@ -116,13 +121,14 @@ class Search:
             return self.num_samples
         return min(len(grid_points), self.num_samples or len(grid_points))
 
-    def recipe(self, point: Point) -> Recipe:
-        """Return the recipe of a point.
+    def at(self, point: Point) -> Pipeline:
+        """Return the pipeline of a point, with a member or a student for every seed.
 
         Raises:
-            InputError: the recipe refuses a value of the point.
+            InputError: the pipeline refuses a value of the point.
         """
-        return apply_overrides(self.pipeline, point).stages[self.stage]
+        changed = apply_overrides(self.pipeline, point)
+        return changed.updated(**{"students" if changed.sed else "members": self.seeds})
 
 
 OWN = ("seeds", "num_samples", "concurrency", "keep", "metric")
@@ -130,6 +136,10 @@ OWN = ("seeds", "num_samples", "concurrency", "keep", "metric")
 
 TRIAL = ("backbone", "seed", "prompt", "precision", "max_seq_length", "resources", "recipes")
 """Options of a pipeline that a trial has too. The others are about the use of trained members."""
+
+
+VARIED = ("backbone", "backbone_layers", "student_start", "select_top")
+"""Options of a pipeline that a space may hold, beside those of its recipes."""
 
 
 def search_overrides(search: Search, overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,9 +180,10 @@ def configured(search: Search, overrides: Mapping[str, Any]) -> Search:
     asha: dict[str, Any] | None = to_plain(search.asha)
     space = dict(search.space)
     inner = {key: value for key, value in overrides.items() if not _is_own(key)}
-    if "members" in inner:
-        del inner["members"]
-        problems.append("members: a search has seeds; --set seeds=N trains every point with N seeds")
+    repeated = "students" if search.pipeline.sed else "members"
+    if repeated in inner:
+        del inner[repeated]
+        problems.append(f"{repeated}: a search has seeds; --set seeds=N trains every point with N seeds")
     for key, value in overrides.items():
         is_integer = isinstance(value, int) and not isinstance(value, bool)
         if key == "asha":
@@ -194,8 +205,7 @@ def configured(search: Search, overrides: Mapping[str, Any]) -> Search:
         if key.startswith("space."):
             problems += _set_dimension(space, pipeline, key.removeprefix("space."), value)
     for key in inner:
-        fixed = _full_path(pipeline, key)
-        if fixed in search.space and fixed in space:
+        if _sharing(space, pipeline, _full_path(pipeline, key)):
             problems.append(
                 f"{key}={inner[key]}: is what this search varies; --set space.{key}={inner[key]} tries that value alone"
             )
@@ -217,7 +227,7 @@ def configured(search: Search, overrides: Mapping[str, Any]) -> Search:
         )
     for point in corners(changed.space):
         try:
-            changed.recipe(point)
+            changed.at(point)
         except InputError as error:
             problems += [f"space: {problem}" for problem in error.problems]
     if problems:
@@ -228,13 +238,14 @@ def configured(search: Search, overrides: Mapping[str, Any]) -> Search:
 def _set_dimension(space: dict[str, Dimension], pipeline: Pipeline, key: str, value: Any) -> list[str]:
     full = _full_path(pipeline, key)
     if full is None:
-        stage, recipe = next(iter(pipeline.stages.items()))
-        options = [*leaves(to_plain(recipe))]
-        options += [f"{stage}.{path}" for path in options]
-        return [f"space.{key}: '{key}' is no option of a trial's recipe{nearest(key, options)}"]
+        recipes = {stage: to_plain(recipe) for stage, recipe in pipeline.recipes.items()}
+        options = [*VARIED, *leaves(recipes), *(path for recipe in recipes.values() for path in leaves(recipe))]
+        return [f"space.{key}: '{key}' is no option of a trial{nearest(key, options)}"]
     if value is None:
         space.pop(full, None)
         return []
+    if others := [option for option in _sharing(space, pipeline, full) if option != full]:
+        return [f"space.{key}: is an option that space.{others[0]} varies too; name it once"]
     try:
         dimension = Dimension.of(value)
         space[full] = replace(
@@ -245,23 +256,31 @@ def _set_dimension(space: dict[str, Dimension], pipeline: Pipeline, key: str, va
     return []
 
 
+def _sharing(space: Mapping[str, Dimension], pipeline: Pipeline, key: str | None) -> list[str]:
+    """Return the options of a space that set a value which ``key`` sets too."""
+    plain = to_plain(pipeline)
+    changed = {*targets_of(plain, key)} if key else set()
+    return [option for option in space if changed & {*targets_of(plain, option)}]
+
+
 def _as_stored(pipeline: Pipeline, key: str, value: Any) -> Any:
     """Return a value as the recipe stores it: 0 becomes 0.0 for a float.
 
     A value that the recipe refuses stays as it is.
     """
     try:
-        plain: Any = {name: to_plain(recipe) for name, recipe in apply_overrides(pipeline, {key: value}).stages.items()}
+        plain = to_plain(apply_overrides(pipeline, {key: value}))
     except InputError:
         return value
-    return get_path(plain, key)
+    return get_path(plain, targets_of(plain, key)[0])
 
 
 def _full_path(pipeline: Pipeline, key: str) -> str | None:
-    """Return ``STAGE.path`` of an option of the stage's recipe or settings, or None if unknown."""
-    stage, recipe = next(iter(pipeline.stages.items()))
-    plain = to_plain(recipe)
-    for path in (key.removeprefix(f"{stage}."), key, f"settings.{key}"):
-        if has_path(plain, path):
-            return None if isinstance(get_path(plain, path), Mapping) else f"{stage}.{path}"
-    return None
+    """Return the path of an option of a trial: ``STAGE.path``, or ``path`` where several stages have it."""
+    plain = to_plain(pipeline)
+    stages = [f"{stage}.{key}" for stage in pipeline.recipes]
+    found = targets_of(plain, key) or [target for path in stages for target in targets_of(plain, path)]
+    found = [target for target in found if not isinstance(get_path(plain, target), Mapping)]
+    if not found or not (found[0].startswith("recipes.") or found[0] in VARIED):
+        return None
+    return found[0].removeprefix("recipes.") if len(found) == 1 else key

@@ -1,44 +1,49 @@
 """Study: the folder of a search, with the records of its trials and the kept models.
 
+A point is a plan of its own. What all points read or train alike is done once, before the trials.
+
 ``studies/<name>/study.json`` describes the search. ``trials/`` holds one record per trial that has ended. Only the driver
 writes these records, and they decide everything. ``optuna.db`` and ``trials.parquet`` are exports of them. A trial is a
 training run like any other: its folder is ``runs/<id>/``, and a finished run is not trained again.
 """
 
 import itertools
+from collections.abc import Collection
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from raysts import __version__
-from raysts.data.windows import StoreSpec
-from raysts.errors import InputError
+from raysts.errors import InputError, RunFailed
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.run_metric import LOSS
 from raysts.evaluation.statistics import UndefinedCorrelationError
-from raysts.ids import derive_seed
 from raysts.models import pretrained
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.plan import Plan
+from raysts.pipeline.run import ready
 from raysts.pipeline.step import Step
 from raysts.pipeline.steps.tokens import tokens_step
-from raysts.pipeline.steps.train import train_step
-from raysts.recipes.catalog import ObjectiveSpec
+from raysts.pipeline.steps.train import train_all
 from raysts.recipes.recipe import Recipe
 from raysts.recipes.tree import leaves, to_plain
 from raysts.search.record import Record, as_table, read_records
 from raysts.search.scores import PointScores, by_mean, grouped, ranked_points, ranked_trials
 from raysts.search.search import Search
-from raysts.search.space import Point, corners, grid, text_of
+from raysts.search.space import Point, corners, grid, key_of, text_of
 from raysts.search.trial import Trial, TrialOutcome
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.runs import RunFolder, RunState
 from raysts.storage.store import at_once
 from raysts.training import checkpoint
 from raysts.training.metrics import read_metrics
+
+BASIC = {"data", "max_length", "backbone", "backbone_layers"}
+"""Parts of the paths of options that decide from which model a point starts, and which token shards it reads."""
 
 
 class ScoreBackbone:
@@ -74,21 +79,31 @@ class Study:
 
     def identity(self) -> dict[str, Any]:
         """Return the flat names and values that are equal for all trials of one study."""
-        search, plan, spec = self.search, self.plan, self.spec
-        recipe = plan.resolved(search.pipeline.stages[search.stage])
+        search, plan, spec = self.search, self.plan, self.search.measured.spec
+        recipes = {stage: plan.resolved(recipe) for stage, recipe in plan.pipeline.recipes.items()}
         identity: dict[str, Any] = {f"space.{key}": dimension.text for key, dimension in search.space.items()}
-        options = {f"{search.stage}.{path}": value for path, value in leaves(to_plain(recipe)).items()}
-        identity |= {path: value for path, value in options.items() if path not in search.space}
+        identity |= {path: value for path, value in leaves(to_plain(recipes)).items() if path not in search.space}
         identity["metric"] = search.metric
         if search.asha:
             identity |= {f"asha.{key}": value for key, value in to_plain(search.asha).items()}
+        if plan.teacher_models:
+            identity["teachers"] = [model.id for model in plan.teacher_models]
         return identity | {
             "seed": search.pipeline.seed,
-            "backbone": plan.backbone_id,
+            "backbone": ", ".join(dict.fromkeys(corner.backbone_id for corner in self.corners)),
             "objective version": spec.version,
-            f"data {recipe.table}": plan.corpus.fingerprint(recipe.table),
+            **{f"data {recipe.table}": plan.corpus.fingerprint(recipe.table) for recipe in recipes.values()},
             f"data {spec.dev}": plan.corpus.fingerprint(spec.dev) if plan.corpus.files(spec.dev) else None,
         }
+
+    @cached_property
+    def corners(self) -> list[Plan]:
+        """Return the plans of points that cover every choice and both ends of every range."""
+        return [self.at(point) for point in corners(self.search.space)]
+
+    def at(self, point: Point) -> Plan:
+        """Return the plan of a point, with a member or a student for every seed."""
+        return self.plan.at(self.search.at(point))
 
     def check(self) -> None:
         """Refuse to continue a study of this name with another search.
@@ -136,6 +151,7 @@ class Study:
     def close(self, status: str) -> None:
         """Write ``trials.parquet``, and the final status to ``study.json``."""
         self.cleanup()
+        self.retain(earlier=True)
         with self.store.put(self.folder / "trials.parquet") as draft:
             pq.write_table(as_table(list(self.records.values())), draft)
         self.store.upload(self.folder)  # also the exports, which their libraries write in place
@@ -147,13 +163,13 @@ class Study:
 
     def reuse_grid(self) -> None:
         """Record the points of a grid that other pipelines or searches have trained."""
-        if self.search.num_samples is None:
-            for trial in (self.trial(*pair) for pair in self._grid()):
+        for point in self._grid():
+            for trial in self.trials(point):
                 if trial.id not in self.records:
                     self.reuse_finished(trial)
 
-    def _grid(self) -> list[tuple[Point, int]]:
-        return list(itertools.product(grid(self.search.space) or [], range(self.search.seeds)))
+    def _grid(self) -> list[Point]:
+        return (grid(self.search.space) or []) if self.search.num_samples is None else []
 
     def write_status(self, status: str, command: str | None = None) -> None:
         """Update ``study.json``. ``command`` continues the study, and None keeps the stored one."""
@@ -184,9 +200,9 @@ class Study:
     def score_backbone(self, executor: Executor, say: Say) -> None:
         """Score the starting model of the trials once, which shows the gain of training."""
         search, plan = self.search, self.plan
-        if self.dev is None or search.metric == LOSS or self.untrained is not None:
+        if self.dev is None or search.metric == LOSS or self.untrained is not None or "backbone" in search.space:
             return
-        args = (self.dev, plan.resolved(search.pipeline.stages[search.stage]), search.pipeline.prompt)
+        args = (self.dev, plan.resolved(search.measured), search.pipeline.prompt)
         (scores,) = executor.map(
             ScoreBackbone, args, [(plan.start, plan.contents.get(plan.start))], search.pipeline.resources, say
         )
@@ -200,31 +216,36 @@ class Study:
     def _status(self) -> dict[str, Any]:
         return self.store.read_json(self.folder / "study.json", fresh=True) or {}
 
-    @property
-    def spec(self) -> ObjectiveSpec:
-        return self.search.pipeline.stages[self.search.stage].spec
-
-    @property
+    @cached_property
     def dev(self) -> Dev | None:
-        return self.plan.dev(self.spec.dev)
+        """Return what measures the trials: the development set, without labels agreement with the ensemble."""
+        labelled = self.plan.dev(self.search.measured.spec.dev)
+        return labelled or (self.plan.agreement.dev if self.plan.agreement else None)
 
-    def token_stores(self) -> list[StoreSpec]:
-        """Return the token shards that the points of the space read.
+    @cached_property
+    def bases(self) -> list[Plan]:
+        """Return plans that have every starting model and all token shards of the points.
 
         Raises:
-            InputError: an option that decides what is tokenised has a range, or no table fills a batch.
+            InputError: an option that decides them has a range.
         """
-        search = self.search
-        tokenised = (f"{search.stage}.data.", f"{search.stage}.train.max_length")
-        varied = {key: dimension for key, dimension in search.space.items() if key.startswith(tokenised)}
+        space = self.search.space
+        varied = {key: dimension for key, dimension in space.items() if BASIC & {*key.split(".")}}
         points = grid(varied)
         if points is None:
             key = next(key for key, dimension in varied.items() if not dimension.choices)
             raise InputError(
                 f"space.{key}={varied[key].text}: texts are tokenised before the first trial; give choices instead of a range"
             )
-        recipes = [search.recipe({**corners(search.space)[0], **point}) for point in points]
-        return list({spec.id: spec for spec in map(self.plan.store_spec, recipes)}.values())
+        return [self.at({**corners(space)[0], **point}) for point in points]
+
+    def token_stores(self) -> dict[str, Step]:
+        """Return the steps that make the token shards of all points, by id. Raises as :attr:`bases`.
+
+        Raises:
+            InputError: no table fills a batch.
+        """
+        return {spec.id: tokens_step(plan, spec) for plan in self.bases for spec in plan.specs.values()}
 
     def check_data(self) -> None:
         """Raise InputError if no point has enough rows for a batch.
@@ -232,30 +253,70 @@ class Study:
         A point with too few rows for its batch is infeasible if another point has enough.
         """
         self.token_stores()
-        recipes = [self.search.recipe(point) for point in corners(self.search.space)]
-        if all(self.plan.optimiser_steps(recipe) == 0 for recipe in recipes):
-            table = self.plan.store_spec(recipes[0]).table
+        measured = [(plan, [*plan.pipeline.recipes.values()][-1]) for plan in self.corners]
+        if all(plan.optimiser_steps(recipe) == 0 for plan, recipe in measured):
+            table = measured[0][1].table
             raise InputError(f"space: table '{table}' has too few rows for one batch at every point; lower the batch")
 
-    def tokenize(self, executor: Executor, say: Say) -> None:
-        for spec in self.token_stores():
-            step = tokens_step(self.plan, spec)
-            if step.work and step.state(self.store) != "done":
-                say(f"{step.title} ...")
-                step.work(executor, self.store, say)
+    def prepare(self, executor: Executor, say: Say) -> None:
+        """Do what all points have in common, once.
 
-    def step(self, point: Point, seed: int) -> Step:
-        """Return the training step of a point with its seed number ``seed``.
-
-        It equals the step of a pipeline with the recipe of the point.
+        Raises:
+            RunFailed: a step failed.
         """
-        plan, stage = self.plan, self.search.stage
-        recipe, of_seed = self.search.recipe(point), derive_seed(plan.pipeline.seed, stage, seed)
-        return train_step(plan, stage, recipe, of_seed, plan.backbone_model, member=seed)
+        for plan in self.bases:
+            plan.write_backbone()
+        shared = self.shared
+        if trained := [step for step in shared.values() if step.kind != "tokens"]:
+            say(f"{self.name}: every point begins with the same {len(trained)} steps; they are done once")
+        done = {step.id for step in shared.values() if step.state(self.store) == "done"}
+        while batch := ready([*shared.values()], done):
+            if batch[0].job and (failures := train_all(batch, self.search.pipeline.resources, executor, say)):
+                raise RunFailed("\n".join(failures))
+            for step in batch:
+                if step.work:
+                    say(f"{step.title} ...")
+                    step.work(executor, self.store, say)
+            done |= {step.id for step in batch}
 
-    def trial(self, point: Point, seed: int) -> Trial:
-        job = self.step(point, seed).training
-        return Trial(point=point, seed=seed, job=replace(job, facts={**job.facts, "study": self.name}))
+    @cached_property
+    def shared(self) -> dict[str, Step]:
+        """Return the steps that trials find done, by id: the token shards, and what every point needs alike."""
+        needed = [{step.id: step for steps in self._steps(plan) for step in steps[:-1]} for plan in self.corners]
+        common = {id_: step for id_, step in needed[0].items() if all(id_ in other for other in needed)}
+        return self.token_stores() | common
+
+    def _steps(self, plan: Plan) -> list[list[Step]]:
+        """Return for each seed the steps of a point, in order; the last one is measured."""
+        making = {step.id: step for step in plan.making}
+        steps = []
+        for chain in plan.student_chains or plan.chains:
+            needs = {chain[-1].id}
+            for step in reversed(making.values()):
+                needs |= {*step.needs} if step.id in needs else set()
+            steps.append([step for step in making.values() if step.id in needs])
+        return steps
+
+    def trials(self, point: Point) -> list[Trial]:
+        """Return the trials of a point, one for each seed.
+
+        Their runs equal those of the pipeline at this point.
+        """
+        return [
+            Trial(
+                point=point,
+                seed=seed,
+                job=self._own(steps[-1]).training,
+                earlier=tuple(self._own(step) for step in steps[:-1] if step.id not in self.shared),
+            )
+            for seed, steps in enumerate(self._steps(self.at(point)))
+        ]
+
+    def _own(self, step: Step) -> Step:
+        """Return a training step whose record says that it belongs to this study."""
+        if step.job is None:
+            return step
+        return replace(step, job=replace(step.job, facts={**step.job.facts, "study": self.name}))
 
     def ask(self, point: Point) -> None:
         """Store a point before its trials start, so that a killed search continues with it."""
@@ -315,11 +376,12 @@ class Study:
 
     def steps(self) -> list[Step]:
         """Return the steps of the trials of a grid, with what they read."""
-        steps = [tokens_step(self.plan, spec) for spec in self.plan.specs.values()]
-        trials = [
-            replace(self.step(point, seed), title=f"{text_of(point)} seed {seed}") for point, seed in self._grid()
-        ]
-        return [*steps, *trials]
+        steps = dict(self.shared)
+        for point in self._grid():
+            for seed, (*earlier, measured) in enumerate(self._steps(self.at(point))):
+                steps |= {step.id: step for step in earlier}
+                steps[measured.id] = replace(measured, title=f"{text_of(point)} seed {seed}")
+        return [*steps.values()]
 
     def best(self) -> list[Record]:
         """Return the trials that keep their models, best first.
@@ -349,8 +411,8 @@ class Study:
             del self.records[record.id]
         return lost
 
-    def retain(self) -> None:
-        """Remove the models of worse trials.
+    def retain(self, earlier: bool = False) -> None:
+        """Remove the models of worse trials, and ``earlier`` ones from which no kept trial comes.
 
         A point that lacks seeds keeps its models, because it may become the best. Runs that a pipeline of this storage
         uses, and runs that were not trained for this study, keep theirs too.
@@ -358,10 +420,13 @@ class Study:
         keep = {record.id for record in self.best()}
         if self.search.by == "point":
             keep |= {record.id for scores in self.scores() if scores.missing for record in scores.records}
+        beaten = {*self.records} - keep
+        if earlier:
+            beaten |= self._earlier(beaten) - self._earlier(keep)
         # This runs after every trial, so an object store gets one request per run.
-        beaten = [run_id for run_id in self.records if run_id not in keep | self._without_model]
+        beaten -= self._without_model
         self._without_model.update(beaten)
-        models = [self.run_folder(run_id) / "model" for run_id in beaten]
+        models = [self.run_folder(run_id) / "model" for run_id in sorted(beaten)]
         models = list(itertools.compress(models, at_once(self.store.exists, models)))
         if not models:
             return
@@ -374,6 +439,14 @@ class Study:
                 # The record changes first: a run without a model must not count as done.
                 RunFolder(model.parent).change(RunState.PRUNED)
                 self.store.delete(model)
+
+    def _earlier(self, run_ids: Collection[str]) -> set[str]:
+        """Return the training runs before the measured ones of some trials, without those that all points share."""
+        if not self.trials(corners(self.search.space)[0])[0].earlier:
+            return set()
+        points = {key_of(record.point): record.point for id_, record in self.records.items() if id_ in run_ids}
+        trials = [trial for point in points.values() for trial in self.trials(point) if trial.id in run_ids]
+        return {step.id for trial in trials for step in trial.earlier if step.job}
 
     def scores(self) -> list[PointScores]:
         """Return every point that has an ended trial, in the order of the trials."""

@@ -1,8 +1,8 @@
-"""Trial of a search: a training run with a result for every way in which it can end."""
+"""Trial of a search: its steps, and a result for every way in which it can end."""
 
 import errno
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -10,8 +10,10 @@ import torch
 
 from raysts.errors import Infeasible, limit_of
 from raysts.evaluation.run_metric import RunMetric
-from raysts.pipeline.local import fail
+from raysts.pipeline.local import LocalExecutor, fail
+from raysts.pipeline.step import Step
 from raysts.search.space import Point
+from raysts.storage.store import Store
 from raysts.training.job import Job
 from raysts.training.loop import train
 from raysts.training.metrics import read_metrics
@@ -20,11 +22,17 @@ from raysts.training.runtime import Runtime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """Training run of a search: a point with one of its seeds."""
+    """A point of a search with one of its seeds.
+
+    Attributes:
+        job: the training run that is measured.
+        earlier: the steps before it that no other point needs, or that nobody has done yet.
+    """
 
     point: Point
     seed: int
     job: Job
+    earlier: tuple[Step, ...] = ()
 
     @property
     def id(self) -> str:
@@ -81,14 +89,27 @@ class TrialRuntime(Runtime):
             self._report(value, line)
 
 
-def run_trial(job: Job, metric: RunMetric, runtime: Callable[[], Runtime]) -> TrialOutcome:
-    """Train a trial from its last checkpoint, if any, and free its memory.
+def make(step: Step, device: str) -> None:
+    """Do a step in this process, unless it is done."""
+    store = Store.of(step.output)
+    if step.state(store) == "done":
+        return
+    if step.job:
+        train(step.job, Runtime(device))
+    elif step.work:
+        step.work(LocalExecutor(device=device), store, lambda text: None)
+
+
+def run_trial(
+    job: Job, metric: RunMetric, runtime: Callable[[], Runtime], earlier: Sequence[Step] = ()
+) -> TrialOutcome:
+    """Do the steps before a training run, train it from its last checkpoint, if any, and free its memory.
 
     Return the outcome of a run that raises an Exception too.
     """
     outcome = None
     try:
-        outcome = _train(job, metric, runtime)
+        outcome = _train(job, metric, runtime, earlier)
     finally:
         if outcome is None or outcome.status != "finished":
             # The traceback of an exception keeps the tensors of its frames alive until it is collected. A finished run
@@ -99,11 +120,17 @@ def run_trial(job: Job, metric: RunMetric, runtime: Callable[[], Runtime]) -> Tr
     return outcome
 
 
-def _train(job: Job, metric: RunMetric, runtime: Callable[[], Runtime]) -> TrialOutcome:
+def _train(job: Job, metric: RunMetric, runtime: Callable[[], Runtime], earlier: Sequence[Step]) -> TrialOutcome:
+    current = job
     try:
-        record = train(job, runtime())
+        measured = runtime()
+        for step in earlier:
+            current = step.job or job
+            make(step, str(measured.device))
+        current = job
+        record = train(job, measured)
     except Exception as error:
-        reason = fail(job, error)
+        reason = fail(current, error)
         if limit_of(error) == errno.ENOMEM:
             first_line = (str(error) or type(error).__name__).splitlines()[0]
             return TrialOutcome("infeasible", None, f"out of memory: {first_line}")

@@ -207,8 +207,7 @@ def test_a_system_of_one_stage_is_a_search_of_the_space_that_is_given(tmp_path: 
         ("lower-bounds", "did you mean 'lower-bound'"),
         ("nlii", "unknown search 'nlii'; searches are lower-bound, .*: unknown recipe 'nlii'.*did you mean 'nli'"),
         ("nli", "space: is empty.*space.optim.lr="),
-        ("nli-ct", "search 'nli-ct': pipeline: 'nli-ct' must be one training stage"),
-        ("sts-sed", "must be one training stage"),
+        ("nli-ct-soup", "search 'nli-ct-soup': pipeline: 'nli-ct-soup' does not end in one training run"),
     ],
 )
 def test_what_is_no_search_is_refused(name: str, why: str) -> None:
@@ -233,7 +232,7 @@ def test_what_is_tokenised_may_have_choices_but_no_range(study: StudyMaker) -> N
     with pytest.raises(InputError, match="give choices instead of a range"):
         study("lower-bound", {"space.train.max_length": "int(16,32)", "num_samples": 3})
     made = study("lower-bound", {"space.train.max_length": "16,24", "space.lower_bound": "0,.5"})
-    assert sorted(spec.max_length for spec in made.token_stores()) == [16, 24]
+    assert len(made.token_stores()) == 2
 
 
 # -- trials --------------------------------------------------------------------------------------------------------------
@@ -247,8 +246,8 @@ def test_a_trial_is_the_run_that_a_pipeline_with_that_recipe_makes(
     short = {f"sts.{key.removeprefix('sts.')}": value for key, value in SHORT.items()}
     overrides = {"backbone": str(tiny_backbone), "members": 3, BOUND: 0.35, **short}
     plan = plan_recipe("sts-sed", overrides, small_world, tmp_path / "elsewhere")
-    assert [made.trial({BOUND: 0.35}, seed).id for seed in range(3)] == [chain[0].id for chain in plan.chains]
-    assert made.trial({BOUND: 0.3}, 0).id != made.trial({BOUND: 0.35}, 0).id
+    assert [made.trials({BOUND: 0.35})[seed].id for seed in range(3)] == [chain[0].id for chain in plan.chains]
+    assert made.trials({BOUND: 0.3})[0].id != made.trials({BOUND: 0.35})[0].id
 
 
 def finished(value: float) -> TrialOutcome:
@@ -449,7 +448,7 @@ def test_the_command_of_the_chosen_point_trains_what_its_trials_trained(study: S
     where = {before: word for before, word in itertools.pairwise(words) if before in ("--data", "--storage")}
     assert where == {"--data": made.plan.corpus.where, "--storage": str(made.plan.storage)}
     again = Plan(pipeline=pipeline("sts", asked), corpus=made.plan.corpus, storage=made.plan.storage)
-    assert [node.id for node in again.members] == [made.trial({BOUND: 0.5}, seed).id for seed in range(3)]
+    assert [node.id for node in again.members] == [made.trials({BOUND: 0.5})[seed].id for seed in range(3)]
 
 
 def trained(study: Study, trial: Any, owner: str | None = None) -> None:
@@ -496,15 +495,15 @@ def test_the_best_point_keeps_its_seeds_and_what_others_use_stays(study: StudyMa
     made = study("lower-bound", {"space.lower_bound": "0,.1,.2", "seeds": 2})
     values = {0.0: (0.5, 0.5), 0.1: (0.2, 0.9), 0.2: (0.1, 0.2)}
     tasks = TrialQueue(made)
-    used = made.trial({BOUND: 0.2}, 1)
+    used = made.trials({BOUND: 0.2})[1]
     write_json(made.plan.storage / "pipelines" / "p.json", {"steps": [{"id": used.id}]})
-    foreign = made.trial({BOUND: 0.2}, 0)
+    foreign = made.trials({BOUND: 0.2})[0]
     while (trial := tasks.next()) is not None:
         trained(made, trial, "another" if trial.id == foreign.id else None)
         tasks.done(trial.id, finished(values[trial.point[BOUND]][trial.seed]))
         if trial.point == {BOUND: 0.1} and trial.seed == 0:
             assert trial.id in models(made)  # beaten so far, but its mean may still be the best
-    best = {made.trial({BOUND: 0.1}, seed).id for seed in range(2)}
+    best = {made.trials({BOUND: 0.1})[seed].id for seed in range(2)}
     assert models(made) == best | {used.id, foreign.id}
 
     shutil.rmtree(made.folder / "trials")  # the records are lost, the runs are not

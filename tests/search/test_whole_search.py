@@ -219,7 +219,7 @@ def test_the_command_prints_one_json_line_and_wrong_input_writes_nothing(
     for sets, why in (
         ({"space.lower_bound": "0,1.5"}, "must be at least 0 and below 1"),
         ({"space.lower_bound": "[]"}, "is empty"),
-        ({"space.nothing": "0,1"}, "is no option of a trial's recipe"),
+        ({"space.nothing": "0,1"}, "is no option of a trial"),
     ):
         outcome = raysts("tune", "lower-bound", *place, *overrides({"backbone": tiny_backbone, **sets}))
         assert outcome.code == 2 and why in outcome.err and not outcome.out

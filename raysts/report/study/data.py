@@ -11,7 +11,7 @@ from raysts.evaluation.run_metric import RunMetric, rank
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.notes import ABOUT_TINY
 from raysts.recipes import names
-from raysts.recipes.overrides import apply_overrides
+from raysts.recipes.recipe import DISTILLATION
 from raysts.recipes.tree import leaves, to_plain
 from raysts.report.run.data import environment
 from raysts.search.record import Record
@@ -131,21 +131,32 @@ def _reach(study: Study, best: PointScores | None) -> Sequence[float]:
     return study.search.objective.interval(best.mean, study.dev.size)
 
 
+IN_DISTILL = ("name", "combine", "teachers", "members")
+"""Options of a pipeline that are words of ``raysts distill``."""
+
+
 def winning_command(study: Study, best: PointScores) -> str:
     """Return the command that trains the chosen point as its trials did.
 
     It names data, storage, and every option that differs from the default of the system.
     """
     search, plan = study.search, study.plan
-    point_settings = leaves(to_plain(apply_overrides(search.pipeline, best.point).updated(members=search.seeds)))
-    usual = leaves(to_plain(names.pipeline(search.pipeline.name)))
+    pipeline = search.at(best.point)
+    words = ["run", pipeline.name]
+    usual = leaves(to_plain(names.pipeline(f"sts-{DISTILLATION}" if pipeline.teachers else pipeline.name)))
+    point_settings = leaves(to_plain(pipeline))
+    if pipeline.teachers:  # whose defaults depend on the teachers
+        words = ["distill", *pipeline.teachers]
+        chosen = (f"recipes.{DISTILLATION}.settings.", f"recipes.{DISTILLATION}.optim.")
+        usual = {path: value for path, value in usual.items() if not path.startswith(chosen)}
+        point_settings = {path: value for path, value in point_settings.items() if path.partition(".")[0] not in IN_DISTILL}
     options = {path: value for path, value in point_settings.items() if path not in usual or usual[path] != value}
     texts = [f"{path.removeprefix('recipes.')}={_as_option(value)}" for path, value in options.items()]
     settings = [part for text in texts for part in ("--set", text)]
     places = ["--data", plan.corpus.uri] if plan.corpus.uri else []
     places += [*plan.corpus.user.arguments(), "--storage", Store.of(plan.storage).uri]
     skip = ["--skip-bad"] if plan.corpus.skip_bad else []
-    return shlex.join(["raysts", "run", search.pipeline.name, *settings, *places, *skip])
+    return shlex.join(["raysts", *words, *settings, *places, *skip])
 
 
 def _as_option(value: Any) -> str:

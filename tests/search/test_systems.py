@@ -1,0 +1,130 @@
+"""Searches over systems of several training runs: what points have in common, and in what order trials run."""
+
+from __future__ import annotations
+
+import html
+import itertools
+import json
+import re
+import shlex
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_commands import result
+
+from raysts.commands.context import plan_of
+from raysts.commands.options import RunOptions
+from raysts.commands.run import run as run_recipe
+from raysts.commands.tune import tune
+from raysts.errors import InputError
+from raysts.search.queue import TrialQueue
+from raysts.search.searches import find_search
+from raysts.search.study import Study
+
+SHORT: dict[str, Any] = {
+    "backbone": "tiny", "train.max_steps": 3, "train.eval_every": 3, "train.max_length": 24, "data.sample": 64,
+    "precision": "fp32",
+}  # fmt: skip
+CT, NLI = "ct.optim.lr", "nli.optim.lr"
+
+
+def trained(storage: Path) -> Counter[str]:
+    """How many runs of each stage have been trained, of pruned ones too."""
+    return Counter(json.loads(path.read_text())["stage"] for path in storage.glob("runs/*/run.json"))
+
+
+def study_of(name: str, overrides: dict[str, Any], data: Path, storage: Path) -> Study:
+    search = find_search(name, {**SHORT, **overrides})
+    return Study(search, plan_of(search.at({}), RunOptions(data, storage, None, "none", "")), name)
+
+
+def test_points_that_begin_alike_share_what_they_begin_with(small_world: Path, tmp_path: Path) -> None:
+    storage, said = tmp_path / "s", []
+    options = {"address": "none", "say": said.append}
+    space = {f"space.{CT}": [1e-5, 1e-3, 1e-2], "seeds": 2}
+    found = tune("nli-ct", {**SHORT, **space}, small_world, storage, **options)
+    assert found["trials"] == 6 and trained(storage) == {"nli": 2, "ct": 6}
+    assert any("every point begins with the same 2 steps; they are done once" in line for line in said)
+    # The best trials' system is that of the same name: nothing is left to train.
+    best = found["best"]["overrides"]
+    evaluation = {"evaluation.tasks": ["stsb"], "evaluation.resamples": 2}
+    run_recipe("nli-ct", {**SHORT, **best, **evaluation, "members": 2}, small_world, storage, **options)
+    assert trained(storage) == {"nli": 2, "ct": 6}
+
+
+def test_a_stage_that_differs_is_trained_once_for_the_points_that_need_it(small_world: Path, tmp_path: Path) -> None:
+    storage = tmp_path / "s"
+    overrides = {**SHORT, f"space.{NLI}": [1e-5, 1e-3], f"space.{CT}": [1e-5, 1e-3], "keep": 1}
+    found = tune("nli-ct", overrides, small_world, storage, address="none", say=lambda line: None)
+    assert found["trials"] == 4 and trained(storage) == {"nli": 2, "ct": 4}
+    # The kept trial keeps what it comes from; the other first stage goes with the last trial.
+    kept = [path.parent.name for path in storage.glob("runs/*/model")]
+    assert found["best_run"]["run"] in kept and len(kept) == 2
+    again = tune("nli-ct", overrides, small_world, storage, address="none", say=lambda line: None)
+    assert again["points"] == found["points"] and trained(storage) == {"nli": 2, "ct": 4}
+
+
+def test_a_trial_waits_for_a_step_that_another_one_makes(small_world: Path, tmp_path: Path) -> None:
+    overrides = {f"space.{NLI}": [1e-5, 1e-3], f"space.{CT}": [1e-5, 1e-3], "num_samples": None}
+    study = study_of("nli-ct", overrides, small_world, tmp_path / "s")
+    study.open("")
+    queue = TrialQueue(study)
+    first, second = queue.next(), queue.next()
+    assert first and second and first.point[NLI] != second.point[NLI]
+    assert queue.next() is None and len(queue.ready) == 2  # each of the rest needs a first stage that is in work
+    del queue.running[first.id]
+    third = queue.next()
+    assert third and third.point[NLI] == first.point[NLI]
+
+
+@pytest.mark.parametrize("labels", [True, False], ids=["by labels", "by agreement"])
+def test_students_of_models(small_world: Path, tiny_backbone: Path, tmp_path: Path, labels: bool) -> None:
+    words = (
+        ("big", "small", "red"),
+        ("dog", "cat", "cow"),
+        ("bread", "fish", "corn", "grass", "apple", "cake"),
+        range(20),
+    )
+    texts = [f"a {size} {animal} eats {food} at {hour}" for size, animal, food, hour in itertools.product(*words)]
+    (tmp_path / "own.txt").write_text("\n".join(texts))
+    arguments: list[Any] = ["tune", "distill", tiny_backbone, "--storage", tmp_path / "s", "--address", "none"]
+    arguments += ["--data", small_world] if labels else ["--text", tmp_path / "own.txt"]
+    arguments += ["--set", f"backbone={tiny_backbone}", "--set", "space.backbone_layers=1,2"]
+    arguments += ["--set", "space.sed.optim.lr=1e-4,1e-3", "--set", "train.max_steps=3"]
+    found = result(*arguments, "--set", "data.sample=60", "--set", "batch=16")
+    assert found["trials"] == 4 and trained(tmp_path / "s") == {"sed": 4}
+    # The teacher's vectors do not depend on the points.
+    assert len(list((tmp_path / "s").glob("teachers/*/manifest.json")) or [0]) == 1
+    assert {point["overrides"]["backbone_layers"] for point in found["points"]} == {1, 2}
+    # The command that the report shows makes the best student: it is there already.
+    shown = re.search("raysts (distill [^<]*)", Path(found["report"]).read_text(encoding="utf-8"))
+    assert shown
+    measured = ["--address", "none", "--set", "evaluation.resamples=2"]
+    ended = result(*shlex.split(html.unescape(shown.group(1))), *measured)
+    assert trained(tmp_path / "s") == {"sed": 4} and found["best_run"]["run"] in ended["model"]
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "said"),
+    [
+        ("nli-ct-ensemble", {f"space.{CT}": [1e-5]}, "does not end in one training run"),
+        ("nli-ct", {"space.seed": [1, 2]}, "is no option of a trial"),
+        ("nli-ct", {f"space.{CT}": [1e-5], "space.optim.lr": [1e-4]}, f"is an option that space.{CT} varies too"),
+        ("nli-ct", {"space.optim.lr": [1e-4], CT: 1e-5}, "is what this search varies"),
+        ("nli-ct-sed", {f"space.{CT}": [1e-5], "students": 2}, "students: a search has seeds"),
+    ],
+)
+def test_a_space_of_several_stages_that_cannot_be(
+    name: str, overrides: dict[str, Any], said: str, small_world: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=said):
+        study_of(name, overrides, small_world, tmp_path / "s").check_data()
+
+
+def test_teachers_are_of_distill_alone(small_world: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="needs teachers"):
+        tune("distill", {"space.sed.optim.lr": [1e-4]}, small_world, tmp_path)
+    with pytest.raises(InputError, match="only 'tune distill' takes teachers"):
+        tune("nli-ct", {f"space.{CT}": [1e-4]}, small_world, tmp_path, models=["a"])
