@@ -118,12 +118,17 @@ def student_search(models: Sequence[str], overrides: Mapping[str, Any], options:
     """
     from raysts.recipes.names import pipeline_of
     from raysts.search.search import Search, pipeline_overrides
+    from raysts.search.space import Dimension
 
     if not models:
         raise InputError("tune distill needs teachers: name them behind it, as 'raysts distill' takes them")
     fixed = pipeline_overrides(overrides)
+    varied = {key: overrides[f"space.{key}"] for key in ("backbone", "backbone_layers") if f"space.{key}" in overrides}
+    start = {key: Dimension.of(values).ends[0] for key, values in varied.items()}
     named = replace(options, name=options.name or "distill")
-    return Search(name="distill", pipeline=pipeline_of(_models_pipeline(models, None, fixed, {}, named), fixed), space={})
+    pipeline = _models_pipeline(models, None, {**fixed, **start}, {}, named)
+    chosen = {key: value for key, value in start.items() if key == "backbone"}
+    return Search(name="distill", pipeline=pipeline_of(pipeline, {**fixed, **chosen}), space={})
 
 
 def _models_pipeline(

@@ -147,9 +147,10 @@ def winning_command(study: Study, best: PointScores) -> str:
     point_settings = leaves(to_plain(pipeline))
     if pipeline.teachers:  # whose defaults depend on the teachers
         words = ["distill", *pipeline.teachers]
-        chosen = (f"recipes.{DISTILLATION}.settings.", f"recipes.{DISTILLATION}.optim.")
-        usual = {path: value for path, value in usual.items() if not path.startswith(chosen)}
-        point_settings = {path: value for path, value in point_settings.items() if path.partition(".")[0] not in IN_DISTILL}
+        usual = {path: value for path, value in usual.items() if not path.startswith(f"recipes.{DISTILLATION}.")}
+        point_settings = {
+            path: value for path, value in point_settings.items() if path.partition(".")[0] not in IN_DISTILL
+        }
     options = {path: value for path, value in point_settings.items() if path not in usual or usual[path] != value}
     texts = [f"{path.removeprefix('recipes.')}={_as_option(value)}" for path, value in options.items()]
     settings = [part for text in texts for part in ("--set", text)]
