@@ -106,7 +106,7 @@ def test_spread_over_students(small_world: Path, tiny_backbone: Path, tmp_path: 
     assert len(of_table) == 7, "nothing else was measured"
 
     page = Path(found["report"]).read_text()
-    assert "Students, mean ± std (n = 3)" in page and "Best student" in page and "student 2" in page
+    assert "Students (3), mean ± std" in page and "Best student" in page and "student 2" in page
     alone = run("ct-sed", settings, small_world, tmp_path)
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "runs").glob("*/run.json")} == runs
     assert alone["model"] == found["model"]
