@@ -18,7 +18,6 @@ from raysts.data.derive import DERIVED
 from raysts.data.derive import VERSION as DERIVED_VERSION
 from raysts.data.facts import Facts
 from raysts.data.parquet import BATCH_ROWS, Skipped, narrow, remedy
-from raysts.data.spans import Spans
 from raysts.errors import RunFailed
 from raysts.ids import content_id, file_digest
 from raysts.schema import table_columns
@@ -67,7 +66,7 @@ class Table:
     @property
     def sources(self) -> Sequence[Table]:
         """The tables that it is derived from."""
-        return self.content.sources if isinstance(self.content, Derivation | Spans) else ()
+        return getattr(self.content, "sources", ())
 
     @cached_property
     def _readable(self) -> tuple[list[Path], list[Skipped]]:
