@@ -31,11 +31,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "cluster"))
 from processes import Command, trainer, wait_until  # noqa: E402
 
 KINDS = ("driver", "group", "worker", "interrupt")
-SEARCH = [
-    "--set", "space.lower_bound=0,0.2,0.4,0.6,0.8", "--set", "seeds=4", "--set", "train.max_steps=60",
-    "--set", "train.checkpoint_every=10", "--set", "train.eval_every=20", "--set", "train.max_length=32",
-]  # fmt: skip
-TRIALS = 20
+SHORT = ["--set", "train.max_steps=60", "--set", "train.checkpoint_every=10", "--set", "train.eval_every=20"]
+SHORT += ["--set", "train.max_length=32"]
+SEARCHES = {
+    "lower-bound": (["--set", "space.lower_bound=0,0.2,0.4,0.6,0.8", "--set", "seeds=4"], 20),
+    # Two stages, both of which differ between points.
+    "nli-ct": (["--set", "space.nli.optim.lr=1e-5,1e-4", "--set", "space.ct.optim.lr=1e-5,1e-4,1e-3", "--set", "seeds=2",
+                "--set", "keep=4"], 12),
+}  # fmt: skip
+"""What differs between the points of each search, and the number of its trials."""
 
 
 @dataclass
@@ -55,24 +59,13 @@ class Counts:
 
 def start(storage: Path, log: Path, arguments: list[str]) -> Command:
     """The search, once more."""
-    command = [
-        "-m",
-        "raysts",
-        "tune",
-        "lower-bound",
-        *SEARCH,
-        "--storage",
-        str(storage),
-        "--address",
-        "local",
-        "--json",
-    ]
-    return Command([*command, *arguments], log)
+    place = ["--storage", str(storage), "--address", "local", "--json"]
+    return Command(["-m", "raysts", "tune", *arguments, *place], log)
 
 
 def records(storage: Path) -> dict[str, int]:
     """Records of trials and when they were written."""
-    found = (storage / "studies" / "lower-bound" / "trials").glob("[!.]*.json")
+    found = storage.glob("studies/*/trials/[!.]*.json")
     return {path.stem: path.stat().st_mtime_ns for path in found}
 
 
@@ -96,14 +89,14 @@ def models(storage: Path) -> dict[str, str]:
     return {path.parent.parent.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
-def incomplete(found: dict[str, Any]) -> int:
+def incomplete(found: dict[str, Any], expected: int) -> int:
     """Trials of the Optuna database that are not complete, or are there twice."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    trials = optuna.load_study(study_name="lower-bound", storage=f"sqlite:///{found['study']}/optuna.db").trials
+    trials = optuna.load_study(study_name=found["name"], storage=f"sqlite:///{found['study']}/optuna.db").trials
     distinct = {json.dumps(trial.params, sort_keys=True) for trial in trials if trial.state.name == "COMPLETE"}
-    return abs(len(trials) - len(distinct)) + abs(TRIALS - len(distinct))
+    return abs(len(trials) - len(distinct)) + abs(expected - len(distinct))
 
 
 def one_round(
@@ -154,13 +147,16 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--storage", type=Path, help="folder for the searches (default: a temporary one)")
-    parser.add_argument("arguments", nargs="*", help="further arguments of raysts tune lower-bound, after --")
+    parser.add_argument("--search", choices=SEARCHES, default="lower-bound")
+    parser.add_argument("arguments", nargs="*", help="further arguments of raysts tune, after --")
     options = parser.parse_args()
+    space, trials = SEARCHES[options.search]
+    arguments = [options.search, *space, *SHORT, *options.arguments]
     folder = (options.storage or Path(tempfile.mkdtemp(prefix="raysts-kills-"))).absolute()
     folder.mkdir(parents=True, exist_ok=True)
 
     began = time.monotonic()
-    expected, _ = outcome(start(folder / "calm", folder / "calm.log", options.arguments))
+    expected, _ = outcome(start(folder / "calm", folder / "calm.log", arguments))
     length, kept = time.monotonic() - began, models(folder / "calm")
     print(f"undisturbed: {len(expected)} trials in {length:.1f} s, {len(kept)} models kept", flush=True)
 
@@ -169,17 +165,15 @@ def main() -> None:
         rounds += 1
         storage = folder / f"killed-{rounds}"
         shutil.rmtree(storage, ignore_errors=True)
-        values, found = outcome(
-            one_round(folder, storage, options.kills - done, length, dice, counts, options.arguments)
-        )
+        values, found = outcome(one_round(folder, storage, options.kills - done, length, dice, counts, arguments))
         counts.other_values += len(values.items() ^ expected.items())
         counts.other_models += models(storage) != kept
-        counts.not_complete += incomplete(found)
+        counts.not_complete += incomplete(found, trials)
         print(f"round {rounds}: {sum(counts.kills.values())} kills so far, {len(values)} trials", flush=True)
 
     back = sorted(counts.back)
     summary = {
-        "kills": dict(counts.kills), "searches": rounds, "trials_of_a_search": TRIALS, "records_lost": counts.lost,
+        "kills": dict(counts.kills), "searches": rounds, "trials_of_a_search": trials, "records_lost": counts.lost,
         "records_written_again": counts.written_again, "values_that_differ": counts.other_values,
         "searches_with_other_models": counts.other_models, "database_trials_not_complete_or_doubled": counts.not_complete,
         "processes_left": counts.processes_left, "undisturbed_seconds": round(length, 1),

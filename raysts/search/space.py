@@ -149,8 +149,12 @@ def key_of(point: Point) -> str:
 
 
 def text_of(point: Point) -> str:
-    """Return a point as text: the last names of its options, and their values."""
-    return " ".join(f"{key.rsplit('.', 1)[-1]}={_short(value)}" for key, value in point.items())
+    """Return a point as text: the last names of its options, behind their stages where two are equal, and their values."""
+    names = [key.rsplit(".", 1)[-1] for key in point]
+    stages = [
+        f"{key.partition('.')[0]}." if names.count(name) > 1 else "" for key, name in zip(point, names, strict=True)
+    ]
+    return " ".join(f"{s}{n}={_short(value)}" for s, n, value in zip(stages, names, point.values(), strict=True))
 
 
 def numeric(values: Sequence[Any]) -> bool:

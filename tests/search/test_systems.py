@@ -62,6 +62,7 @@ def test_a_stage_that_differs_is_trained_once_for_the_points_that_need_it(small_
     # The kept trial keeps what it comes from; the other first stage goes with the last trial.
     kept = [path.parent.name for path in storage.glob("runs/*/model")]
     assert found["best_run"]["run"] in kept and len(kept) == 2
+    assert "nli.lr=1e-05 ct.lr=0.001" in found["table"]
     again = tune("nli-ct", overrides, small_world, storage, address="none", say=lambda line: None)
     assert again["points"] == found["points"] and trained(storage) == {"nli": 2, "ct": 4}
 
