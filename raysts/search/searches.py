@@ -18,7 +18,7 @@ SEARCHES: dict[str, dict[str, Any]] = load_yaml(Path(__file__).with_name("search
 def find_search(name: str, overrides: Mapping[str, Any] | None = None) -> Search:
     """Return the search called ``name``, with overrides applied.
 
-    The name may have a scale (``lower-bound@small``). A system of one training stage (``simcse-sup``, a YAML file) gives
+    The name may have a scale (``lower-bound@small``). A system (``simcse-sup``, a YAML file) gives
     the search of the space in the overrides.
 
     Raises:
@@ -44,7 +44,7 @@ def _search_system(name: str) -> Search:
     try:
         system = names.pipeline(name)
     except InputError as error:
-        options = f"{', '.join(SEARCHES)}, and any system of one training stage with a space that you give"
+        options = f"{', '.join(SEARCHES)}, and any system that ends in one training run, with a space that you give"
         near = nearest(name.partition("@")[0], SEARCHES)
         why = "" if near else f": {error.problems[0]}"
         raise InputError(f"unknown search '{name}'{near}; searches are {options}{why}") from None
