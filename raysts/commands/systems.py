@@ -23,7 +23,7 @@ from raysts.pipeline.local import Say
 COMMON = 1
 """Pooled layers of models that have different layers by default."""
 
-EVERY = 5.0
+EVERY = 15.0
 """Seconds between two lines of progress."""
 
 
