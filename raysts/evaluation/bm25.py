@@ -1,4 +1,4 @@
-"""BM25: a search by words alone, which stands beside the models of every retrieval set.
+"""BM25: a search by words alone, beside the models of every retrieval set.
 
 The parameters are Anserini's (k1 .9, b .4) with Lucene's inverse document frequency. A word is a run of letters and digits in
 lower case, none of Lucene's 33 English stop words, cut by Snowball's English stemmer. On texts of other languages the stemmer
