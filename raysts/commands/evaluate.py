@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -96,7 +97,8 @@ def evaluate(
 
     Returns:
         status, storage, model, results (rows), contamination (one per task, see
-        ``evaluation.contamination``), notes (the same as text); with ``mteb`` also mteb (paths of the files).
+        ``evaluation.contamination``), notes (the same as text), cost (:class:`raysts.evaluation.cost.ModelCost`; not of two
+        models); with ``mteb`` also mteb (paths of the files).
     """
     from raysts.commands.context import corpus_of, store_of
     from raysts.commands.models import locate
@@ -104,6 +106,7 @@ def evaluate(
     from raysts.data.user import UserData
     from raysts.evaluation import harness, mteb_results, results, retrieval
     from raysts.evaluation.contamination.lineage import merge_histories, trained_on
+    from raysts.evaluation.cost import ModelCost
     from raysts.evaluation.sts import load_pairs_file
     from raysts.evaluation.transfer import PROBE
     from raysts.ids import content_id, folder_id
@@ -178,6 +181,10 @@ def evaluate(
         say_on_stderr(f"the results are not kept for reports: {store.uri} cannot be written to ({error.strerror})")
     result |= {"results": rows, "contamination": contamination.entries(str(model))}
     result["notes"] = contamination.lines(str(model)) + _silent(tasks, rows)
+    if teacher is None and progress.seconds:
+        cost = ModelCost.measure(loaded, harness.sentences(corpus, tasks), progress.seconds)
+        result["cost"] = asdict(cost)
+        result["notes"].append(f"{model}: {cost.text}")
     if mteb is not None:
         revision = str(record.get("run_id") or content)
         files = mteb_results.write(rows, Path(mteb), str(model), revision, loaded.layers, next(iter(similarities)))

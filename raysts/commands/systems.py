@@ -11,7 +11,7 @@ from raysts.commands.models import System
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.evaluation import harness
-from raysts.evaluation.harness import Progress
+from raysts.evaluation.cost import ModelCost
 from raysts.evaluation.scores import ModelScores
 from raysts.evaluation.tasks import ModelTask
 from raysts.models import pretrained
@@ -23,7 +23,7 @@ from raysts.pipeline.local import Say
 COMMON = 1
 """Pooled layers of models that have different layers by default."""
 
-EVERY = 5.0
+EVERY = 15.0
 """Seconds between two lines of progress."""
 
 
@@ -49,16 +49,21 @@ class EmbeddingProgress:
     say: Say
     began: float = 0.0
     spoke: float = 0.0
+    seconds: float = 0.0
+    """Time that the last model took."""
 
     def __call__(self, count: int, total: int) -> None:
         """Report ``count`` of ``total`` texts."""
         time_now = time.monotonic()
         if not count:
             self.began = self.spoke = time_now
+        self.seconds = time_now - self.began
+        if not count:
             self.say(f"{self.title}: embedding {total:,} texts")
         elif time_now - self.spoke >= EVERY:
-            self.spoke, seconds = time_now, (time_now - self.began) / count * (total - count)
-            self.say(f"{self.title}: {count:,} of {total:,} texts, about {seconds:.0f} s left")
+            self.spoke = time_now
+            remaining = self.seconds / count * (total - count)
+            self.say(f"{self.title}: {count:,} of {total:,} texts, about {remaining:.0f} s left")
 
 
 # -- scores of rows ------------------------------------------------------------------------------------------
@@ -66,10 +71,14 @@ class EmbeddingProgress:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Scores of one model by choice of layers, which include its default (``own``)."""
+    """Scores of one model by choice of layers, which include its default (``own``).
+
+    ``costs``: of the model, or of the members of an ensemble.
+    """
 
     own: Layers
     by_layers: dict[Layers, ModelScores]
+    costs: list[ModelCost]
 
 
 def measure(
@@ -77,7 +86,7 @@ def measure(
     corpus: Corpus,
     tasks: Sequence[str],
     texts: Sequence[Text],
-    progress: Progress,
+    progress: EmbeddingProgress,
     layers: Layers | None = None,
     **options: Any,
 ) -> list[Measured]:
@@ -88,6 +97,7 @@ def measure(
     measured: list[Measured] = []
     sums: dict[Layers, np.ndarray] = {}
     default_layers: list[Layers] = []
+    costs: list[ModelCost] = []
     sets = harness.sets_of(corpus, tasks)
     for folder in system.folders:
         model = pretrained.load(folder, layers=layers, **options)
@@ -98,6 +108,7 @@ def measure(
             )
         choices = tuple(dict.fromkeys([model.layers] if layers is not None else [COMMON, model.layers]))
         representations = model.represent_layers(texts, choices, **harness.progress_options(progress, len(texts)))
+        costs.append(ModelCost.measure(model, texts, progress.seconds))
         if system.ensemble:
             default_layers.append(model.layers)
             for k, representation in representations.items():
@@ -105,7 +116,7 @@ def measure(
             continue
         similarity = dict([next(iter(model.similarities.items()))])
         scores = {k: harness.compared_scores(sets, texts, of_k, similarity) for k, of_k in representations.items()}
-        measured.append(Measured(model.layers, scores))
+        measured.append(Measured(model.layers, scores, costs[-1:]))
     if system.ensemble:
         count = np.float32(len(system.folders))
         vectors, similarity = (
@@ -113,7 +124,7 @@ def measure(
             {"cosine": cosine_of_vectors},
         )
         means = {k: harness.compared_scores(sets, texts, vectors[k], similarity) for k in vectors}
-        measured.append(Measured(default_layers[0] if len(set(default_layers)) == 1 else COMMON, means))
+        measured.append(Measured(default_layers[0] if len(set(default_layers)) == 1 else COMMON, means, costs))
     return measured
 
 

@@ -33,6 +33,8 @@ SHARD_BYTES = 512 << 20
 """Uncompressed bytes of a shard of a sharded table."""
 SHARDED = frozenset({"wikipedia/articles"})
 """Tables that are written as a folder of shards."""
+BEIR = "beir/"
+"""Begins the names of BEIR's sets, which become tables below ``retrieval/``."""
 GITHUB = "https://raw.githubusercontent.com"
 
 Say = Callable[[str], None]
@@ -44,7 +46,7 @@ class Source:
 
     dataset: str
     rows: int
-    """Rows that the split holds."""
+    """Rows that the split holds; 0: not known."""
     shape: str
     split: str = "test"
     config: str | None = None
@@ -169,6 +171,21 @@ def sources() -> dict[str, tuple[Source, ...]]:
     return {name: tuple(Source(**part) for part in parts) for name, parts in _file()["tables"].items()}
 
 
+@cache
+def beir_sources() -> dict[str, tuple[Source, ...]]:
+    """Return the sources of each table of BEIR's sets, which are fetched by name alone."""
+    parts = {
+        "corpus": {"config": "corpus", "split": "corpus", "shape": "documents"},
+        "queries": {"config": "queries", "split": "queries", "shape": "queries", "rows": 0},
+        "qrels": {"config": "default", "split": "test", "shape": "qrels", "rows": 0},
+    }
+    return {
+        f"retrieval/{name}/{part}": (Source(**({**place, **options})),)
+        for name, place in _file()["beir"].items()
+        for part, options in parts.items()
+    }
+
+
 def fetch(
     root: Path, tables: Sequence[str] | None = None, source: str | Path | None = None, progress: Say = lambda line: None
 ) -> dict[str, Any]:
@@ -176,8 +193,8 @@ def fetch(
 
     Args:
         root: the data folder.
-        tables: names of tables (``sts/stsb_dev``) or word vectors (``words/glove.6B.300d``), or folders (``sts``); None: all
-            tables.
+        tables: names of tables (``sts/stsb_dev``), word vectors (``words/glove.6B.300d``) or BEIR's sets (``beir/nfcorpus``,
+            the tables ``retrieval/nfcorpus/...``), or folders (``sts``, ``beir``); None: all tables without those of BEIR.
         source: folder with copies of the repositories (``<source>/sts12-sts/``) and archives; None:
             the hub (or the mirror that HF_ENDPOINT names), GitHub and the vectors' own site.
         progress: called with one line of text per step.
@@ -192,7 +209,7 @@ def fetch(
     """
     names = _choose(tables)
     vectors = [name for name in names if name in VECTORS]
-    located = {name: [*sources()[name]] for name in names if name not in VECTORS}
+    located = {name: [*(sources() | beir_sources())[name]] for name in names if name not in VECTORS}
     if source is not None:
         if not Path(source).is_dir():
             raise InputError(f"--source '{source}' is not a folder: it must hold the data sets' files, one folder each")
@@ -211,14 +228,17 @@ def _choose(tables: Sequence[str] | None) -> list[str]:
     """Return the names of the tables to fetch."""
     if tables is None:
         return [*sources()]
-    choices, names, problems = [*sources(), *VECTORS], dict[str, None](), []
+    choices, names, problems = [*sources(), *VECTORS, *beir_sources()], dict[str, None](), []
+    listed = [*sources(), *VECTORS, *(f"{BEIR}{name}" for name in _file()["beir"])]
     for table in tables:
-        of_table = [name for name in choices if name == table or name.startswith(f"{table.rstrip('/')}/")]
+        place = f"retrieval/{table.removeprefix(BEIR)}" if f"{table}/".startswith(BEIR) else table
+        place = "retrieval" if place.strip("/") == "retrieval/beir" else place.rstrip("/")
+        of_table = [name for name in choices if name == place or name.startswith(f"{place}/")]
         names |= dict.fromkeys(of_table)
         if not of_table:
-            near = nearest(table, choices)
+            near = nearest(table, listed)
             problems.append(
-                f"table '{table}' cannot be fetched{near}; tables with a public source: {', '.join(choices)}"
+                f"table '{table}' cannot be fetched{near}; tables with a public source: {', '.join(listed)}"
             )
     if problems:
         raise InputError(problems)
@@ -267,14 +287,14 @@ def _mix(parts: list[Source]) -> Iterator[tuple[int, pa.Table]]:
     streams = {part: part.batches() for part in parts}
     read = dict.fromkeys(parts, 0)
     while streams:
-        part = min(streams, key=lambda part: read[part] / part.rows)
+        part = min(streams, key=lambda part: read[part] / max(part.rows, 1))
         batch = next(streams[part], None)
         if batch is not None:
             read[part] += batch[0]
             yield batch
             continue
         del streams[part]
-        if read[part] != part.rows and part.facts()["pinned"] and not part.file:
+        if part.rows and read[part] != part.rows and part.facts()["pinned"] and not part.file:
             raise RunFailed(
                 f"{part.dataset} ({part.split}) gave {read[part]:,} rows, {part.rows:,} were expected at its pinned commit: "
                 f"the download was cut short or the mirror differs; run it again"
@@ -362,6 +382,8 @@ def _class(values: pa.ChunkedArray) -> pa.Array:
 
 KINDS: dict[str, Callable[[pa.ChunkedArray], pa.Array]] = {
     "text": _text,
+    # As it is: a retrieval set gives BEIR's numbers on its own texts alone.
+    "raw": lambda values: pc.fill_null(pc.cast(values, pa.string()), ""),
     "paragraphs": _paragraphs,
     "whole": lambda values: pc.cast(values, pa.int64()),
     # Without the noise of scores stored as float32: 3.29999995 is 3.3.

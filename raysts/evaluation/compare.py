@@ -4,8 +4,9 @@ A system is one model, or several that differ in their seeds; its value is then 
 R resamples, M models of a system.
 """
 
+import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,12 @@ from raysts.evaluation.statistics import (
 
 OVERALL = "overall"
 """Name of the mean over the sets."""
+
+MAIN = ("spearman", "accuracy", "ndcg@10")
+"""The metric of each kind of set that decides."""
+
+_Z_975, _Z_80 = 1.959964, 0.841621
+"""Quantiles of the normal distribution."""
 
 APART = frozenset({"sickr-all"})
 """Sets that stay out of the mean over sets, because they hold another one."""
@@ -58,7 +65,11 @@ class _Sampled:
 
 
 def compare_systems(
-    a: Sequence[ModelScores], b: Sequence[ModelScores], resamples: int, metrics: Sequence[str] = METRICS
+    a: Sequence[ModelScores],
+    b: Sequence[ModelScores],
+    resamples: int,
+    metrics: Sequence[str] = METRICS,
+    draw_sets: bool = False,
 ) -> list[ComparisonRow]:
     """Return a row for each set and metric, in the order of A, then one for the mean over sets.
 
@@ -72,6 +83,8 @@ def compare_systems(
         b: the models of the other system.
         resamples: 0 leaves intervals and the bootstrap's p out.
         metrics: of sets that are measured by correlation.
+        draw_sets: draw as many sets with replacement for each resample of the mean over sets. Its interval then covers other
+            sets of their kind; without it, other rows of these sets alone.
 
     Raises:
         InputError: a set of A is not the same rows as that of B.
@@ -79,7 +92,7 @@ def compare_systems(
     sets = list(a[0])
     counted = [name for name in sets if name not in APART] or sets
     assert all(list(one) == sets for one in (*a, *b)), "models with different sets"
-    draws = _models_drawn(len(a), "a", resamples), _models_drawn(len(b), "b", resamples)
+    draws = _drawn("models/a", len(a), resamples), _drawn("models/b", len(b), resamples)
     rows: list[ComparisonRow] = []
     whole: dict[str, list[tuple[_Sampled, _Sampled]]] = {}
     for name in sets:
@@ -95,19 +108,22 @@ def compare_systems(
                 | _difference(sides[0], sides[1], draws)
                 | _test([one[name] for one in a], [one[name] for one in b], metric)
             )
-    for metric, found in whole.items():
-        means = tuple(
-            _Sampled(
-                np.mean([pair[i].values for pair in found], axis=0),
-                np.mean([pair[i].samples for pair in found], axis=0),
-            )
-            for i in (0, 1)
-        )
+    for metric, pairs in whole.items():
+        means = tuple(_mean_over_sets([pair[i] for pair in pairs], draw_sets) for i in (0, 1))
         of_metric = [row["n"] for row in rows if row["metric"] == metric and row["dataset"] in counted]
         known = {"dataset": OVERALL, "metric": metric, "n": sum(of_metric)}
         known["aggregation"] = "all" if metric in METRICS else None
         rows.append(known | _difference(means[0], means[1], draws))
     return [{column: row.get(column) for column in COLUMNS} for row in rows]
+
+
+def _mean_over_sets(sets: Sequence[_Sampled], draw_sets: bool) -> _Sampled:
+    """Return the mean over sets, or over those that each resample draws."""
+    samples_SMR = np.stack([one.samples for one in sets])
+    if draw_sets:
+        drawn_SR = _drawn("sets", len(sets), samples_SMR.shape[-1])
+        samples_SMR = np.take_along_axis(samples_SMR, drawn_SR[:, None], axis=0)
+    return _Sampled(np.mean([one.values for one in sets], axis=0), samples_SMR.mean(axis=0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +145,23 @@ class Difference:
     def interval(self) -> str:
         return f"[{100 * (self.low or 0.0):.2f}, {100 * (self.high or 0.0):.2f}]"
 
+    def within(self, margin: float) -> bool | None:
+        """Return True if it lies above ``-margin``, False if below, None if neither is shown."""
+        if self.low is None or self.high is None or self.low <= -margin <= self.high:
+            return None
+        return self.low > -margin
+
+    def rows_needed(self, margin: float, n: int) -> int | None:
+        """Return the number of rows that would show it to lie above ``-margin``, or None.
+
+        That is with a power of 80 %, if the true difference is this one. The standard error is that of the interval over
+        ``n`` rows and shrinks as their root: n' = n ((z_.975 + z_.80) se / (difference + margin))^2.
+        """
+        if self.low is None or self.high is None or self.value <= -margin:
+            return None
+        error = (self.high - self.low) / (2 * _Z_975)
+        return max(1, math.ceil(n * ((_Z_975 + _Z_80) * error / (self.value + margin)) ** 2))
+
     def over(self, name: str) -> str:
         """Return the words for the difference: ``1.82 [1.13, 2.31] above the backbone``."""
         signed = f"{100 * self.value:+.2f}"
@@ -139,6 +172,46 @@ class Difference:
         if self.shown > 0:
             return f"{100 * self.value:.2f} {self.interval} above {name}"
         return f"{-100 * self.value:.2f} {Difference(-self.value, -self.high, -self.low).interval} below {name}"
+
+
+def margins(rows: Sequence[ComparisonRow], margin: float, draw_sets: bool = False) -> list[dict[str, Any]]:
+    """Return for each set, and for their mean, if A is less than ``margin`` below B.
+
+    Returns:
+        dataset, metric, margin, difference, ci_low, ci_high, n, unit (of n: pairs, queries, or sets where these are drawn),
+        within (None: not shown) and rows_needed.
+    """
+    main = [row for row in rows if row["metric"] in MAIN]
+    single = {metric for metric in MAIN if [row["metric"] for row in main].count(metric) == 2}
+    decided = []
+    for row in main:
+        gap, n = Difference(row["difference"], row["ci_low"], row["ci_high"]), row["n"]
+        unit = "queries" if row["metric"] == "ndcg@10" else "pairs"
+        if row["dataset"] == OVERALL and row["metric"] in single:
+            continue
+        if row["dataset"] == OVERALL and draw_sets:
+            n, unit = [other["metric"] for other in main].count(row["metric"]) - 1, "sets"
+        shared = {name: row[name] for name in ("dataset", "metric", "difference", "ci_low", "ci_high")}
+        answers = {"within": gap.within(margin), "rows_needed": gap.rows_needed(margin, n)}
+        decided.append({**shared, "margin": margin, "n": n, "unit": unit, **answers})
+    return decided
+
+
+def margin_sentence(a: str, b: str, row: Mapping[str, Any]) -> str:
+    """Return a row of :func:`margins` in words."""
+    gap = Difference(row["difference"], row["ci_low"], row["ci_high"])
+    unit = row["unit"]
+    limit, size = (
+        f"{100 * row['margin']:.2f}",
+        f"{100 * abs(gap.value):.2f} points {'below' if gap.value < 0 else 'above'} {b}",
+    )
+    begin = f"{row['metric']} on {row['dataset']}: {a} is {size}"
+    if row["within"] is None:
+        need = "at this difference no number would show it"
+        if row["rows_needed"] is not None:
+            need = f"about {row['rows_needed']:,} {unit} would show it in 80 of 100 tests"
+        return f"{begin}; it is not shown to be less than {limit} below {gap.interval}: these are {row['n']:,} {unit}, {need}."
+    return f"{begin}, {'not more' if row['within'] else 'and more'} than {limit} below (95 %, {gap.interval})."
 
 
 def difference(a: Sequence[ModelScores], b: Sequence[ModelScores], on: Sequence[str], resamples: int) -> Difference:
@@ -169,10 +242,10 @@ def compare_spread(a: Sequence[ModelScores], b: Sequence[ModelScores], resamples
     }  # fmt: skip
 
 
-def _models_drawn(models: int, side: str, resamples: int) -> np.ndarray:
-    """Return the models that each resample draws [M, R], the same for every set."""
-    rng = np.random.default_rng((BOOTSTRAP_SEED, zlib.crc32(f"models/{side}".encode())))
-    return rng.integers(0, models, size=(models, resamples))
+def _drawn(label: str, count: int, resamples: int) -> np.ndarray:
+    """Return the models or sets that each resample draws [count, R], by the label's random numbers."""
+    rng = np.random.default_rng((BOOTSTRAP_SEED, zlib.crc32(label.encode())))
+    return rng.integers(0, count, size=(count, resamples))
 
 
 def _same_rows(a: RowScores, b: RowScores) -> None:

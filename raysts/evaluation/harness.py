@@ -254,8 +254,20 @@ def evaluate_sets(
     rows = []
     for choice, representation in by_layers.items():
         scores = row_scores(sets, lookup(texts, representation), similarities or model.similarities)
-        rows += rows_of(scores, {**(context or {}), "layers": str(choice), "pooling": model.pooling}, resamples, clean)
+        context = {**(context or {}), "layers": str(choice), "pooling": model.pooling}
+        rows += rows_of(scores, context, resamples, clean) + baseline_rows(sets, context, resamples, clean)
     return rows
+
+
+def baseline_rows(
+    sets: Iterable[LabelledSet],
+    context: Mapping[str, Any],
+    resamples: int,
+    clean: Mapping[str, np.ndarray] | None = None,
+) -> list[ResultRow]:
+    """Return the results rows of what needs no model. Arguments as of :func:`rows_of`."""
+    shared = {name: context.get(name) for name in ("study", "trial", "layers")}
+    return rows_of((scores for labelled in sets for scores in labelled.baseline_scores()), shared, resamples, clean)
 
 
 def progress_options(progress: Progress | None, total: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,10 +21,21 @@ import pyarrow.compute as pc
 
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
+from raysts.evaluation.bm25 import PACKAGES, Bm25, is_installed
+from raysts.evaluation.bm25 import ROLE as BM25
 from raysts.evaluation.scores import RowScores
 from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.evaluation.sts import unordered
-from raysts.evaluation.tasks import LabelledSet, Represent, Representation, Similarities, Task, join_fingerprints, take
+from raysts.evaluation.tasks import (
+    MOST_LOADED,
+    LabelledSet,
+    Represent,
+    Representation,
+    Similarities,
+    Task,
+    join_fingerprints,
+    take,
+)
 from raysts.models.layers import Layers
 from raysts.models.prompts import SideText, Text
 from raysts.ops.similarity import SIMILARITIES, Similarity, cosine_of_vectors, dot_of_vectors
@@ -67,9 +79,30 @@ def search(queries: Representation, documents: Representation, similarity: Simil
             some = np.arange(start, min(start + _QUERIES, total))
             keys = _keys(compare(take(queries, some), block), rows_B)
             keys = np.concatenate([best_QK[some], keys], axis=1)
-            merged.append(np.partition(keys, most - 1, axis=1)[:, :most] if keys.shape[1] > most else keys)
+            merged.append(_smallest(keys, most))
         best_QK = np.concatenate(merged)
-    return (np.sort(best_QK, axis=1) & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    return _rows(best_QK)
+
+
+def _smallest(keys_QB: np.ndarray, most: int) -> np.ndarray:
+    return np.partition(keys_QB, most - 1, axis=1)[:, :most] if keys_QB.shape[1] > most else keys_QB
+
+
+def _rows(keys_QK: np.ndarray) -> np.ndarray:
+    """Return the rows of keys in their order -> int64 [Q, K]."""
+    return (np.sort(keys_QK, axis=1) & np.uint64(0xFFFFFFFF)).astype(np.int64)
+
+
+@lru_cache(maxsize=MOST_LOADED)
+def search_words(judged: RetrievalSet, most: int = DEPTH) -> np.ndarray:
+    """Return the documents of each query by BM25, best first, -1 after the last with a common word."""
+    index, rows_N, ranked = Bm25(judged.documents), np.arange(len(judged.documents)), []
+    size = max(1, _QUERIES * _DOCUMENTS // len(rows_N))
+    for start in range(0, len(judged.queries), size):
+        scores = index.scores(judged.queries[start : start + size])
+        best = _rows(_smallest(_keys(scores, rows_N), most))
+        ranked.append(np.where(np.take_along_axis(scores, best, axis=1) > 0, best, -1))
+    return np.concatenate(ranked)
 
 
 def _keys(similarities_QB: np.ndarray, rows_B: np.ndarray) -> np.ndarray:
@@ -173,7 +206,7 @@ class TwoEncoders:
 # -- a set ---------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RetrievalSet(LabelledSet):
     """A retrieval set: documents in descending order of their ids, and the queries that have judgements.
 
@@ -196,8 +229,10 @@ class RetrievalSet(LabelledSet):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        plural = "s" if self.empty > 1 else ""
-        return (f"{self.name}: {self.empty:,} document{plural} without title and text left out",) if self.empty else ()
+        remarks = (f"{self.name}: {self.empty:,} documents without title and text left out",) if self.empty else ()
+        return (
+            remarks if is_installed() else (*remarks, f"{self.name}: no row of BM25; pip install {' '.join(PACKAGES)}")
+        )
 
     @property
     def texts(self) -> list[Text]:
@@ -215,13 +250,18 @@ class RetrievalSet(LabelledSet):
                 ranked_QK = search(queries, documents, similarity)
             except UndefinedCorrelationError as error:
                 raise UndefinedCorrelationError(f"{self.name}: {error}") from error
-            known: dict[str, Any] = {"dataset": self.name, "split": self.split, "sha256": self.sha256}
-            known |= {"similarity": called, "draw": f"{self.name}/{self.split}"}
-            found += [
-                RowScores(metrics=(metric,), values=values_Q, **known)
-                for metric, values_Q in self.measure(ranked_QK).items()
-            ]
+            found += self._scores(ranked_QK, called)
         return found
+
+    def baseline_scores(self) -> list[RowScores]:
+        return self._scores(search_words(self), "bm25", role=BM25, compared=False) if is_installed() else []
+
+    def _scores(self, ranked_QK: np.ndarray, similarity: str, **facts: Any) -> list[RowScores]:
+        facts |= {"dataset": self.name, "split": self.split, "sha256": self.sha256, "similarity": similarity}
+        return [
+            RowScores(metrics=(metric,), values=values_Q, draw=f"{self.name}/{self.split}", **facts)
+            for metric, values_Q in self.measure(ranked_QK).items()
+        ]
 
     def measure(self, ranked_QK: np.ndarray) -> dict[str, np.ndarray]:
         """Return every metric of every query [Q], from the documents ranked for it."""

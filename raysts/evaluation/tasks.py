@@ -118,6 +118,10 @@ class LabelledSet(ABC):
             UndefinedCorrelationError: a representation or a similarity is not finite.
         """
 
+    def baseline_scores(self) -> list[RowScores]:
+        """Return the scores of what needs no model, beside the models of a table."""
+        return []
+
 
 MOST_LOADED = 16
 _loaded: dict[Any, list[Any]] = {}

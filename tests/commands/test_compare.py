@@ -89,6 +89,22 @@ def test_people_get_a_table_and_a_sentence(options: list[object]) -> None:
     assert "pooled layers of both: 1" in lines and "the spearman on sts12 is" in lines[-1]
 
 
+def test_a_margin_and_costs_in_words_and_numbers(options: list[object]) -> None:
+    found = compared(options, NAME, f"{NAME}:members", "--margin", 99, "--draw-sets")
+    assert [(row["dataset"], row["within"], row["unit"]) for row in found["margins"]] == [
+        ("sts12", True, "pairs"),
+        ("stsb", True, "pairs"),
+        ("overall", True, "sets"),
+    ]
+    assert "not more than 99.00 below (95 %" in found["conclusion"]
+    (student,), members = found["costs"]
+    assert len(members) == 2 and student["parameters"] == members[0]["parameters"] > 0
+    assert student["bytes"] == 4 * student["parameters"] and student["dims"] == 128
+    assert student["texts_per_second"] > 0 and 2 < student["tokens"] < 40
+    plain = compared(options, NAME, f"{NAME}:members")
+    assert plain["margins"] == [] and plain["comparison"][0] == found["comparison"][0]
+
+
 def test_wrong_input_is_refused_in_words(options: list[object], tmp_path: Path) -> None:
     def refused(*arguments: object) -> str:
         outcome = raysts("compare", *arguments, *options)
@@ -99,6 +115,10 @@ def test_wrong_input_is_refused_in_words(options: list[object], tmp_path: Path) 
     assert f"run '{NAME}'" not in refused("./nope", NAME) and "is not there" in refused("./nope", NAME)
     assert "--resamples=-1 must be from 1 to" in refused(NAME, NAME, "--resamples", -1)
     assert "says nothing about the direction" in refused(NAME, NAME, "--tasks", "snli-direction")
+    assert "--margin 0: must be above 0" in refused(NAME, NAME, "--margin", 0)
+    assert "--margin nan: must be above 0" in refused(NAME, NAME, "--margin", "nan")
+    assert "--resamples 0 gives no interval" in refused(NAME, NAME, "--margin", 2, "--resamples", 0)
+    assert "--draw-sets: needs at least two sets" in refused(NAME, NAME, "--tasks", "stsb", "--draw-sets")
     assert "unknown task 'stsbb'" in refused(NAME, NAME, "--tasks", "stsbb")
     assert "the encoder has" in refused(NAME, NAME, "--layers", 99)
     broken = tmp_path / "storage"

@@ -14,9 +14,10 @@ from datasets import ClassLabel, Dataset, Features, Value
 
 from raysts.data import manifest
 from raysts.data.corpora import Corpus
-from raysts.data.fetch import fetch, sources
+from raysts.data.fetch import beir_sources, fetch, sources
 from raysts.data.vectors import VECTORS
 from raysts.errors import InputError
+from raysts.evaluation.harness import check_tasks
 from raysts.schema import TABLES
 
 SNLI_CARD = """---
@@ -127,6 +128,43 @@ def test_every_source_names_a_canonical_table_and_a_whole_commit() -> None:
     assert {name for name in TABLES if name.startswith(("senteval/", "web/"))} <= set(sources())
     for name, archive in VECTORS.items():
         assert name == f"words/{archive.member.removesuffix('.txt')}" and len(archive.sha256) == 64
+
+
+BEIR_CARD = """---
+configs:
+- {config_name: default, data_files: [{split: test, path: qrels/test.jsonl}]}
+- {config_name: corpus, data_files: [{split: corpus, path: corpus.jsonl}]}
+- {config_name: queries, data_files: [{split: queries, path: queries.jsonl}]}
+---
+"""
+
+
+def test_a_set_of_beir_by_its_name(tmp_path: Path) -> None:
+    """Texts stay as they are; a document without a title, or without a text, stays; it is a task at once."""
+    folder = tmp_path / "hub" / "mteb" / "nfcorpus"
+    documents = [
+        {"_id": "MED-1", "title": "Tea", "text": " green  tea\u0301 "},
+        {"_id": "MED-2", "title": "", "text": "milk"},
+        {"_id": "MED-3", "title": "Title alone", "text": ""},
+    ]
+    _jsonl(folder / "corpus.jsonl", documents)
+    _jsonl(folder / "queries.jsonl", [{"_id": "P-1", "text": "tea"}, {"_id": "P-2", "text": "of train alone"}])
+    _jsonl(folder / "qrels/test.jsonl", [{"query-id": "P-1", "corpus-id": "MED-1", "score": 2}])
+    (folder / "README.md").write_text(BEIR_CARD)
+    found = fetch(tmp_path / "data", ["beir/nfcorpus"], source=tmp_path / "hub")["tables"]
+    assert list(found) == [f"retrieval/nfcorpus/{part}" for part in ("corpus", "queries", "qrels")]
+    corpus = Corpus(tmp_path / "data")
+    rows = corpus.read("retrieval/nfcorpus/corpus").to_pylist()
+    assert [(row["doc_id"], row["title"], row["text"]) for row in rows] == [tuple(row.values()) for row in documents]
+    assert check_tasks(corpus) == ("retrieval",)
+    entry = json.loads((tmp_path / "data" / "manifest.json").read_text())
+    assert "mteb/nfcorpus" in json.dumps(entry) and "local copy" in json.dumps(entry)
+    assert not [name for name in sources() if name.startswith("retrieval/")], "unasked, BEIR is not fetched"
+    assert len(beir_sources()) == 3 * 13
+    for (part,) in beir_sources().values():
+        assert len(part.revision or "") == 40 and int(part.revision or "", 16)
+    with pytest.raises(InputError, match=r"table 'beir/nfcorpu' cannot be fetched \(did you mean 'beir/nfcorpus'"):
+        fetch(tmp_path / "data", ["beir/nfcorpu"])
 
 
 def test_a_manifest_that_others_wrote(tmp_path: Path) -> None:

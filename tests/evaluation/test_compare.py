@@ -1,12 +1,24 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from evaluation_fakes import accurate, correlated
 from scipy import stats
 
 from raysts.errors import InputError
-from raysts.evaluation.compare import COLUMNS, OVERALL, compare_spread, compare_systems, conclusion, format_comparison
+from raysts.evaluation.compare import (
+    COLUMNS,
+    OVERALL,
+    Difference,
+    compare_spread,
+    compare_systems,
+    conclusion,
+    format_comparison,
+    margin_sentence,
+    margins,
+)
 from raysts.evaluation.scores import RowScores, result_rows
 from raysts.evaluation.statistics import mcnemar, resample_counts, williams
 
@@ -171,3 +183,49 @@ def test_spread_of_models() -> None:
     assert compare_spread(near, far, 0)["ci_low"] is None
     with pytest.raises(InputError, match="different rows"):
         compare_spread([{"stsb": outcome("stsb", 1, 1, sha256="x")}] * 2, [{"stsb": near[0]["stsb"]}] * 2, 0)
+
+
+def test_a_margin_is_kept_broken_or_not_shown() -> None:
+    gaps = [Difference(-0.012, -0.019, -0.005), Difference(-0.06, -0.09, -0.03), Difference(-0.01, -0.03, 0.01)]
+    assert [gap.within(0.02) for gap in gaps] == [True, False, None]
+    assert Difference(-0.01, None, None).within(0.02) is Difference(-0.01, None, None).rows_needed(0.02, 100) is None
+    assert gaps[1].rows_needed(0.02, 100) is None, "below the margin: more rows would only show that"
+    error = 0.04 / 2 / 1.959964
+    assert gaps[2].rows_needed(0.02, 300) == pytest.approx(300 * ((1.959964 + 0.841621) * error / 0.01) ** 2, abs=1)
+
+
+def test_the_number_of_rows_needed_has_the_stated_power() -> None:
+    """Queries whose differences have mean -.01 and deviation .1: what 200 of them ask for shows the margin in 80 of 100."""
+    rng = np.random.default_rng(0)
+    differences = rng.normal(size=200)
+    differences = -0.01 + 0.1 * (differences - differences.mean()) / differences.std()
+
+    def decided(of: np.ndarray) -> dict[str, Any]:
+        known: dict[str, Any] = {"metrics": ("ndcg@10",), "draw": "x/test", "similarity": "cosine"}
+        a, b = (
+            {"x": RowScores(dataset="x", split="test", sha256="s", values=values, **known)}
+            for values in (0.5 + of, np.full(len(of), 0.5))
+        )
+        (row,) = margins(compare_systems([a], [b], 400), 0.02)
+        return row
+
+    row = decided(differences)
+    assert row["within"] is None and row["unit"] == "queries" and row["n"] == 200
+    assert row["rows_needed"] == pytest.approx((2.8016 * 0.1 / 0.01) ** 2, rel=0.15)
+    assert "queries would show it" in margin_sentence("A", "B", row)
+    shown = [decided(rng.normal(-0.01, 0.1, row["rows_needed"]))["within"] is True for _ in range(60)]
+    assert 0.65 <= np.mean(shown) <= 0.93
+
+
+def test_drawn_sets_widen_the_interval_of_their_mean() -> None:
+    """Two sets that disagree: the next set may be like either."""
+    names = ("sts12", "stsb")
+    a = {"sts12": outcome("sts12", 0.2, 1), "stsb": outcome("stsb", 3.0, 2)}
+    b = {"sts12": outcome("sts12", 3.0, 3), "stsb": outcome("stsb", 0.2, 4)}
+    rows, drawn = (compare_systems([a], [b], 400, ("spearman",), draw_sets=draw) for draw in (False, True))
+    assert rows[:2] == drawn[:2] and rows[2]["difference"] == drawn[2]["difference"]
+    assert drawn[2]["ci_low"] < rows[2]["ci_low"] < rows[2]["ci_high"] < drawn[2]["ci_high"]
+    low, high = sorted(rows[i]["difference"] for i in range(2))
+    assert drawn[2]["ci_low"] == pytest.approx(low, abs=0.1) and drawn[2]["ci_high"] == pytest.approx(high, abs=0.1)
+    decided = margins(drawn, 0.02, draw_sets=True)
+    assert [(row["dataset"], row["unit"], row["n"]) for row in decided[-1:]] == [(OVERALL, "sets", len(names))]

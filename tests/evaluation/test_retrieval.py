@@ -10,11 +10,13 @@ from evaluation_fakes import HashedWords, accurate, correlated, scored_pairs, wr
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.evaluation import harness, retrieval
+from raysts.evaluation.bm25 import Bm25
 from raysts.evaluation.compare import compare_systems, conclusion
 from raysts.evaluation.contamination.contamination import contamination
 from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText
 from raysts.evaluation.retrieval import METRICS, RetrievalTask, search
 from raysts.evaluation.scores import read, scores_by_set, write
+from raysts.evaluation.standings import format_results
 from raysts.evaluation.tasks import lookup
 from raysts.models.sentence_model import SentenceModel
 from raysts.ops.similarity import cosine_of_vectors, dot_of_vectors, l2_of_vectors
@@ -115,6 +117,7 @@ def test_search_in_blocks_is_that_of_all_pairs(similarity: Any, monkeypatch: pyt
 
 def test_rows_have_the_interval_over_queries(corpus: Corpus) -> None:
     rows = harness.evaluate(HashedWords(), corpus, ["retrieval", "retrieval:news"], layers=(1,), resamples=300)
+    rows = [row for row in rows if row["role"] != "BM25"]
     assert [(row["dataset"], row["metric"]) for row in rows] == [
         (f"retrieval:{name}", metric) for name in ("Books", "news") for metric in METRICS
     ]
@@ -126,7 +129,52 @@ def test_rows_have_the_interval_over_queries(corpus: Corpus) -> None:
         means = [of_metric[rng.integers(0, 24, 24)].mean() for _ in range(2000)]
         assert (row["ci_low"], row["ci_high"]) == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.03)
     alone = harness.evaluate(HashedWords(), corpus, ["retrieval:Books"], layers=(1,), resamples=300)
-    assert [row["value"] for row in alone] == [row["value"] for row in rows[: len(METRICS)]]
+    assert [row["value"] for row in alone if row["role"] != "BM25"] == [row["value"] for row in rows[: len(METRICS)]]
+
+
+def reference_bm25(documents: list[str], query: str) -> np.ndarray:
+    """Lucene's formula, Robertson et al. with idf log(1 + (N - n + .5) / (n + .5)), and no factor k1 + 1."""
+    split = [document.lower().split() for document in documents]
+    mean = np.mean([len(words) for words in split])
+    scores = np.zeros(len(split))
+    for word in query.lower().split():
+        n = sum(word in words for words in split)
+        idf = np.log(1 + (len(split) - n + 0.5) / (n + 0.5))
+        counts = np.array([words.count(word) for words in split])
+        lengths = np.array([len(words) for words in split])
+        scores += idf * counts / (counts + 0.9 * (1 - 0.4 + 0.4 * lengths / mean))
+    return scores
+
+
+def test_bm25_stands_beside_the_models(corpus: Corpus) -> None:
+    """By the formula; what has no word in common with the query is not found."""
+    (judged,) = RetrievalTask("Books").sets(corpus)
+    documents = [*map(str, judged.documents)]
+    for ranked, query in zip(retrieval.search_words(judged), judged.queries, strict=True):
+        scores = reference_bm25(documents, str(query)).astype(np.float32)
+        found = ranked[ranked >= 0]
+        assert len(found) == (scores > 0).sum() and (ranked[len(found) :] == -1).all()
+        assert scores[found] == pytest.approx(np.sort(scores[scores > 0])[::-1], abs=1e-5)
+    rows = harness.evaluate(HashedWords(), corpus, ["retrieval:Books"], layers=(1, 2), resamples=20)
+    beside = [row for row in rows if row["role"] == "BM25"]
+    assert [(row["layers"], row["metric"]) for row in beside] == [(layers, m) for layers in "12" for m in METRICS]
+    values = retrieval.search_words(judged)
+    assert beside[0]["value"] == pytest.approx(judged.measure(values)["ndcg@10"].mean())
+    assert {row["similarity"] for row in beside} == {"bm25"} and beside[0]["ci_low"] < beside[0]["value"]
+    assert [cell for cell in format_results(rows).splitlines() if " BM25 " in cell], "a line of its own in the table"
+
+
+def test_bm25_cuts_words_and_finds_nothing_without_any(tmp_path: Path) -> None:
+    """d is found by its stem; a query of stop words alone, and one that nothing holds, find nothing."""
+    write_table(tmp_path, "retrieval/x/corpus", {"doc_id": ["c", "d"], "text": ["the", "Dogs' running, and"]})
+    queries = {"query_id": ["p", "q", "r"], "text": ["a dog runs", "the and", "cats"]}
+    write_table(tmp_path, "retrieval/x/queries", queries)
+    write_table(tmp_path, "retrieval/x/qrels", {"query_id": ["p", "q", "r"], "doc_id": ["d"] * 3, "score": [1] * 3})
+    (judged,) = RetrievalTask("x").sets(Corpus(tmp_path))
+    assert retrieval.search_words(judged).tolist() == [[0, -1], [-1, -1], [-1, -1]]
+    assert [scores.values.tolist() for scores in judged.baseline_scores()] == [[1.0, 0.0, 0.0]] * len(METRICS)
+    nothing = Bm25(["the", "a"])
+    assert not nothing.scores(["the dog"]).any()
 
 
 def test_two_models_are_compared_query_by_query(corpus: Corpus, tmp_path: Path) -> None:

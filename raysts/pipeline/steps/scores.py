@@ -368,6 +368,9 @@ class Evaluation:
             columns = {**self._columns(subject), "pooling": pooling, "layers": layers}
             tested = [of_set for of_set in row_scores if of_set.split != "dev"]
             rows += harness.rows_of(tested, columns, resamples, self._contamination.clean)
+            if self.role == "backbone":
+                sets = harness.sets_of(self.inputs.corpus, self.inputs.tasks)
+                rows += harness.baseline_rows(sets, columns, resamples, self._contamination.clean)
         return rows
 
     @cached_property
