@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 from raysts.commands.models import locate
 from raysts.commands.options import RunOptions, say_on_stderr
 from raysts.commands.result import RunResult
+from raysts.commands.screen import Screen, cautions
 from raysts.data.corpora import Corpus
 from raysts.data.user import UserData
 from raysts.data.world import world_path
 from raysts.errors import InputError, RunFailed, nearest
 from raysts.evaluation.standings import named_teachers
 from raysts.models import pretrained
+from raysts.models.embedders import load_embedder, open_embedder
 from raysts.pipeline.local import Executor, LocalExecutor
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Pipeline, name_problem
@@ -28,6 +30,7 @@ from raysts.storage.store import Store
 
 if TYPE_CHECKING:
     from raysts.cluster.preflight import Requirements
+    from raysts.models.onnx_model import OnnxModel
     from raysts.models.sentence_model import SentenceModel
 
 DEFAULT_STORAGE = "./raysts-storage"
@@ -92,9 +95,27 @@ def _home_storage() -> Path:
     return folder
 
 
-def load(model: str | Path, storage: str | Path | None = None, **options: Any) -> SentenceModel:
-    """Load a MODEL (see :func:`locate`) with options of :func:`raysts.models.pretrained.load`."""
-    return pretrained.load(locate(model, store_of(storage)), **options)
+def load(model: str | Path, storage: str | Path | None = None, **options: Any) -> SentenceModel | OnnxModel:
+    """Load a MODEL (see :func:`locate`) with options of :func:`raysts.models.pretrained.load`.
+
+    An ONNX directory takes ``prompt`` and ``device``, because its graph decides the rest.
+    """
+    path = locate(model, store_of(storage))
+    return open_onnx(path, **options) or pretrained.load(path, **options)
+
+
+def open_onnx(path: Path, content: str | None = None, **options: Any) -> OnnxModel | None:
+    """Return the model of an ONNX directory with its graph, or None of another directory.
+
+    Raises:
+        InputError: an option that the graph decides.
+    """
+    if open_embedder(path).kind != "onnx":
+        return None
+    options = {name: value for name, value in options.items() if value is not None}
+    if decided := options.keys() - {"prompt", "device"}:
+        raise InputError(f"model '{path}' is ONNX. Its graph decides {', '.join(sorted(decided))}; give no such option")
+    return load_embedder(path, content=content, **options)  # type: ignore[return-value]
 
 
 def run_names(store: Store) -> list[str]:
@@ -148,11 +169,15 @@ def run_plan(plan: Plan, options: RunOptions) -> RunResult:
     """Run the remaining steps of a checked plan (see :func:`raysts.run`)."""
     check_name(options.name)
     Store.of(plan.storage).check(writes=True)
-    with executor(options.address, plan) as chosen:
-        return run_on(chosen, plan, options)
+    with contextlib.ExitStack() as stack:
+        screen = stack.enter_context(Screen(options.say))
+        for line in cautions(plan, options.address):
+            screen(line)
+        chosen = stack.enter_context(executor(options.address, plan))
+        return run_on(chosen, plan, options, screen)
 
 
-def run_on(executor: Executor, plan: Plan, options: RunOptions) -> RunResult:
+def run_on(executor: Executor, plan: Plan, options: RunOptions, screen: Screen) -> RunResult:
     """Run the remaining steps of a checked plan on an existing executor."""
     name = options.name or plan.pipeline.name
     command = options.command or f"raysts run {name}"
@@ -162,7 +187,7 @@ def run_on(executor: Executor, plan: Plan, options: RunOptions) -> RunResult:
 
     from raysts.pipeline.run import run
 
-    fields = run(plan, executor, name, command, options.say, report)
+    fields = run(plan, executor, name, command, screen, report, screen.follow)
     rows = named_teachers(fields["results"], fields.get("teachers", {}))
     return RunResult(fields, summary(rows, plan.pipeline.compared, plan.distributed))
 
@@ -208,4 +233,6 @@ def on_ray(address: str | None) -> contextlib.AbstractContextManager[bool]:
     """Return a context with Ray. Its value is True if Ray runs for this block alone."""
     from raysts.cluster.connect import connected
 
+    if (address or os.environ.get("RAY_ADDRESS") or "local") in ("local", "auto"):
+        say_on_stderr("starting Ray on this machine ...")
     return connected(address)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from raysts.commands import options as opt
@@ -25,12 +26,14 @@ def run(
     command: opt.CommandLine = None,
     strict_contamination: opt.StrictContamination = False,
     skip_bad: opt.SkipBad = False,
+    tasks: opt.Tasks = None,
     say: opt.Say = say_on_stderr,
 ) -> Result:
     """Run a pipeline to its end. Finished steps are not repeated.
 
     Args:
-        recipe: a system's name (``nli-ct-sed``), ``quickstart``, a YAML file, or a pipeline; or the name of an experiment
+        recipe: a system's name (``nli-ct-sed``), ``quickstart``, a YAML file (:func:`raysts.commands.run_file.read_run`), or a
+            pipeline; or the name of an experiment
             (``sed-stability``), which may begin with a search (``sts-grid-sed``).
         name: name of the run in the storage (default: the recipe's name).
 
@@ -44,19 +47,26 @@ def run(
         :func:`raysts.tune`. An experiment has the page of its tables as ``report`` and None as ``model``, and its rows and
         ``left_out`` members name their point.
     """
+    from raysts.commands.run_file import read_run
     from raysts.data.user import UserData
     from raysts.papers.experiments import is_experiment
     from raysts.recipes.names import pipeline_of
 
-    settings, user_data = dict(overrides or {}), UserData.of(text, column, dev, test)
     called = str(recipe) if isinstance(recipe, Path) else getattr(recipe, "name", recipe)
-    line = command or f"raysts.run({called!r}, {settings!r})"
-    options = RunOptions(data, storage, name, address, line, strict_contamination, skip_bad, say, user_data)
+    line = command or f"raysts.run({called!r}, {dict(overrides or {})!r})"
+    places = {"text": text, "column": column, "dev": dev, "test": test}
+    recipe, settings, chosen = read_run(recipe, overrides, **places, data=data, storage=storage, name=name)
+    user_data = UserData.of(*(chosen[place] for place in places))
+    settings |= {"evaluation.tasks": list(tasks)} if tasks else {}
+    storage_options = chosen["data"], chosen["storage"], chosen["name"]
+    options = RunOptions(*storage_options, address, line, strict_contamination, skip_bad, say, user_data)
     # A wrong name is reported before torch is imported.
     subject = recipe if is_experiment(recipe) else pipeline_of(recipe, settings)
     from raysts.commands import experiment
+    from raysts.commands.screen import Screen
 
-    return experiment.run(experiment.planned(subject, settings, options))
+    with Screen(say) as screen:
+        return experiment.run(experiment.planned(subject, settings, replace(options, say=screen)))
 
 
 def text_of(result: Result) -> str:

@@ -1,27 +1,31 @@
-"""``raysts list`` and ``raysts status``: what a storage holds, and how far a run has come."""
+"""``raysts list``, ``status`` and ``watch``: the content of a storage, and how far a run has come."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
-from raysts.commands.options import USE, Command, Result, StoragePlace, option
+from raysts.commands.options import FOLLOW, Command, Result, StoragePlace, option, say_on_stderr
 from raysts.errors import InputError
 
 if TYPE_CHECKING:
-    from raysts.report.run.data import RunSummary
+    from raysts.report.run.data import ReportData, RunSummary
+    from raysts.storage.store import Store
 
 
-FIELDS = ("name", "system", "status", "model")
+RunName = Annotated[str | None, option("name of a run (default: the only one that the storage holds)", "NAME")]
+FIELDS = ("name", "system", "status", "size", "removable", "model")
 
 
 def list_runs(storage: StoragePlace = None) -> Result:
     """List the runs and studies of a storage. Their names stand wherever a MODEL, or a NAME, is taken.
 
     Returns:
-        status, storage, runs (name, system, status, model: its folder, empty if there is none, command), studies (name, search,
-        status, command).
+        status, storage, runs (name, system, status, model: its folder, empty without one, bytes: of its artifacts,
+        removable_bytes: of those that 'raysts remove' frees, command), studies (name, search, status, command).
     """
     from raysts.commands.context import run_names, run_record, store_of
+    from raysts.commands.remove import artifacts, removable, size_of
 
     store = store_of(storage)
     runs = []
@@ -29,6 +33,11 @@ def list_runs(storage: StoragePlace = None) -> Result:
         record = run_record(store, name)
         model = str(store.path(record["model"])) if record["model"] else ""
         fields = {field: record[field] for field in ("name", "status", "command")}
+        sizes = {path: size_of(store, path) for path in artifacts(record)}
+        fields |= {
+            "bytes": sum(sizes.values()),
+            "removable_bytes": sum(sizes[path] for path in removable(store, record)),
+        }
         runs.append({**fields, "system": record["pipeline"]["name"], "model": model})
     paths = store.get_all("studies", "*/study.json")
     records = [record for path in paths if (record := store.read_json(path))]
@@ -37,17 +46,22 @@ def list_runs(storage: StoragePlace = None) -> Result:
 
 
 def _list_text(result: Result) -> str:
+    from raysts.commands.remove import megabytes
     from raysts.evaluation.standings import aligned
 
-    rows = [("run", *(run[field] for field in FIELDS)) for run in result["runs"]]
-    rows += [("study", study["name"], study["search"], study["status"], "") for study in result["studies"]]
+    rows = [
+        ("run", run["name"], run["system"], run["status"], megabytes(run["bytes"]), megabytes(run["removable_bytes"]))
+        + (run["model"],)
+        for run in result["runs"]
+    ]
+    rows += [("study", study["name"], study["search"], study["status"], "", "", "") for study in result["studies"]]
     if not rows:
         return f"{result['storage']} holds no run; 'raysts run quickstart' makes one"
-    return "\n".join(aligned([("", *FIELDS), *rows], range(1 + len(FIELDS))))
+    return "\n".join(aligned([("", *FIELDS), *rows], (0, 1, 2, 3, 6)))
 
 
 def status(
-    name: Annotated[str | None, option("name of a run (default: the only one that the storage holds)", "NAME")] = None,
+    name: RunName = None,
     storage: StoragePlace = None,
 ) -> Result:
     """Show how far a run has come: its steps, its training, and what comes next.
@@ -56,16 +70,27 @@ def status(
         status, storage, name, state (of its record: running until its last step has ended), steps (id, kind, title, status,
         seconds), training (of runs that have begun: title, step, steps, loss, dev), model (its folder or None), command.
     """
-    from raysts.commands.context import run_names, run_record, store_of
+    from raysts.commands.context import store_of
     from raysts.report.run.data import report_data
 
     store = store_of(storage)
+    record = _record(store, name)
+    data = report_data(store, record)
+    return _as_fields(store, record, data)
+
+
+def _record(store: Store, name: str | None) -> dict[str, Any]:
+    """Return the record of a run, without a name of the only one."""
+    from raysts.commands.context import run_names, run_record
+
     names = [name] if name else run_names(store)
     if len(names) != 1:
         listed = ", ".join(names) or "none"
-        raise InputError(f"status: {store.uri} holds {len(names)} runs ({listed}); give the NAME of one of them")
-    record = run_record(store, names[0])
-    data = report_data(store, record)
+        raise InputError(f"{store.uri} holds {len(names)} runs ({listed}); give the NAME of one of them")
+    return run_record(store, names[0])
+
+
+def _as_fields(store: Store, record: dict[str, Any], data: ReportData) -> Result:
     fields = ("id", "kind", "title", "status", "seconds")
     return {
         "status": "done",
@@ -87,26 +112,29 @@ def _training(run: RunSummary) -> dict[str, Any]:
     return {"title": f"{run.name}: {run.stage}", "step": last.get("step", 0), "steps": steps, **scores}
 
 
-def _status_text(result: Result) -> str:
+def _training_text(result: Result) -> str:
+    """Return how many steps are done, and a line for each run in training."""
     from raysts.evaluation.standings import aligned
+
+    done = sum(step["status"] == "done" for step in result["steps"])
+    lines = [f"{result['name']}: {done} of {len(result['steps'])} steps are done"]
+    rows = []
+    for run in result["training"]:
+        if run["step"] != run["steps"]:
+            loss = f"loss {run['loss']:.4g}" if run["loss"] else ""
+            dev = f"dev {100 * run['dev']:.2f}" if run["dev"] else ""
+            rows.append((run["title"], f"step {run['step']:,} of {run['steps'] or 0:,}", loss, dev))
+    return "\n".join([*lines, *(f"  training {line}" for line in aligned(rows, range(4)) if rows)])
+
+
+def _status_text(result: Result) -> str:
     from raysts.training.monitor import duration
 
     steps, done = result["steps"], sum(step["status"] == "done" for step in result["steps"])
-    lines = [f"{result['name']}: {done} of {len(steps)} steps are done"]
+    lines = _training_text(result).splitlines()
     for step in steps:
         seconds = "" if step["seconds"] is None else duration(step["seconds"])
         lines.append(f"  {step['status']:<8} {step['title']}" + (f", {seconds}" if seconds else ""))
-    unfinished = [run for run in result["training"] if run["step"] != run["steps"]]
-    if unfinished:
-        rows = [
-            (
-                run["title"],
-                f"step {run['step']:,} of {run['steps'] or 0:,}",
-                f"loss {run['loss']:.4g}" if run["loss"] else "",
-            )
-            for run in unfinished
-        ]
-        lines += ["training:", *(f"  {line}" for line in aligned(rows, range(3)))]
     if result["model"]:
         lines.append(f"model:   {result['model']}")
     if done < len(steps):
@@ -114,7 +142,44 @@ def _status_text(result: Result) -> str:
     return "\n".join(lines)
 
 
+def watch(
+    name: RunName = None,
+    storage: StoragePlace = None,
+    *,
+    seconds: Annotated[int, option("between two looks", "SECONDS")] = 5,
+) -> Result:
+    """Follow a run from another terminal until it ends, and keep its page up to date.
+
+    A browser reloads the page. Ctrl-C ends the command and leaves the run alone.
+
+    Returns:
+        as :func:`status`, and report (path of the page).
+    """
+    from raysts.commands.context import store_of
+    from raysts.report.run.data import report_data
+    from raysts.report.run.page import write_report
+
+    if seconds < 1:
+        raise InputError(f"--seconds {seconds}: must be at least 1 second")
+    store, lines = store_of(storage), ""
+    while True:
+        record = _record(store, name)
+        data, running = report_data(store, record), record["status"] == "running"
+        page = write_report(data, store.path(f"reports/{record['name']}"), seconds if running else None)
+        result = {**_as_fields(store, record, data), "report": str(page)}
+        text = _training_text(result)
+        if not lines:
+            say_on_stderr(f"page: {page.as_uri()}")
+        if text != lines:
+            say_on_stderr(text)
+        lines = text
+        if not running:
+            return result
+        time.sleep(seconds)
+
+
 COMMANDS = (
-    Command("list", list_runs, _list_text, "raysts list --storage STORAGE", USE),
-    Command("status", status, _status_text, "raysts status quickstart", USE, ("name",)),
+    Command("list", list_runs, _list_text, "raysts list --storage STORAGE", FOLLOW),
+    Command("status", status, _status_text, "raysts status quickstart", FOLLOW, ("name",)),
+    Command("watch", watch, _status_text, "raysts watch quickstart", FOLLOW, ("name",)),
 )
