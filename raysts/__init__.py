@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "InputError", "RunFailed", "claims", "compare", "distill", "embed", "evaluate", "export", "load", "plan", "remove", "run", "status", "tune", "watch",
+    "InputError", "RunFailed", "claims", "compare", "distill", "embed", "evaluate", "export", "load", "plan", "remove",
+    "run", "status", "tune", "watch",
 ]  # fmt: skip
 _FILES = {"load": "context", "watch": "status"}
 """Files of ``commands`` by function, of those that have another name."""

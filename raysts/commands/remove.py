@@ -34,7 +34,7 @@ def remove(
     record = run_record(store, name)
     with store.lock(f"locks/{name}.lock", f"raysts remove {name}", of=store.path(f"pipelines/{name}.json")):
         paths = removable(store, record)
-        size = sum(size_of(store, path) for path in paths)
+        size = sum(store.size(path) for path in paths)
         shown = f"{len(paths)} artifacts of run '{name}' with {megabytes(size)}"
         if not yes:
             if not sys.stdin.isatty():
@@ -100,13 +100,6 @@ def add_parents(store: Store, paths: set[str]) -> set[str]:
         seen |= new
         waiting += new
     return seen
-
-
-def size_of(store: Store, path: str) -> int:
-    """Return the bytes of an artifact on this machine."""
-    place = store.path(path)
-    files = [place] if place.is_file() else [file for file in place.rglob("*") if file.is_file()]
-    return sum(file.stat().st_size for file in files)
 
 
 def megabytes(size: int) -> str:

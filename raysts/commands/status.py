@@ -25,7 +25,7 @@ def list_runs(storage: StoragePlace = None) -> Result:
         removable_bytes: of those that 'raysts remove' frees, command), studies (name, search, status, command).
     """
     from raysts.commands.context import run_names, run_record, store_of
-    from raysts.commands.remove import artifacts, removable, size_of
+    from raysts.commands.remove import artifacts, removable
 
     store = store_of(storage)
     runs = []
@@ -33,7 +33,7 @@ def list_runs(storage: StoragePlace = None) -> Result:
         record = run_record(store, name)
         model = str(store.path(record["model"])) if record["model"] else ""
         fields = {field: record[field] for field in ("name", "status", "command")}
-        sizes = {path: size_of(store, path) for path in artifacts(record)}
+        sizes = {path: store.size(path) for path in artifacts(record)}
         fields |= {
             "bytes": sum(sizes.values()),
             "removable_bytes": sum(sizes[path] for path in removable(store, record)),

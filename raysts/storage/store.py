@@ -161,6 +161,10 @@ class Store(abc.ABC):
         """Return the paths in a folder, or with ``recursive`` of all files below it, in order."""
 
     @abc.abstractmethod
+    def size(self, key: Key) -> int:
+        """Return the bytes of a file or a folder, 0 of what is not there."""
+
+    @abc.abstractmethod
     def delete(self, key: Key) -> None:
         """Remove a file or a folder if it exists."""
 
@@ -272,6 +276,10 @@ class FolderStore(Store):
         if recursive:
             return sorted(below for below in path.rglob("*") if below.is_file() and _shows(below.relative_to(path)))
         return sorted(entry for entry in path.iterdir() if _shows(entry.relative_to(path))) if path.is_dir() else []
+
+    def size(self, key: Key) -> int:
+        path = self.path(key)
+        return sum(file.stat().st_size for file in ([path] if path.is_file() else _files(path).values()))
 
     def delete(self, key: Key) -> None:
         _delete_here(self.path(key))
@@ -408,6 +416,10 @@ class BucketStore(Store):
     def list(self, folder: Key = "", recursive: bool = False) -> Paths:
         names = self.bucket.listed(self.key(folder), recursive)
         return sorted(self.path(folder) / name for name in names if _shows(PurePath(name)))
+
+    def size(self, key: Key) -> int:
+        entries = [*self.bucket.listed(self.key(key), recursive=True).values(), self.bucket.entry(self.key(key))]
+        return sum(entry.size for entry in entries if entry)
 
     def delete(self, key: Key) -> None:
         path, name = self.path(key), self.key(key)

@@ -553,7 +553,8 @@ def test_members_of_two_stages_are_trained_one_after_the_other(stage: Stage, tmp
         chains.append([without(first, facts=facts[0]), without(second, facts=facts[1], parent=first.folder / "model")])
     said: list[str] = []
     assert LocalExecutor(threads=1, device="cpu").train(chains, Resources(), said.append) == [None] * 2
-    assert [text.split(":")[0] for text in said] == ["member 0 nli", "member 0 ct", "member 1 nli", "member 1 ct"]
+    runs = ["member 0 nli", "member 0 ct", "member 1 nli", "member 1 ct"]
+    assert [*dict.fromkeys(text.split(":")[0] for text in said)] == runs
 
 
 def test_a_gpu_that_is_not_asked_for_is_left_alone(
