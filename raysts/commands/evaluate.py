@@ -192,8 +192,8 @@ def evaluate(
     if held_out is not None:
         folder = locate(str(like), store)
         options["content"] = folder_id(folder)
-        sets = agreement_sets(pretrained.load(folder, **options), options["content"], held_out)
-        return {**result, "results": harness.evaluate_sets(loaded, sets, chosen, context, **settings)}
+        agreement = agreement_sets(pretrained.load(folder, **options), options["content"], held_out)
+        return {**result, "results": harness.evaluate_sets(loaded, agreement, chosen, context, **settings)}
     assert corpus is not None
     settings |= {"contaminated": contamination, "probe": probe or PROBE}
     rows = harness.evaluate(measured, corpus, tasks, chosen, context, **settings)
@@ -207,7 +207,7 @@ def evaluate(
     result |= {"results": rows, "contamination": contamination.entries(str(model))}
     result["notes"] = contamination.lines(str(model)) + _silent(tasks, rows)
     if teacher is None and progress.seconds:
-        cost = ModelCost.measure(loaded, harness.sentences(corpus, tasks), progress.seconds)
+        cost = ModelCost.measure(loaded, harness.sentences(corpus, tasks), progress.seconds, progress.cpu_seconds)
         result["cost"] = asdict(cost)
         result["notes"].append(f"{model}: {cost.text}")
     if mteb is not None:
