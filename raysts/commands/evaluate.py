@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from raysts.models.sentence_model import SentenceModel
     from raysts.ops.similarity import Similarity
 
-WHAT, WHICH = opt.one_of("--tasks", "--pairs"), opt.one_of("--layers", "--layer")
+WHAT, WHICH = opt.one_of("--tasks", "--pairs", "--like"), opt.one_of("--layers", "--layer")
 
 
 def _layer(hint: Any, tokens: Sequence[Token]) -> int | str:
@@ -74,6 +74,17 @@ def evaluate(
             "MODEL",
         ),
     ] = None,
+    like: Annotated[
+        str | Path | None,
+        option(
+            "without labels: agreement with this model on the held-out texts of --text (rank correlation of pairs, share of its "
+            "ten nearest texts)",
+            "MODEL",
+            group=WHAT,
+        ),
+    ] = None,
+    text: Annotated[str | Path | None, option("of --like: texts, as 'distill' reads them", "PATH")] = None,
+    column: opt.TextColumn = None,
     strict_contamination: opt.StrictContamination = False,
     mteb: Annotated[
         str | Path | None, option("write the STS results as well, for mteb.ResultCache('DIR')", "DIR")
@@ -93,6 +104,9 @@ def evaluate(
             single layer (``only-all``); default: the model's own (for the task ``words`` every single layer).
         layer: the number of a single layer, or ``all``.
         strict_contamination: refuse test sets that hold training rows of the model. Rows of ``pairs`` are not searched.
+        like: a teacher. Its own similarities are what the model's are held against, and both embed the held-out texts and up to
+            20,000 others.
+        text: file, folder or URI of texts.
         precision: of embedding, as :func:`raysts.embed`; other than ``fp32`` it stands behind the system in the results.
 
     Returns:
@@ -103,8 +117,9 @@ def evaluate(
     from raysts.commands.context import corpus_of, open_onnx, store_of
     from raysts.commands.models import locate
     from raysts.commands.systems import EmbeddingProgress
-    from raysts.data.user import UserData
+    from raysts.data.user import UserData, open_text
     from raysts.evaluation import harness, mteb_results, results, retrieval
+    from raysts.evaluation.agreement import agreement_sets
     from raysts.evaluation.contamination.lineage import merge_histories, trained_on
     from raysts.evaluation.cost import ModelCost
     from raysts.evaluation.sts import load_pairs_file
@@ -125,8 +140,13 @@ def evaluate(
     store = store_of(storage)
     opt.check_precision(precision)
     _check_options(resamples, probe, pairs, {"test": test, "mteb": mteb, "documents_by": documents_by, "probe": probe})
+    if (like is None) != (text is None) or (like is not None and any((test, mteb, documents_by, probe, pairs, tasks))):
+        raise InputError(
+            "--like MODEL and --text PATH belong together, without other tasks; give both, or none of them"
+        )
     scored_pairs = None if pairs is None else load_pairs_file(pairs)
-    corpus = corpus_of(data, own=UserData.of(test=test)) if scored_pairs is None else None
+    held_out = None if text is None else open_text(text, column).holding_out()
+    corpus = corpus_of(data, own=UserData.of(test=test)) if scored_pairs is None and held_out is None else None
     tasks = _tasks(corpus, tasks, probe, documents_by) if corpus else ()
     path, teacher = locate(model, store), None if documents_by is None else locate(documents_by, store)
     if corpus is not None:
@@ -177,6 +197,11 @@ def evaluate(
     settings: dict[str, Any] = {"resamples": resamples, "similarities": similarities, "progress": progress}
     if scored_pairs is not None:
         return {**result, "results": harness.evaluate_sets(loaded, [scored_pairs], chosen, context, **settings)}
+    if held_out is not None:
+        folder = locate(str(like), store)
+        options["content"] = folder_id(folder)
+        agreement = agreement_sets(pretrained.load(folder, **options), options["content"], held_out)
+        return {**result, "results": harness.evaluate_sets(loaded, agreement, chosen, context, **settings)}
     assert corpus is not None
     settings |= {"contaminated": contamination, "probe": probe or PROBE}
     rows = harness.evaluate(measured, corpus, tasks, chosen, context, **settings)
@@ -190,7 +215,7 @@ def evaluate(
     result |= {"results": rows, "contamination": contamination.entries(str(model))}
     result["notes"] = contamination.lines(str(model)) + _silent(tasks, rows)
     if teacher is None and progress.seconds:
-        cost = ModelCost.measure(loaded, harness.sentences(corpus, tasks), progress.seconds)
+        cost = ModelCost.measure(loaded, harness.sentences(corpus, tasks), progress.seconds, progress.cpu_seconds)
         result["cost"] = asdict(cost)
         result["notes"].append(f"{model}: {cost.text}")
     if mteb is not None:

@@ -51,13 +51,15 @@ class EmbeddingProgress:
     spoke: float = 0.0
     seconds: float = 0.0
     """Time that the last model took."""
+    cpu_seconds: float = 0.0
+    cpu_began: float = 0.0
 
     def __call__(self, count: int, total: int) -> None:
         """Report ``count`` of ``total`` texts."""
         time_now = time.monotonic()
         if not count:
-            self.began = self.spoke = time_now
-        self.seconds = time_now - self.began
+            self.began, self.spoke, self.cpu_began = time_now, time_now, time.process_time()
+        self.seconds, self.cpu_seconds = time_now - self.began, time.process_time() - self.cpu_began
         if not count:
             self.say(f"{self.title}: embedding {total:,} texts")
         elif time_now - self.spoke >= EVERY:
@@ -108,7 +110,7 @@ def measure(
             )
         choices = tuple(dict.fromkeys([model.layers] if layers is not None else [COMMON, model.layers]))
         representations = model.represent_layers(texts, choices, **harness.progress_options(progress, len(texts)))
-        costs.append(ModelCost.measure(model, texts, progress.seconds))
+        costs.append(ModelCost.measure(model, texts, progress.seconds, progress.cpu_seconds))
         if system.ensemble:
             default_layers.append(model.layers)
             for k, representation in representations.items():

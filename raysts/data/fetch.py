@@ -174,7 +174,7 @@ def sources() -> dict[str, tuple[Source, ...]]:
 @cache
 def beir_sources() -> dict[str, tuple[Source, ...]]:
     """Return the sources of each table of BEIR's sets, which are fetched by name alone."""
-    parts = {
+    parts: dict[str, dict[str, Any]] = {
         "corpus": {"config": "corpus", "split": "corpus", "shape": "documents"},
         "queries": {"config": "queries", "split": "queries", "shape": "queries", "rows": 0},
         "qrels": {"config": "default", "split": "test", "shape": "qrels", "rows": 0},

@@ -3,10 +3,15 @@
 A pair's score is the mean of the cosines that the ensemble's members give it; a model's agreement is the rank correlation of
 its own similarities with these scores. It says how much of the ensemble a model keeps, and never that it is better than the
 ensemble, or than what it started from.
+
+The share of a teacher's ten nearest texts that a model keeps is the second measure. It looks at neighbours alone, as a search
+does: most random pairs are far apart for any model.
+
+Legend: P texts of a pool, Q of them queries, K nearest texts.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -14,11 +19,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raysts.data.user import UserText
+from raysts.errors import InputError
 from raysts.evaluation.dev import CORRELATION, Dev
+from raysts.evaluation.retrieval import search
+from raysts.evaluation.scores import RowScores
 from raysts.evaluation.standings import AGREEMENT
 from raysts.evaluation.sts import Pairs, pairs_from_table
+from raysts.evaluation.tasks import LabelledSet, Model, Represent, Representation, Similarities, take
 from raysts.ids import derive_seed
+from raysts.ops.ensemble import unit
+from raysts.ops.similarity import Similarity
 from raysts.storage.store import Store
+
+NEAREST = 10
+"""Texts that a search shows."""
+
+POOL = 20_000
+"""Most training texts among which the nearest are looked for."""
 
 SPLITS = ("dev", "test")
 """Half of the held-out texts selects, the other half reports."""
@@ -63,3 +81,92 @@ def read_pairs(path: Path, sha256: str, split: str) -> tuple[Pairs]:
     assert file is not None, f"{path} is not there yet"
     table = pq.read_table(file, filters=[("split", "=", split)]).drop_columns("split")
     return (replace(pairs_from_table(table, AGREEMENT, sha256, split), aggregations=("all",), compared=False),)
+
+
+# -- nearest texts -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NearestTexts(LabelledSet):
+    """Held-out texts, and the texts of a pool that are nearest to each by a teacher.
+
+    Attributes:
+        pool: P different texts, first the Q held-out ones.
+        nearest: [Q, K] places in the pool.
+    """
+
+    sha256: str
+    pool: list[str]
+    nearest: np.ndarray
+    name: str = AGREEMENT
+    gold: None = None
+    rows: Mapping[str, np.ndarray] = field(default_factory=dict)
+    subsets: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def texts(self) -> list[str]:
+        return self.pool
+
+    @property
+    def size(self) -> int:
+        return len(self.nearest)
+
+    def row_scores(self, represent: Represent, similarities: Similarities) -> list[RowScores]:
+        pool = represent(self.pool)
+        return [
+            RowScores(
+                dataset=self.name,
+                split="test",
+                sha256=self.sha256,
+                similarity=name,
+                metrics=(f"overlap@{NEAREST}",),
+                values=_shares(nearest_texts(pool, similarity, self.size), self.nearest),
+                draw=f"{self.name}/nearest",
+            )
+            for name, similarity in similarities.items()
+        ]
+
+
+def nearest_texts(pool: Representation, similarity: Similarity, queries: int) -> np.ndarray:
+    """Return the places [Q, K] of the texts nearest to the first ``queries`` of a pool.
+
+    A text is not among its own nearest.
+    """
+    ranked_QK = search(take(pool, np.arange(queries)), pool, similarity, NEAREST + 1)
+    return np.stack([row[row != query][:NEAREST] for query, row in enumerate(ranked_QK)])
+
+
+def _shares(nearest_QK: np.ndarray, wanted_QK: np.ndarray) -> np.ndarray:
+    return (nearest_QK[:, :, None] == wanted_QK[:, None, :]).any(axis=2).mean(axis=1)
+
+
+def agreement_sets(teacher: Model, content: str, text: UserText) -> list[LabelledSet]:
+    """Return both measures of agreement with a teacher on held-out texts.
+
+    The texts that a distillation of the same text holds out are the queries. The pool is these, and up to ``POOL`` training
+    texts. The teacher embeds the pool, and each model that is measured does.
+
+    Args:
+        teacher: by its first similarity.
+        content: content id of the teacher.
+        text: with held-out texts.
+
+    Raises:
+        InputError: the text is too small to hold any out.
+    """
+    held_out = text.held_out
+    if not held_out:
+        raise InputError(
+            f"--text '{text.path}': has {text.scan.rows - text.scan.repeated:,} different texts; agreement needs at least 200, "
+            f"a tenth of them held out"
+        )
+    training = np.array(list(dict.fromkeys(t for batch in text.batches() for t in batch.column(0).to_pylist())), object)
+    drawn = np.random.default_rng(derive_seed(0, AGREEMENT, "pool")).permutation(len(training))[:POOL]
+    pool = [*held_out, *training[np.sort(drawn)]]
+    vectors = teacher.represent(pool)
+    (similarity, *_) = teacher.similarities.values()
+    sha256 = f"{text.fingerprint}-{content}"
+    unit_QD = unit(vectors["vectors"][: len(held_out)])
+    table = pairs_of(held_out, unit_QD @ unit_QD.T, SPLITS[1]).drop_columns("split")
+    pairs = replace(pairs_from_table(table, AGREEMENT, sha256), aggregations=("all",))
+    return [pairs, NearestTexts(sha256, pool, nearest_texts(vectors, similarity, len(held_out)))]

@@ -7,7 +7,6 @@ does little, so that a better analyser would find more there.
 Legend: Q queries, N documents, K results of a query.
 """
 
-from collections.abc import Sequence
 from importlib.util import find_spec
 
 import numpy as np
@@ -34,7 +33,7 @@ def is_installed() -> bool:
 class Bm25:
     """Index of the words of documents."""
 
-    def __init__(self, documents: Sequence[str]) -> None:
+    def __init__(self, documents: list[str]) -> None:
         import bm25s
         import Stemmer
 
@@ -44,7 +43,7 @@ class Bm25:
         if self._index is not None:
             self._index.index(words, show_progress=False)
 
-    def scores(self, queries: Sequence[str]) -> np.ndarray:
+    def scores(self, queries: list[str]) -> np.ndarray:
         """Return the score of every document -> float32 [Q, N], 0 without a common word."""
         scores_QN = np.zeros((len(queries), self._size), np.float32)
         for scores_N, words in zip(scores_QN, self._words(queries), strict=True):
@@ -52,9 +51,9 @@ class Bm25:
                 scores_N[:] = self._index.get_scores(words)
         return scores_QN
 
-    def _words(self, texts: Sequence[str]) -> list[list[str]]:
+    def _words(self, texts: list[str]) -> list[list[str]]:
         import bm25s
 
         options = {"token_pattern": r"(?u)\b\w+\b", "stopwords": STOP_WORDS, "stemmer": self._stemmer}
-        words: list[list[str]] = bm25s.tokenize([*map(str, texts)], return_ids=False, show_progress=False, **options)
+        words: list[list[str]] = bm25s.tokenize(texts, return_ids=False, show_progress=False, **options)
         return words

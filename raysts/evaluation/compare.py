@@ -6,6 +6,7 @@ R resamples, M models of a system.
 
 import math
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -95,6 +96,7 @@ def compare_systems(
     draws = _drawn("models/a", len(a), resamples), _drawn("models/b", len(b), resamples)
     rows: list[ComparisonRow] = []
     whole: dict[str, list[tuple[_Sampled, _Sampled]]] = {}
+    sizes: dict[str, int] = Counter()
     for name in sets:
         _same_rows(a[0][name], b[0][name])
         for metric in metrics if a[0][name].gold is not None else a[0][name].metrics:
@@ -103,6 +105,7 @@ def compare_systems(
             )
             if name in counted:
                 whole.setdefault(metric, []).append((sides[0], sides[1]))
+                sizes[metric] += len(a[0][name].values)
             rows.append(
                 _known(a[0][name], b[0][name], metric)
                 | _difference(sides[0], sides[1], draws)
@@ -110,8 +113,7 @@ def compare_systems(
             )
     for metric, pairs in whole.items():
         means = tuple(_mean_over_sets([pair[i] for pair in pairs], draw_sets) for i in (0, 1))
-        of_metric = [row["n"] for row in rows if row["metric"] == metric and row["dataset"] in counted]
-        known = {"dataset": OVERALL, "metric": metric, "n": sum(of_metric)}
+        known = {"dataset": OVERALL, "metric": metric, "n": sizes[metric]}
         known["aggregation"] = "all" if metric in METRICS else None
         rows.append(known | _difference(means[0], means[1], draws))
     return [{column: row.get(column) for column in COLUMNS} for row in rows]

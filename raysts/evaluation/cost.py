@@ -25,6 +25,7 @@ class ModelCost:
         texts: number of the embedded texts.
         tokens: mean number of their tokens, as far as the model reads them; speeds are of texts of this length.
         texts_per_second: on this machine, beside its other work.
+        texts_per_cpu_second: of this process, without the other work.
     """
 
     parameters: int
@@ -33,10 +34,11 @@ class ModelCost:
     texts: int
     tokens: float
     texts_per_second: float
+    texts_per_cpu_second: float
 
     @classmethod
-    def measure(cls, model: SentenceModel, texts: Sequence[Text], seconds: float) -> ModelCost:
-        """Return the cost of a model that embedded ``texts`` in so many seconds."""
+    def measure(cls, model: SentenceModel, texts: Sequence[Text], seconds: float, cpu_seconds: float) -> ModelCost:
+        """Return the cost of a model that embedded ``texts`` in these seconds."""
         weights = [*model.encoder.parameters()]
         sample = [str(text) for text in texts[:: max(1, len(texts) // SAMPLE)]]
         return cls(
@@ -46,6 +48,7 @@ class ModelCost:
             texts=len(texts),
             tokens=float(model.tokenize(sample).lengths.mean()) if sample else 0.0,
             texts_per_second=len(texts) / max(seconds, 1e-9),
+            texts_per_cpu_second=len(texts) / max(cpu_seconds, 1e-9),
         )
 
     @property
@@ -53,5 +56,6 @@ class ModelCost:
         """The cost in words."""
         return (
             f"{self.parameters / 1e6:.1f} M parameters, {self.bytes / 1e6:.0f} MB, {self.dims} dimensions, "
-            f"{self.texts_per_second:.0f} texts of {self.tokens:.0f} tokens a second here"
+            f"{self.texts_per_second:.0f} texts of {self.tokens:.0f} tokens a second here "
+            f"({self.texts_per_cpu_second:.0f} a CPU second)"
         )

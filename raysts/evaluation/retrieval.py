@@ -96,10 +96,10 @@ def _rows(keys_QK: np.ndarray) -> np.ndarray:
 @lru_cache(maxsize=MOST_LOADED)
 def search_words(judged: RetrievalSet, most: int = DEPTH) -> np.ndarray:
     """Return the documents of each query by BM25, best first, -1 after the last with a common word."""
-    index, rows_N, ranked = Bm25(judged.documents), np.arange(len(judged.documents)), []
+    index, rows_N, ranked = Bm25([*map(str, judged.documents)]), np.arange(len(judged.documents)), []
     size = max(1, _QUERIES * _DOCUMENTS // len(rows_N))
     for start in range(0, len(judged.queries), size):
-        scores = index.scores(judged.queries[start : start + size])
+        scores = index.scores([*map(str, judged.queries[start : start + size])])
         best = _rows(_smallest(_keys(scores, rows_N), most))
         ranked.append(np.where(np.take_along_axis(scores, best, axis=1) > 0, best, -1))
     return np.concatenate(ranked)

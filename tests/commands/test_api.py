@@ -138,6 +138,20 @@ def test_evaluating_in_another_precision(finished: run_commands.Finished) -> Non
         assert refused.code == 2 and "--precision bf61: must be one of" in refused.err
 
 
+def test_evaluating_without_labels(finished: run_commands.Finished, tmp_path: Path) -> None:
+    run = run_of(finished.results["nli"], "member")
+    texts = tmp_path / "texts.txt"
+    texts.write_text("".join(f"the {i % 17} dogs saw {i} cats in {i % 5} gardens\n" for i in range(240)))
+    options = ["--storage", finished.storage, "--text", texts, "--resamples", "0"]
+    rows = result("evaluate", run, "--like", run, *options)["results"]
+    found = {row["metric"]: (row["value"], row["n"]) for row in rows}
+    assert found["overlap@10"] == (1.0, 24) and found["spearman"][0] == pytest.approx(1.0)
+    assert {row["dataset"] for row in rows} == {"agreement"}
+    for wrong in (["--like", run], options[2:4], ["--like", run, *options[2:4], "--test", f"a={texts}"]):
+        refused = run_commands.raysts("evaluate", run, "--storage", finished.storage, *wrong)
+        assert refused.code == 2 and "--like MODEL and --text PATH belong together" in refused.err
+
+
 def test_evaluating_a_file_of_pairs(finished: run_commands.Finished, tmp_path: Path) -> None:
     """The same pairs as a task and as a file give the same numbers; every format reads the same."""
     run = run_of(finished.results["nli"], "member")

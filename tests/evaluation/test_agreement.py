@@ -5,9 +5,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 import scipy.stats
+from evaluation_fakes import HashedWords
 
-from raysts.evaluation.agreement import judge, pairs_of
+from raysts.data.user import open_text
+from raysts.errors import InputError
+from raysts.evaluation.agreement import agreement_sets, judge, pairs_of
 from raysts.evaluation.scores import result_rows
 from raysts.evaluation.tasks import lookup
 from raysts.ops.similarity import cosine_of_vectors
@@ -41,3 +45,34 @@ def test_pairs_are_neighbours_and_others_once_each(tmp_path: Path) -> None:
     (spearman,) = (row for row in found if row["metric"] == "spearman")
     assert np.isclose(spearman["value"], expected.statistic, atol=1e-6) and spearman["n"] == len(pairs)
     assert (spearman["dataset"], spearman["split"], spearman["dataset_sha256"]) == ("agreement", "test", "id")
+
+
+def test_the_share_of_nearest_texts(tmp_path: Path) -> None:
+    """By all cosines, the text itself aside; the teacher keeps all of its own, another model some."""
+    path = tmp_path / "texts.txt"
+    words = np.random.default_rng(0).integers(0, 40, (400, 6))
+    path.write_text("".join(" ".join(f"word{w}" for w in row) + "\n" for row in words))
+    text = open_text(path, None).holding_out()
+    teacher = HashedWords()
+    pairs, nearest = agreement_sets(teacher, "t", text)
+    assert nearest.size == len(text.held_out) == 40 and len(nearest.texts) == len(set(nearest.texts)) == 400
+    assert set(pairs.texts) <= set(text.held_out)
+
+    def shares(layers: int) -> np.ndarray:
+        vectors = teacher.represent_layers(nearest.texts, (layers,))[layers]
+        (scores,) = nearest.row_scores(lookup(nearest.texts, vectors), teacher.similarities)
+        assert scores.metrics == ("overlap@10",)
+        return scores.values
+
+    assert (shares(1) == 1).all()
+    cosines = [v @ v.T for k in (1, 2) for v in [unit(teacher.represent_layers(nearest.texts, (k,))[k]["vectors"])]]
+    for of_layer in cosines:
+        np.fill_diagonal(of_layer, -np.inf)
+    first, second = ([set(np.argsort(-row)[:10]) for row in of_layer[:40]] for of_layer in cosines)
+    expected = [len(a & b) / 10 for a, b in zip(first, second, strict=True)]
+    assert shares(2) == pytest.approx(expected) and 0 < np.mean(expected) < 0.9
+    again = agreement_sets(HashedWords(), "t", text)[1]
+    assert again.pool == nearest.pool and (again.nearest == nearest.nearest).all()
+    path.write_text("a text\nanother\n")
+    with pytest.raises(InputError, match="has 2 different texts; agreement needs at least 200"):
+        agreement_sets(teacher, "t", open_text(path, None).holding_out())

@@ -198,6 +198,7 @@ def test_two_models_are_compared_query_by_query(corpus: Corpus, tmp_path: Path) 
     assert (found["dataset"], found["test"], found["df"]) == ("retrieval:Books", "paired-t", 23)
     assert (found["t"], found["test_p"]) == pytest.approx((expected.statistic, expected.pvalue))
     assert found["difference"] == pytest.approx((x - y).mean())
+    assert [row["n"] for row in rows if row["dataset"] == "overall"] == [24] * len(METRICS)
     assert "ndcg@10 on retrieval:Books" in conclusion("A", "B", rows) and "paired t test" in conclusion("A", "B", rows)
 
 
