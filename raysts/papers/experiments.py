@@ -94,7 +94,7 @@ def backbones(recipe: str, overrides: Mapping[str, Any]) -> list[str | None]:
     """Return the backbones of an experiment. None means that of its systems."""
     if backbone := overrides.get("backbone"):
         return [str(backbone)]
-    several = experiment_of(recipe).backbones if recipe.endswith("@paper") else ()
+    several = experiment_of(recipe).backbones if "@paper" in recipe else ()
     return list(several) or [None]
 
 
