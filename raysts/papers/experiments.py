@@ -66,7 +66,6 @@ SEARCHED = {("gausscse", 3): "raysts tune gausscse@paper"}
 """Tables that a search fills."""
 
 DEPTHS = {backbone.name: backbone.layers for backbone in BACKBONES.values()}
-"""Layers of the papers' backbones."""
 
 
 def commands() -> dict[tuple[str, int], str]:
