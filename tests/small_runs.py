@@ -42,18 +42,18 @@ def write_vectors(path: Path, texts: list[str], vectors: np.ndarray) -> Path:
     return path
 
 
-def write_backbone(folder: Path, family: str, vocabulary: int | None = None, seed: int = 0) -> Path:
-    """A random encoder of a family with 2 layers and 32 dimensions, with the world's tokenizer."""
+def write_backbone(folder: Path, family: str, vocabulary: int | None = None, seed: int = 0, depth: int = 2) -> Path:
+    """A random encoder of a family with ``depth`` layers and 32 dimensions, with the world's tokenizer."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
     size = vocabulary or len(world_vocabulary())
     common: dict[str, Any] = {"vocab_size": size, "max_position_embeddings": 130}
-    shape = {"hidden_size": HIDDEN, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    shape = {"hidden_size": HIDDEN, "num_hidden_layers": depth, "num_attention_heads": 2, "intermediate_size": 64}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if family == "distilbert":
-            config = transformers.DistilBertConfig(dim=HIDDEN, n_layers=2, n_heads=2, hidden_dim=64, **common)
+            config = transformers.DistilBertConfig(dim=HIDDEN, n_layers=depth, n_heads=2, hidden_dim=64, **common)
             model: Any = transformers.DistilBertModel(config)
         elif family == "roberta":
             config = transformers.RobertaConfig(pad_token_id=0, type_vocab_size=1, **common, **shape)

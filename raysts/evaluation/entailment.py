@@ -195,7 +195,7 @@ class Direction(LabelledPairs):
 def right_by_model(pairs: Pairs, representation: Representation, similarities: Similarities) -> dict[str, np.ndarray]:
     """Return the right pairs [N] bool, by each similarity that has an order, and by ``variance``.
 
-    Other similarities say nothing about the direction; only a representation with ``log_var`` has a variance.
+    Other similarities say nothing about the direction; only one Gaussian a text has a variance.
     """
     found: dict[str, np.ndarray] = {}
     back = replace(pairs, left=pairs.right, right=pairs.left)
@@ -203,7 +203,7 @@ def right_by_model(pairs: Pairs, representation: Representation, similarities: S
         forward_N, backward_N = (pair_similarities(p, representation, similarity) for p in (pairs, back))
         if not np.allclose(forward_N, backward_N, rtol=1e-9, atol=1e-12):
             found[called] = forward_N > backward_N
-    if "log_var" in representation:
+    if "log_var" in representation and representation["log_var"].dtype != object:  # not those of a text's tokens
         # sum of log sigma; half of log_var, which changes no comparison
         spread = representation["log_var"].astype(np.float64).sum(axis=1)
         found["variance"] = spread[pairs.right] > spread[pairs.left]

@@ -18,16 +18,17 @@ none: its claims are about sentences of another make than those that are trained
 
 
 class Side(NamedTuple):
-    """A system of a claim. ``layers`` None: as the pipeline compares."""
+    """A system of a claim. ``layers`` None: as compared. ``similarity`` None: the model's first."""
 
     point: str
     role: str = "model"
     layers: int | None = None
+    similarity: str | None = None
 
     @property
     def text(self) -> str:
-        role = "" if self.role == "model" else f", {self.role}"
-        return f"{self.point}{role}" + (f", {self.layers} layers" if self.layers else "")
+        role = "" if self.role == "model" else self.role
+        return ", ".join(filter(None, [self.point, role, self.layers and f"{self.layers} layers", self.similarity]))
 
 
 class Claim(NamedTuple):

@@ -26,10 +26,10 @@ def empty_rows(paper: str, shown: PaperTable, rows: Sequence[MeasuredRow]) -> li
     ``rows``: the measurements in the storage, on sets of other tables too.
     """
     filled = {i for i, *_ in shown.measured}
-    command = commands()[paper, shown.table.number]
+    command = commands()[paper, shown.table.number].partition("@")[0]
     backbones = {row.backbone for row in shown.table.rows}
     return [
-        EmptyRow(row=row, why=row.unmade or _why(row, _system_rows(row, rows, backbones), command))
+        EmptyRow(row=row, why=row.unmade or _why(row, _system_rows(row, rows, backbones), f"{command}@{row.scale}"))
         for i, row in enumerate(shown.table.rows)
         if i not in filled
     ]

@@ -66,7 +66,6 @@ SEARCHED = {("gausscse", 3): "raysts tune gausscse@paper"}
 """Tables that a search fills."""
 
 DEPTHS = {backbone.name: backbone.layers for backbone in BACKBONES.values()}
-"""Layers of the papers' backbones."""
 
 
 def commands() -> dict[tuple[str, int], str]:
@@ -94,7 +93,7 @@ def backbones(recipe: str, overrides: Mapping[str, Any]) -> list[str | None]:
     """Return the backbones of an experiment. None means that of its systems."""
     if backbone := overrides.get("backbone"):
         return [str(backbone)]
-    several = experiment_of(recipe).backbones if recipe.endswith("@paper") else ()
+    several = experiment_of(recipe).backbones if "@paper" in recipe else ()
     return list(several) or [None]
 
 

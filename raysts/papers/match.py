@@ -49,7 +49,7 @@ class MeasuredRow:
     @property
     def system(self) -> str | None:
         """Return the measured system in the words of the grammar, or None without a name."""
-        return system_of(self.row["system"] or "", self.row["role"])
+        return _system_of(self.row["system"] or "", self.row["role"])
 
     @property
     def created_at(self) -> str:
@@ -71,6 +71,8 @@ class MeasuredRow:
     def setting(self, path: str) -> Any:
         return _at(self.stages, path)
 
+
+_system_of = lru_cache(system_of)
 
 Fitting = Mapping[tuple[str | None, str, str], Sequence[MeasuredRow]]
 """Measurements by system, data set and metric."""

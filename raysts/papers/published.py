@@ -31,7 +31,6 @@ class Backbone(NamedTuple):
 
 
 BACKBONES = {paper: Backbone(**fields) for paper, fields in read_yaml("originals.yaml")["backbones"].items()}
-
 SIZES: dict[str, int] = read_yaml("originals.yaml")["rows"]
 
 
@@ -78,14 +77,15 @@ class Value:
 class Row:
     """A row: ``name`` and ``group`` (its heading) as in the paper, ``system`` in the grammar.
 
-    ``unmade``: the reason why raysts has no such system. ``cells``: by column one value per metric, None if nothing is
-    printed.
+    ``unmade``: the reason why raysts has no such system. ``scale``: that of the command. ``cells``: by column one value
+    per metric, None if nothing is printed.
     """
 
     name: str
     group: str | None
     system: str | None
     unmade: str | None
+    scale: str
     backbone: str | None
     remark: str | None
     cells: tuple[tuple[Value | None, ...], ...]
@@ -199,9 +199,8 @@ def _row(row: Mapping[str, Any], group: str | None, context: _Context) -> Row:
     unmade = row.get("unmade")
     assert (system is None) == bool(unmade), f"table {context.table['number']}, {name}: a system, or why there is none"
     remark = context.remark(group, name, None) or unmade
-    return Row(
-        name=name, group=group, system=system, unmade=unmade, backbone=backbone, remark=remark, cells=tuple(cells)
-    )
+    traits: dict[str, Any] = {"system": system, "unmade": unmade, "backbone": backbone, "remark": remark}
+    return Row(name=name, group=group, scale=row.get("scale", "paper"), cells=tuple(cells), **traits)
 
 
 def _merged(key: str, levels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

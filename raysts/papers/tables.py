@@ -166,9 +166,8 @@ def system_label(table: Table, row: Row) -> str:
 def _words(condition: str, value: str) -> str:
     if condition == "layers":
         return pooled(value)
-    if value in PROBES:
-        return f"{value} probe"
-    return AGGREGATIONS[value] if condition == "aggregation" else f"{value} {condition}"
+    kind = "probe" if value in PROBES else condition
+    return AGGREGATIONS[value] if condition == "aggregation" else f"{value} {kind}"
 
 
 def _own(row: Row) -> dict[str, str]:

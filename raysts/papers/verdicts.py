@@ -268,12 +268,12 @@ def _models(side: Side, plans: Mapping[str, Plan], baselines: Mapping[str, Model
     models = [model.id for model in node.models]
     if side.role in ("ensemble", "backbone"):
         models = [side.role]
-    scores = [_at(node, model, str(side.layers or plan.pipeline.compared)) for model in models]
+    scores = [_at(node, model, str(side.layers or plan.pipeline.compared), side.similarity) for model in models]
     return scores if all(scores) else []
 
 
-def _at(node: Evaluation, model: str, layers: str) -> ModelScores:
-    by_choice = node.row_scores(model)
+def _at(node: Evaluation, model: str, layers: str, similarity: str | None) -> ModelScores:
+    by_choice = node.row_scores(model, similarity)
     return by_choice.get((node.pooling, layers)) or (next(iter(by_choice.values())) if len(by_choice) == 1 else {})
 
 

@@ -383,7 +383,10 @@ CATALOG: dict[str, ObjectiveSpec] = {
     "nli": ObjectiveSpec(
         settings=NLISettings, table="nli/train", texts=("premise", "hypothesis"), values=("label",), sentences=2,
         default={"optim.weight_decay": 0.01},
-        scales={"paper": {"data.sample": 1_000_000}, "small": {"train.max_steps": 1_000}},
+        scales={
+            "paper": {"data.sample": 1_000_000}, "paper-text": {"optim.name": "adam", "optim.weight_decay": 0.0},
+            "small": {"train.max_steps": 1_000},
+        },
     ),
     "ct": ObjectiveSpec(  # two encoders: "second" is encoder 2 of the last step, "dev" the best of both over all evaluations
         settings=ContrastiveTensionSettings, table="wikipedia/sentences", texts=("sentence",), sentences=2,
@@ -395,7 +398,10 @@ CATALOG: dict[str, ObjectiveSpec] = {
             "train.epochs": 1000.0, "train.max_steps": 50_000, "train.dropout": False, "train.keep": "second",
             "train.eval_every": 500,
         },
-        scales={"paper": {"train.max_steps": 50_000, "train.keep": "dev"}, "small": {"train.max_steps": 500}},
+        scales={
+            "paper": {"train.max_steps": 50_000, "train.keep": "dev"}, "paper-text": {"train.keep": "second"},
+            "small": {"train.max_steps": 500},
+        },
         batch_problem=_tension_batch_problem,
     ),
     "sts": ObjectiveSpec(
@@ -427,7 +433,11 @@ CATALOG: dict[str, ObjectiveSpec] = {
             "train.epochs": 3.0, "train.max_length": 64, "train.keep": "best", "train.eval_every": 100,
             "train.eval_first": True, "train.drop_last": True,
         },
-        scales={"small": {"train.max_steps": 1_000}}, pipeline_scales=_BERT_BASE, has_head=lambda _: True,
+        scales={
+            "small": {"train.max_steps": 1_000},
+            "paper-text": {"settings.similarity": "paper", "settings.activation": "identity", "optim.warmup": 1.0},
+        },
+        pipeline_scales=_BERT_BASE, has_head=lambda _: True,
         matryoshka_problem=lambda _: "its similarity is of Gaussians in all their dimensions; leave it out",
     ),
     "sed": ObjectiveSpec(
@@ -441,6 +451,7 @@ CATALOG: dict[str, ObjectiveSpec] = {
     "flow": ObjectiveSpec(
         settings=FlowSettings, table="targets", texts=("sentence",), vectors=False, head="pooled",
         default={**_FIT, "batch": 32}, settings_problem=_flow_settings_problem, has_head=lambda _: True,
+        scales={"paper-text": {"data.sources": ["sts12", "sts13", "sts14", "sts15", "sts16"]}},
         batch_problem=_single_example_problem("the first batch gives every dimension its variance"),
     ),
     "whiten": _WHITEN,

@@ -81,11 +81,14 @@ RECIPES: dict[str, Entry] = {
 }
 """The papers' rows that have a name here; every other sensible combination of stages runs too."""
 
-SCALES: dict[str, dict[str, Any]] = {"paper": {"backbone": "bert-large-uncased"}, "small": {"members": 4}}
+SCALES: dict[str, dict[str, Any]] = {
+    "paper": {"backbone": "bert-large-uncased"}, "paper-text": {}, "small": {"members": 4}
+}  # fmt: skip
 """What a scale changes in a pipeline, beside what each objective says of its own recipe (``ObjectiveSpec.scales``) and of the
 pipeline (``pipeline_scales``: another paper's backbone).
 
-``paper`` is that of the papers' tables (SED 5.1 and B; labels choose CT's checkpoint, as in its official code), ``small``
+``paper`` is that of the papers' tables (SED 5.1 and B; labels choose CT's checkpoint, as in its official code), ``paper-text``
+the same as the papers' texts have it where the official code differs, ``small``
 ends in an hour or so on a few CPU cores with a small encoder; of members and students it has at most so many.
 """
 
@@ -132,6 +135,7 @@ def at_scale(base: Pipeline, name: str, scale: str) -> Pipeline:
         raise InputError(
             f"recipe '{name}': '{scale}' is no scale{nearest(scale, SCALES)}; scales are {', '.join(SCALES)}"
         )
+    base = at_scale(base, name, "paper") if scale == "paper-text" else base
     changes = {key: value for key, value in SCALES[scale].items() if key != "members"}
     for stage, recipe in base.recipes.items():
         changes |= {f"{stage}.{key}": value for key, value in recipe.spec.scales.get(scale, {}).items()}

@@ -16,6 +16,7 @@ from raysts.errors import InputError
 from raysts.evaluation.baselines import LONGER
 from raysts.papers.claims import CLAIMS
 from raysts.papers.experiments import EXPERIMENTS
+from raysts.papers.measured import every_row
 
 QUICK: dict[str, Any] = {
     "gausscse.train.max_steps": 2, "train.max_length": 24, "data.sample": 64,
@@ -49,6 +50,14 @@ def test_claims_from_nothing_and_from_what_is_there(
     longer = by_claim["ent+rev is above calling the longer sentence the premise"]
     assert longer["b_models"] == 1 and 0.3 < longer["b_value"] <= 1
     assert by_claim["The reversed set gives the direction on SICK"]["why"].startswith("not among evaluation")
+    sim, var = (by_claim[f"The reversed set gives the direction{by}: ent"] for by in ("", " by variance"))
+    assert (sim["a_value"], sim["b_value"]) != (var["a_value"], var["b_value"]) and var["verdict"]
+    rows = [
+        row.row for row in every_row(tmp_path) if row.row["dataset"] == "snli-direction" and row.row["subset"] is None
+    ]
+    for side, system in (("a", "gausscse-ent+rev"), ("b", "gausscse-ent")):
+        of = [row["value"] for row in rows if (row["system"], row["similarity"]) == (system, "variance")]
+        assert len(of) == 2 and var[f"{side}_value"] == pytest.approx(sum(of) / 2)
     golden.check("json/claims", shape({name: value for name, value in found.items() if name != "text"}))
     golden.check(
         "verdicts", {row["claim"]: [row["verdict"], row["a_value"]] for row in found["claims"]}, tolerance=0.02
@@ -65,26 +74,26 @@ def on_stand_ins(whole: Path, storage: Path, before: list[dict[str, Any]]) -> No
     data = Path(shutil.copytree(whole, storage / "data"))
     (data / "nli" / "snli_test.parquet").rename(data / "nli" / "xnli_en_test.parquet")
     overrides = {**QUICK, "evaluation.tasks": ["stsb"]}
-    with pytest.raises(InputError, match=r"--stand-ins' holds 3 of them: on xnli-2way in place of snli-2way \(1\), on"):
+    with pytest.raises(InputError, match=r"--stand-ins' holds 4 of them: on xnli-2way in place of snli-2way \(1\), on"):
         run("gausscse", data, storage, seeds=2, overrides=overrides)
     said: list[str] = []
     trained = {path: path.stat().st_mtime_ns for path in (storage / "runs").rglob("*.safetensors")}
     found = run("gausscse", data, storage, seeds=2, overrides=overrides, stand_ins=True, say=said.append)
     assert trained == {path: path.stat().st_mtime_ns for path in (storage / "runs").rglob("*.safetensors")}
     assert said[1] == (
-        "gausscse: 3 claims are held on other sets than the paper's: on xnli-2way in place of snli-2way (1), "
-        "on xnli-direction in place of snli-direction (2)"
+        "gausscse: 4 claims are held on other sets than the paper's: on xnli-2way in place of snli-2way (1), "
+        "on xnli-direction in place of snli-direction (3)"
     )
     marked = [row for row in found["claims"] if row["in_place_of"]]
     assert [(row["on"], row["in_place_of"]) for row in marked] == [
-        ((name.replace("snli", "xnli"),), (name,)) for name in ("snli-2way", "snli-direction", "snli-direction")
+        ((name.replace("snli", "xnli"),), (name,)) for name in ("snli-2way", *["snli-direction"] * 3)
     ]
     values = {row["claim"]: (row["a_value"], row["b_value"]) for row in before}
     assert all((row["a_value"], row["b_value"]) == values[row["claim"]] for row in marked)
     page = Path(found["reports"][0])
     for shown in (found["text"], page.read_text(), page.with_name("claims.md").read_text()):
         assert shown.count("(on xnli-2way in place of snli-2way)") == 1
-        assert shown.count("(on xnli-direction in place of snli-direction)") == 2
+        assert shown.count("(on xnli-direction in place of snli-direction)") == 3
     assert "†: held on another set" in page.read_text() and "gives the direction: ent †</text>" in page.read_text()
 
 
@@ -99,12 +108,12 @@ def test_systems_that_no_claim_needs_are_not_run(small_world: Path, tmp_path: Pa
     assert [node["id"] for node in found["nodes"]] == [node.id for node in alone.steps]
     about = Counter(claim.on[0] for claim in CLAIMS["gausscse"])
     cannot, left_out = found["notes"]
-    assert cannot.startswith(f"gausscse: 13 of 14 claims cannot be measured with {data}: ")
+    assert cannot.startswith(f"gausscse: 19 of 20 claims cannot be measured with {data}: ")
     for name in ("snli-2way", "snli-direction"):
         assert f"not among evaluation.tasks: {name} ({about[name]})" in cannot
     for name in ("sick-2way", "sick-direction"):
         assert f"no test set: {name} ({about[name]})" in cannot
-    systems = "gausscse-ent, gausscse-ent+con, gausscse-ent+rev, gausscse-ent+con+rev"
+    systems = ", ".join(point.name for point in EXPERIMENTS["claims-gausscse"].points[1:])
     assert left_out == f"gausscse: not run, for no claim that can be measured is about them: {systems}"
 
 
@@ -119,7 +128,7 @@ def test_systems_that_no_claim_needs_are_not_run(small_world: Path, tmp_path: Pa
         ({"overrides": {"evaluation.tasks": ["stsbb"]}}, "unknown task 'stsbb'"),
         (
             {"paper": "gausscse", "overrides": {"evaluation.tasks": ["sts12"]}},
-            r"14 of 14 claims cannot be measured with .*: not among evaluation.tasks: snli-2way \(5\).*at least one must be",
+            r"20 of 20 claims cannot be measured with .*: not among evaluation.tasks: snli-2way \(7\).*at least one must be",
         ),
     ],
 )

@@ -11,11 +11,12 @@ from evaluation_fakes import HashedWords, measured, write_table
 
 from raysts.data.corpora import Corpus
 from raysts.evaluation.dev import DEVS, load_dev
-from raysts.evaluation.entailment import DEV, ENTAILMENT_TASKS, GRID, DirectionTask
+from raysts.evaluation.entailment import DEV, ENTAILMENT_TASKS, GRID, DirectionTask, right_by_model
 from raysts.evaluation.statistics import UndefinedCorrelationError, best_threshold, precision_recall_areas
+from raysts.evaluation.sts import Pairs
 from raysts.evaluation.tasks import Representation
 from raysts.models.gaussian_head import similarity
-from raysts.ops.similarity import cosine
+from raysts.ops.similarity import cosine, cosine_of_vectors
 from raysts.schema import NLI_LABELS
 
 LABELS = np.array(["entailment", "neutral", "contradiction"])
@@ -363,3 +364,12 @@ def test_snli_dev_as_it_is(real_data: Corpus) -> None:
     assert rows[0]["n"] == 3329 and rows[0]["value"] == pytest.approx(0.8994, abs=5e-5)
     (dev,) = load_dev(real_data, DEV).sets
     assert dev.gold is not None and dev.gold.mean() == pytest.approx(3329 / 9842)
+
+
+def test_the_gaussians_of_a_texts_tokens_have_no_variance_of_the_text() -> None:
+    """As those of latte-normal, which a run measures on the direction too."""
+    pairs = Pairs("direction", "", ["a", "b c"], np.array([0]), np.array([1]), np.ones(1), {})
+    of_texts = {"vectors": np.eye(2), "log_var": np.zeros((2, 3))}
+    of_tokens = {"vectors": np.eye(2), "log_var": np.array([np.zeros((1, 3)), np.zeros((2, 3))], dtype=object)}
+    assert [*right_by_model(pairs, of_texts, {"cosine": cosine_of_vectors})] == ["variance"]
+    assert right_by_model(pairs, of_tokens, {"cosine": cosine_of_vectors}) == {}

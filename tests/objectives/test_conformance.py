@@ -94,7 +94,8 @@ def test_users_can_name_it(name: str) -> None:
         system = names.pipeline(f"{name}{suffix}")
         assert list(system.stages) == [name] and system.members == spec.members
         assert (f"{name}{suffix}" in grammar.POST) == bool(spec.head)
-        for scale, changes in spec.scales.items():
+        for scale, own in spec.scales.items():
+            changes = {**spec.scales.get("paper", {}), **own} if scale == "paper-text" else own
             assert all(has_option(system, f"{name}.{key}") for key in changes)
             changed = apply_overrides(system, {f"{name}.{key}": value for key, value in changes.items()})
             assert names.pipeline(f"{name}{suffix}@{scale}").stages == changed.stages

@@ -16,7 +16,7 @@ from raysts.recipes.tree import has_path, to_plain
 
 SHAPES = {
     "sed": [(9, 6), (8, 6), (12, 3), (12, 1), (12, 6), (12, 6), (8, 12), (12, 3)],
-    "gausscse": [(5, 4), (4, 4), (5, 3)],
+    "gausscse": [(9, 4), (8, 4), (10, 3)],
     "latte-mix": [(11, 2), (10, 2), (10, 2), (51, 7), (34, 7), (24, 7), (24, 7), (12, 9), (48, 7), (24, 9)],
 }
 """Rows and columns of every table, counted in the papers."""

@@ -106,6 +106,11 @@ def test_scales() -> None:
     assert (paper.backbone, paper.members, paper.stages["ct"].train.keep) == ("bert-large-uncased", 10, "dev")
     assert (small.members, small.stages["ct"].train.max_steps, small.name) == (3, 500, "nli-ct-sed")
     assert pipeline("ct@small").members == 1
+    text = pipeline("nli-ct-sed-flow@paper-text")
+    assert text.stages["ct"].train.keep == "second" and text.stages["nli"].optim.name == "adam"
+    assert text.post["flow"].data.sources == ("sts12", "sts13", "sts14", "sts15", "sts16")
+    assert (text.backbone, text.members, text.student_pooling) == (paper.backbone, paper.members, 2)
+    assert pipeline("latte@paper-text") == pipeline("latte@paper")
     with pytest.raises(InputError, match=r"'smal' is no scale \(did you mean 'small'\?\)"):
         pipeline("nli@smal")
     for name in RECIPES:

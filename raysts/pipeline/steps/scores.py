@@ -210,9 +210,15 @@ class Evaluation:
         """Return the results rows that the step has written."""
         return results.read_rows(self.step.output)
 
-    def row_scores(self, model: str) -> dict[Choice, ModelScores]:
-        """Return the scores that comparisons of a model (its id, ``backbone`` or ``ensemble``) use."""
-        return {choice: scores.scores_by_set(row_scores) for choice, row_scores in self._stored(model).items()}
+    def row_scores(self, model: str, similarity: str | None = None) -> dict[Choice, ModelScores]:
+        """Return the scores that comparisons of a model (its id, ``backbone`` or ``ensemble``) use.
+
+        They are by its first similarity, or the named one.
+        """
+        return {
+            choice: scores.scores_by_set(part for part in row_scores if similarity in (None, part.similarity))
+            for choice, row_scores in self._stored(model).items()
+        }
 
     def dev_scores(self, model: str) -> dict[Choice, float]:
         """Return a model's scores on the development set, which also select checkpoints."""
