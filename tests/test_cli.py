@@ -27,7 +27,7 @@ from raysts.search.searches import SEARCHES
 
 EXAMPLES = (
     "recipes", "show", "schema", "plan", "run", "tune", "distill", "evaluate", "compare", "embed", "export", "report",
-    "list", "status", "data check", "data import",
+    "list", "status", "watch", "data check", "data import",
 )  # fmt: skip
 """Commands whose fields and types of the JSON object are recorded here; those of ``claims`` in tests/commands/test_claims.py."""
 
@@ -130,6 +130,7 @@ def example_of(name: str, finished: run_commands.Finished, tmp_path: Path) -> li
         "report": ["--name", "nli", *storage],
         "list": storage,
         "status": ["nli", *storage],
+        "watch": ["nli", *storage],
         "data check": ["--data", finished.data],
         "data import": [tmp_path / "in.parquet", "--as", "sentences", "--columns", "sentence=text", "--data", tmp_path / "data"],
     }[name]  # fmt: skip

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from raysts.commands.models import locate
 from raysts.commands.options import RunOptions, say_on_stderr
 from raysts.commands.result import RunResult
+from raysts.commands.screen import Screen
 from raysts.data.corpora import Corpus
 from raysts.data.user import UserData
 from raysts.data.world import world_path
@@ -148,11 +149,11 @@ def run_plan(plan: Plan, options: RunOptions) -> RunResult:
     """Run the remaining steps of a checked plan (see :func:`raysts.run`)."""
     check_name(options.name)
     Store.of(plan.storage).check(writes=True)
-    with executor(options.address, plan) as chosen:
-        return run_on(chosen, plan, options)
+    with Screen(options.say) as screen, executor(options.address, plan) as chosen:
+        return run_on(chosen, plan, options, screen)
 
 
-def run_on(executor: Executor, plan: Plan, options: RunOptions) -> RunResult:
+def run_on(executor: Executor, plan: Plan, options: RunOptions, screen: Screen) -> RunResult:
     """Run the remaining steps of a checked plan on an existing executor."""
     name = options.name or plan.pipeline.name
     command = options.command or f"raysts run {name}"
@@ -162,7 +163,7 @@ def run_on(executor: Executor, plan: Plan, options: RunOptions) -> RunResult:
 
     from raysts.pipeline.run import run
 
-    fields = run(plan, executor, name, command, options.say, report)
+    fields = run(plan, executor, name, command, screen, report, screen.follow)
     rows = named_teachers(fields["results"], fields.get("teachers", {}))
     return RunResult(fields, summary(rows, plan.pipeline.compared, plan.distributed))
 
@@ -208,4 +209,6 @@ def on_ray(address: str | None) -> contextlib.AbstractContextManager[bool]:
     """Return a context with Ray. Its value is True if Ray runs for this block alone."""
     from raysts.cluster.connect import connected
 
+    if (address or os.environ.get("RAY_ADDRESS") or "local") in ("local", "auto"):
+        say_on_stderr("starting Ray on this machine ...")
     return connected(address)

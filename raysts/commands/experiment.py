@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from raysts.commands.context import check_name, checked_plan, corpus_of, executor, run_on, run_plan, store_of
 from raysts.commands.models import locate
 from raysts.commands.options import Result, RunOptions
+from raysts.commands.screen import Screen
 from raysts.data.world import tiny_config
 from raysts.errors import InputError, RunFailed
 from raysts.models import pretrained, static
@@ -288,11 +289,11 @@ def _run_all(checked: Planned, plans: Mapping[str, Plan]) -> Result:
     rows: list[dict[str, Any]] = []
     left_out: list[dict[str, Any]] = []
     failures: list[str] = []
-    with executor(options.address, *plans.values()) as chosen:
+    with Screen(options.say) as screen, executor(options.address, *plans.values()) as chosen:
         for number, (label, plan) in enumerate(plans.items(), start=1):
-            options.say(f"{name}: {label}, {number} of {len(plans)}")
+            screen(f"{name}: {label}, {number} of {len(plans)}")
             try:
-                outcome = run_on(chosen, plan, replace(options, name=_run_name(name, label)))
+                outcome = run_on(chosen, plan, replace(options, name=_run_name(name, label)), screen)
             except RunFailed as error:
                 failures.append(f"{_run_name(name, label)}: {error}")
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from raysts.commands import options as opt
@@ -25,6 +26,7 @@ def run(
     command: opt.CommandLine = None,
     strict_contamination: opt.StrictContamination = False,
     skip_bad: opt.SkipBad = False,
+    tasks: opt.Tasks = None,
     say: opt.Say = say_on_stderr,
 ) -> Result:
     """Run a pipeline to its end. Finished steps are not repeated.
@@ -49,14 +51,17 @@ def run(
     from raysts.recipes.names import pipeline_of
 
     settings, user_data = dict(overrides or {}), UserData.of(text, column, dev, test)
+    settings |= {"evaluation.tasks": list(tasks)} if tasks else {}
     called = str(recipe) if isinstance(recipe, Path) else getattr(recipe, "name", recipe)
     line = command or f"raysts.run({called!r}, {settings!r})"
     options = RunOptions(data, storage, name, address, line, strict_contamination, skip_bad, say, user_data)
     # A wrong name is reported before torch is imported.
     subject = recipe if is_experiment(recipe) else pipeline_of(recipe, settings)
     from raysts.commands import experiment
+    from raysts.commands.screen import Screen
 
-    return experiment.run(experiment.planned(subject, settings, options))
+    with Screen(say) as screen:
+        return experiment.run(experiment.planned(subject, settings, replace(options, say=screen)))
 
 
 def text_of(result: Result) -> str:

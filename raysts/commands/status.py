@@ -1,16 +1,19 @@
-"""``raysts list`` and ``raysts status``: what a storage holds, and how far a run has come."""
+"""``raysts list``, ``status`` and ``watch``: the content of a storage, and how far a run has come."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
-from raysts.commands.options import USE, Command, Result, StoragePlace, option
+from raysts.commands.options import USE, Command, Result, Say, StoragePlace, option, say_on_stderr
 from raysts.errors import InputError
 
 if TYPE_CHECKING:
-    from raysts.report.run.data import RunSummary
+    from raysts.report.run.data import ReportData, RunSummary
+    from raysts.storage.store import Store
 
 
+RunName = Annotated[str | None, option("name of a run (default: the only one that the storage holds)", "NAME")]
 FIELDS = ("name", "system", "status", "model")
 
 
@@ -47,7 +50,7 @@ def _list_text(result: Result) -> str:
 
 
 def status(
-    name: Annotated[str | None, option("name of a run (default: the only one that the storage holds)", "NAME")] = None,
+    name: RunName = None,
     storage: StoragePlace = None,
 ) -> Result:
     """Show how far a run has come: its steps, its training, and what comes next.
@@ -56,16 +59,27 @@ def status(
         status, storage, name, state (of its record: running until its last step has ended), steps (id, kind, title, status,
         seconds), training (of runs that have begun: title, step, steps, loss, dev), model (its folder or None), command.
     """
-    from raysts.commands.context import run_names, run_record, store_of
+    from raysts.commands.context import store_of
     from raysts.report.run.data import report_data
 
     store = store_of(storage)
+    record = _record(store, name)
+    data = report_data(store, record)
+    return _as_fields(store, record, data)
+
+
+def _record(store: Store, name: str | None) -> dict[str, Any]:
+    """Return the record of a run, without a name of the only one."""
+    from raysts.commands.context import run_names, run_record
+
     names = [name] if name else run_names(store)
     if len(names) != 1:
         listed = ", ".join(names) or "none"
-        raise InputError(f"status: {store.uri} holds {len(names)} runs ({listed}); give the NAME of one of them")
-    record = run_record(store, names[0])
-    data = report_data(store, record)
+        raise InputError(f"{store.uri} holds {len(names)} runs ({listed}); give the NAME of one of them")
+    return run_record(store, names[0])
+
+
+def _as_fields(store: Store, record: dict[str, Any], data: ReportData) -> Result:
     fields = ("id", "kind", "title", "status", "seconds")
     return {
         "status": "done",
@@ -87,26 +101,29 @@ def _training(run: RunSummary) -> dict[str, Any]:
     return {"title": f"{run.name}: {run.stage}", "step": last.get("step", 0), "steps": steps, **scores}
 
 
-def _status_text(result: Result) -> str:
+def _training_text(result: Result) -> str:
+    """Return how many steps are done, and a line for each run in training."""
     from raysts.evaluation.standings import aligned
+
+    done = sum(step["status"] == "done" for step in result["steps"])
+    lines = [f"{result['name']}: {done} of {len(result['steps'])} steps are done"]
+    rows = []
+    for run in result["training"]:
+        if run["step"] != run["steps"]:
+            loss = f"loss {run['loss']:.4g}" if run["loss"] else ""
+            dev = f"dev {100 * run['dev']:.2f}" if run["dev"] else ""
+            rows.append((run["title"], f"step {run['step']:,} of {run['steps'] or 0:,}", loss, dev))
+    return "\n".join([*lines, *(f"  training {line}" for line in aligned(rows, range(4)) if rows)])
+
+
+def _status_text(result: Result) -> str:
     from raysts.training.monitor import duration
 
     steps, done = result["steps"], sum(step["status"] == "done" for step in result["steps"])
-    lines = [f"{result['name']}: {done} of {len(steps)} steps are done"]
+    lines = _training_text(result).splitlines()
     for step in steps:
         seconds = "" if step["seconds"] is None else duration(step["seconds"])
         lines.append(f"  {step['status']:<8} {step['title']}" + (f", {seconds}" if seconds else ""))
-    unfinished = [run for run in result["training"] if run["step"] != run["steps"]]
-    if unfinished:
-        rows = [
-            (
-                run["title"],
-                f"step {run['step']:,} of {run['steps'] or 0:,}",
-                f"loss {run['loss']:.4g}" if run["loss"] else "",
-            )
-            for run in unfinished
-        ]
-        lines += ["training:", *(f"  {line}" for line in aligned(rows, range(3)))]
     if result["model"]:
         lines.append(f"model:   {result['model']}")
     if done < len(steps):
@@ -114,7 +131,45 @@ def _status_text(result: Result) -> str:
     return "\n".join(lines)
 
 
+def watch(
+    name: RunName = None,
+    storage: StoragePlace = None,
+    *,
+    every: Annotated[int, option("seconds between two looks", "SECONDS")] = 5,
+    say: Say = say_on_stderr,
+) -> Result:
+    """Follow a run from another terminal until it ends, and keep its page up to date.
+
+    A browser that shows the page reads it again by itself. Ctrl-C ends the command and leaves the run alone.
+
+    Returns:
+        as :func:`status`, and report (path of the page).
+    """
+    from raysts.commands.context import store_of
+    from raysts.report.run.data import report_data
+    from raysts.report.run.page import write_report
+
+    if every < 1:
+        raise InputError(f"--every {every}: must be at least 1 second")
+    store, lines = store_of(storage), ""
+    while True:
+        record = _record(store, name)
+        data, running = report_data(store, record), record["status"] == "running"
+        page = write_report(data, store.path(f"reports/{record['name']}"), every if running else None)
+        result = {**_as_fields(store, record, data), "report": str(page)}
+        text = _training_text(result)
+        if not lines:
+            say(f"page: {page.as_uri()}")
+        if text != lines:
+            say(text)
+        lines = text
+        if not running:
+            return result
+        time.sleep(every)
+
+
 COMMANDS = (
     Command("list", list_runs, _list_text, "raysts list --storage STORAGE", USE),
     Command("status", status, _status_text, "raysts status quickstart", USE, ("name",)),
+    Command("watch", watch, _status_text, "raysts watch quickstart", USE, ("name",)),
 )

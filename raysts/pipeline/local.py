@@ -77,14 +77,25 @@ class LocalExecutor:
 
     def train(self, chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
         """Do the work of :meth:`Executor.train`, one chain after the other."""
+        from raysts.training.monitor import RunMonitor
         from raysts.training.runtime import Runtime
 
-        def runtime(job: Job) -> Runtime:
-            return Runtime(
-                self.device or resources.device, threads=self.threads, say=lambda text: say(f"{title(job)}: {text}")
-            )
+        reasons: list[str | None] = []
+        with RunMonitor(say, sum(map(len, chains))) as monitor:
 
-        return [train_chain(chain, runtime) for chain in chains]
+            def runtime(job: Job) -> Runtime:
+                class MonitoredRuntime(Runtime):
+                    """Runtime that shows every line of metrics on the monitor."""
+
+                    def observe(self, facts: dict[str, Any], line: dict[str, Any], sentences: int) -> None:
+                        monitor.update([job], len(chains) - len(reasons) - 1)
+
+                say_line = None if monitor.bars else lambda text: say(f"{title(job)}: {text}")
+                return MonitoredRuntime(self.device or resources.device, threads=self.threads, say=say_line)
+
+            for chain in chains:
+                reasons.append(train_chain(chain, runtime))
+        return reasons
 
 
 def train_chain(chain: Sequence[Job], runtime: Callable[[Job], Runtime]) -> str | None:

@@ -25,9 +25,18 @@ from raysts.storage.store import Store, at_once
 Report = Callable[[Store, Mapping[str, Any]], Path]
 """Writes the report of a run from its storage and its record, and returns the path."""
 
+Follow = Callable[[Sequence[Step], Sequence[Step]], None]
+"""Receives the steps that begin, and all steps that are not done."""
+
 
 def run(
-    plan: Plan, executor: Executor, name: str, command: str, say: Say, report: Report | None = None
+    plan: Plan,
+    executor: Executor,
+    name: str,
+    command: str,
+    say: Say,
+    report: Report | None = None,
+    follow: Follow | None = None,
 ) -> dict[str, Any]:
     """Run what is left of a plan that ``check`` has passed and return the fields of the JSON line.
 
@@ -40,7 +49,7 @@ def run(
     try:
         record = plan.store.path(f"pipelines/{name}.json")
         with plan.store.lock(f"locks/{name}.lock", f"raysts run {name}", of=record):
-            return _Driver(plan, executor, name, command, say, report).run()
+            return _Driver(plan, executor, name, command, say, report, follow).run()
     except OSError as error:
         if (limit := limit_reached(error)) is None:
             raise
@@ -58,10 +67,17 @@ class _Driver:
     """Execution of a plan. Its state is what the report needs: seconds per step."""
 
     def __init__(
-        self, plan: Plan, executor: Executor, name: str, command: str, say: Say, report: Report | None
+        self,
+        plan: Plan,
+        executor: Executor,
+        name: str,
+        command: str,
+        say: Say,
+        report: Report | None,
+        follow: Follow | None,
     ) -> None:
-        self.plan, self.executor, self.name, self.command, self.say, self.report = (
-            plan, executor, name, command, say, report,
+        self.plan, self.executor, self.name, self.command, self.say, self.report, self.follow = (
+            plan, executor, name, command, say, report, follow or (lambda running, waiting: None),
         )  # fmt: skip
         self.store, self.key = plan.store, f"pipelines/{name}.json"
         self.seconds: dict[str, float] = (self.store.read_json(self.key, fresh=True) or {}).get("seconds", {})
@@ -73,7 +89,8 @@ class _Driver:
             remove_drafts(folder)
         done = {step for step, state in self.plan.states().items() if state == "done"}
         self._write_record()
-        self.say(f"{self.name}: {len(self.plan.steps)} steps, {len(done)} done")
+        goes_on = " from an earlier start of this command" if done else ""
+        self.say(f"{self.name}: {len(self.plan.steps)} steps, {len(done)} done{goes_on}")
         for line in notes_before(self.plan):
             self.say(line)
         self.plan.write_backbone()
@@ -95,7 +112,7 @@ class _Driver:
                 continue
             if not batch:
                 return self._end()
-            if failures := self._run_batch(batch):
+            if failures := self._run_batch(batch, done):
                 self._leave_out(batch, failures)
             done = {step.id for step in batch} | done
 
@@ -107,12 +124,16 @@ class _Driver:
         steps = [step for step in self.plan.steps if step.id in read]
         return {step.id for step in steps if step.state(self.store, deep=True) != "done"}
 
-    def _run_batch(self, batch: list[Step]) -> list[str]:
+    def _run_batch(self, batch: list[Step], done: set[str]) -> list[str]:
+        waiting = [step for step in self.plan.steps if step.id not in done]
+        self.follow(batch, waiting)
         if batch[0].job:
             return train_all(batch, self.plan.pipeline.resources, self.executor, self.say)
         with self.executor.keeping():
             for step in batch:
                 assert step.work is not None
+                self.follow([step], waiting)
+                waiting.remove(step)
                 with self._timed(step):
                     try:
                         step.work(self.executor, self.store, self.say)

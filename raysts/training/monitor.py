@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import sys
 import time
@@ -44,19 +45,8 @@ class RunMonitor:
         self.tasks: dict[str, Any] = {}
 
     def __enter__(self) -> RunMonitor:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-            self.bars = Progress(
-                TextColumn("{task.description:<16}"),
-                BarColumn(),
-                TextColumn("{task.completed}/{task.total}"),
-                TextColumn("{task.fields[note]}"),
-                TimeRemainingColumn(),
-                console=Console(stderr=True),
-                transient=True,
-            )
+        self.bars = progress_bar()
+        if self.bars is not None:
             self.bars.start()
         return self
 
@@ -97,6 +87,8 @@ class RunMonitor:
                 del self.watched[job.id]
                 self.lines.pop(job.id, None)
 
+        if within := getattr(self.say, "within", None):  # a screen, which shows the whole command
+            within(self._progress / self.total)
         if self.bars is None and time.monotonic() - self.spoke >= STATUS_EVERY:
             self.spoke = time.monotonic()
             self.say(self.status())
@@ -109,11 +101,16 @@ class RunMonitor:
             parts += [f"{name} {scale * sum(values) / len(values):.{digits}f}"] if values else []
         rate = sum(job.recipe.spec.sentences * line.get("examples_per_second", 0.0) for job, line in running)
         parts += [f"{rate:.0f} sentences/s"] if rate else []
-        progress = len(self.finished) + sum(line["step"] / line["steps"] for _, line in running)
-        if progress > 0:
+        if (progress := self._progress) > 0:
             remaining = (time.monotonic() - self.began) * (self.total - progress) / progress
             parts.append(f"about {duration(remaining)} left")
         return "; ".join(parts)
+
+    @property
+    def _progress(self) -> float:
+        """Return the number of runs that are done, each in training by its part."""
+        lines = (self.lines[job] for job in self.watched if job in self.lines)
+        return len(self.finished) + sum(line["step"] / line["steps"] for line in lines)
 
     def _say(self, job: Job, line: dict[str, Any], record: dict[str, Any]) -> None:
         seconds = (record.get("timings") or {}).get("train_seconds") or 0.0
@@ -126,11 +123,31 @@ class RunMonitor:
         (self.bars.console.print if self.bars is not None else self.say)(", ".join(parts))
 
     def _draw(self, job: Job, line: dict[str, Any]) -> None:
-        note = f"loss {line['loss']:.3f}" + (f" dev {100 * line['dev']:.1f}" if "dev" in line else "")
+        note = f"{line['step']}/{line['steps']} loss {line['loss']:.3f}" + (
+            f" dev {100 * line['dev']:.1f}" if "dev" in line else ""
+        )
         if job.id not in self.tasks:
             self.tasks[job.id] = self.bars.add_task(title(job), total=line["steps"], note=note)
         done = line["step"] == line["steps"]
         self.bars.update(self.tasks[job.id], completed=line["step"], note=note, visible=not done)
+
+
+@functools.cache
+def console() -> Any:
+    """Return the console of stderr, which all bars share."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def progress_bar() -> Any:
+    """Return a display of bars on stderr, or None without a terminal."""
+    if not sys.stderr.isatty() or console().is_dumb_terminal:
+        return None
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = TextColumn("{task.description:<16}"), BarColumn(), TextColumn("{task.fields[note]}")
+    return Progress(*columns, console=console(), transient=True)
 
 
 def duration(seconds: float | None) -> str:

@@ -13,6 +13,7 @@ from raysts.pipeline.step import Model, Step, step_id
 from raysts.pipeline.steps.agreement import Agreement
 from raysts.pipeline.steps.vectors import Teachers
 from raysts.recipes.recipe import Recipe, Resources
+from raysts.storage.store import Store
 from raysts.training.job import Job
 
 
@@ -113,6 +114,9 @@ def train_all(steps: Sequence[Step], resources: Resources, executor: Executor, s
     """Train runs, some of which start from each other's models, and return their failures."""
     chains: dict[str, list[Any]] = {}  # by the id of their last run
     for step in steps:
+        checkpoints = Store.of(step.training.folder).list(step.training.folder / "checkpoints")
+        if at := max((int(path.stem[5:]) for path in checkpoints if path.match("step-*.pt")), default=0):
+            say(f"{step.title}: goes on from the checkpoint at step {at:,}")
         chain = next((chains.pop(need) for need in step.needs if need in chains), [])
         chains[step.id] = [*chain, step.job]
     return [reason for reason in executor.train(list(chains.values()), resources, say) if reason is not None]

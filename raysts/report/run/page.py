@@ -38,8 +38,11 @@ _LOG_ABOVE = 40.0
 """A loss whose largest value is this many times its smallest is drawn on a log scale."""
 
 
-def write_report(data: ReportData, folder: Path) -> Path:
-    """Write the page, and the curves of its runs for TensorBoard, into ``folder``; the page's path."""
+def write_report(data: ReportData, folder: Path, refresh: int | None = None) -> Path:
+    """Write the page, and the curves of its runs for TensorBoard, into ``folder``; the page's path.
+
+    A browser reads the page again after ``refresh`` seconds.
+    """
     store, curves = Store.of(folder), folder / "tensorboard"
     named = {f"{run.stage} {run.name} {run.id}": run for run in data.runs if run.metrics}
     for path in store.list(curves):
@@ -48,10 +51,10 @@ def write_report(data: ReportData, folder: Path) -> Path:
     for name, run in named.items():
         began = run.record.get("started_at")
         write_scalars(curves / name, run.metrics, datetime.fromisoformat(began).timestamp() if began else 0.0)
-    return html.write_page(render(data), folder)
+    return html.write_page(render(data, refresh), folder)
 
 
-def render(data: ReportData) -> str:
+def render(data: ReportData, refresh: int | None = None) -> str:
     """The page as HTML."""
     shown = views(data.rows, data.compare_layers)
     main = summary(data.rows, data.compare_layers, data.distributed)
@@ -59,6 +62,7 @@ def render(data: ReportData) -> str:
     stages = list(dict.fromkeys(run.stage for run in data.runs))
     return html.render(
         "run/page.html",
+        refresh=refresh,
         data=data,
         headline=[*([data.delivered] if data.delivered else []), *headline(main, data.against)],
         chosen=best([option.score for option in data.candidates]) if data.candidates else None,

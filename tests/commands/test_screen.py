@@ -1,0 +1,73 @@
+"""What a command shows while it works: the share that is done, and a sign of life in a log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from raysts.commands import screen, status
+from raysts.commands.screen import Screen
+
+
+def step(kind: str, sentences: int) -> Any:
+    return SimpleNamespace(kind=kind, sentences=sentences, title=f"{kind} of {sentences}")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [0.0]
+    monkeypatch.setattr(screen.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_log_has_a_sign_of_life_and_fewer_of_a_long_step(clock: list[float]) -> None:
+    said: list[tuple[float, str]] = []
+    shown = Screen(lambda text: said.append((clock[0], text)))
+    steps = [step("train", 99), step("scores", 299)]
+    shown.follow(steps[:1], steps)
+    for second in range(1, 101):
+        clock[0] = float(second)
+        if second == 90:
+            shown("a message")
+        shown.live()
+    assert [when for when, _ in said] == [5.0, 15.0, 35.0, 75.0, 90.0, 95.0]
+    assert said[0][1] == "... train of 99: 0 %, 5.0 s so far"
+
+
+def test_the_share_that_is_done_counts_what_steps_cost(clock: list[float]) -> None:
+    shown = Screen(lambda text: None)
+    steps = [step("tokens", 10_000), step("train", 1_000), step("scores", 1_000)]
+    costs = [1 + 200, 1 + 3_000, 1 + 1_000]
+    seen = []
+    for number in range(3):
+        shown.follow([steps[number]], steps[number:])
+        seen.append(shown.fraction)
+    assert seen == pytest.approx([sum(costs[:number]) / sum(costs) for number in range(3)])
+    shown.follow([steps[1]], steps[1:])
+    clock[0] = 10.0
+    shown.within(0.5)
+    assert shown.fraction == pytest.approx((costs[0] + costs[1] / 2) / sum(costs))
+    assert shown.note == "40 %, 10 s so far, about 15 s left"
+
+
+def test_a_run_is_watched_until_it_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The page asks a browser to read it again, and no longer once the run has ended."""
+    record, pages, said = {"name": "faq", "status": "running"}, [], list[str]()
+
+    def write_report(data: Any, folder: Path, refresh: int | None) -> Path:
+        pages.append(refresh)
+        return folder / "index.html"
+
+    def look(seconds: float) -> None:
+        record["status"] = "done" if len(pages) == 2 else "running"
+
+    monkeypatch.setattr("raysts.report.run.data.report_data", lambda store, record: None)
+    monkeypatch.setattr("raysts.report.run.page.write_report", write_report)
+    monkeypatch.setattr(status, "_record", lambda store, name: record)
+    monkeypatch.setattr(status, "_as_fields", lambda *_: {"name": "faq", "steps": [], "training": []})
+    monkeypatch.setattr(status.time, "sleep", look)
+    status.watch("faq", tmp_path, every=2, say=said.append)
+    assert pages == [2, 2, None] and said[0].startswith("page: file://") and len(said) == 2
