@@ -19,6 +19,7 @@ from raysts.data.world import world_path
 from raysts.errors import InputError, RunFailed, nearest
 from raysts.evaluation.standings import named_teachers
 from raysts.models import pretrained
+from raysts.models.embedders import load_embedder, open_embedder
 from raysts.pipeline.local import Executor, LocalExecutor
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Pipeline, name_problem
@@ -29,6 +30,7 @@ from raysts.storage.store import Store
 
 if TYPE_CHECKING:
     from raysts.cluster.preflight import Requirements
+    from raysts.models.onnx_model import OnnxModel
     from raysts.models.sentence_model import SentenceModel
 
 DEFAULT_STORAGE = "./raysts-storage"
@@ -93,9 +95,27 @@ def _home_storage() -> Path:
     return folder
 
 
-def load(model: str | Path, storage: str | Path | None = None, **options: Any) -> SentenceModel:
-    """Load a MODEL (see :func:`locate`) with options of :func:`raysts.models.pretrained.load`."""
-    return pretrained.load(locate(model, store_of(storage)), **options)
+def load(model: str | Path, storage: str | Path | None = None, **options: Any) -> SentenceModel | OnnxModel:
+    """Load a MODEL (see :func:`locate`) with options of :func:`raysts.models.pretrained.load`.
+
+    An ONNX directory takes ``prompt`` and ``device``, because its graph decides the rest.
+    """
+    path = locate(model, store_of(storage))
+    return open_onnx(path, **options) or pretrained.load(path, **options)
+
+
+def open_onnx(path: Path, content: str | None = None, **options: Any) -> OnnxModel | None:
+    """Return the model of an ONNX directory with its graph, or None of another directory.
+
+    Raises:
+        InputError: an option that the graph decides.
+    """
+    if open_embedder(path).kind != "onnx":
+        return None
+    options = {name: value for name, value in options.items() if value is not None}
+    if decided := options.keys() - {"prompt", "device"}:
+        raise InputError(f"model '{path}' is ONNX. Its graph decides {', '.join(sorted(decided))}; give no such option")
+    return load_embedder(path, content=content, **options)  # type: ignore[return-value]
 
 
 def run_names(store: Store) -> list[str]:

@@ -98,13 +98,14 @@ def evaluate(
         status, storage, model, results (rows), contamination (one per task, see
         ``evaluation.contamination``), notes (the same as text); with ``mteb`` also mteb (paths of the files).
     """
-    from raysts.commands.context import corpus_of, store_of
+    from raysts.commands.context import corpus_of, open_onnx, store_of
     from raysts.commands.models import locate
     from raysts.commands.systems import EmbeddingProgress
     from raysts.data.user import UserData
     from raysts.evaluation import harness, mteb_results, results, retrieval
     from raysts.evaluation.contamination.lineage import merge_histories, trained_on
     from raysts.evaluation.sts import load_pairs_file
+    from raysts.evaluation.tasks import ModelTask
     from raysts.evaluation.transfer import PROBE
     from raysts.ids import content_id, folder_id
     from raysts.models import pretrained
@@ -137,22 +138,26 @@ def evaluate(
         FolderStore(on_this_machine(mteb, "--mteb").absolute()).check(writes=True, option="--mteb")
     record, content = record_of(path), folder_id(path)
     loaded_layers = None if layers == EVERY_LAYER else layers
-    options: dict[str, Any] = {"precision": precision, "content": content}
-    loaded = pretrained.load(path, pooling=pooling, layers=loaded_layers, prompt=prompt, **options)
+    options: dict[str, Any] = {"pooling": pooling, "prompt": prompt, "content": content}
+    other = None if precision == "fp32" else precision
+    graph = open_onnx(path, **options, layers=layers, documents_by=documents_by, precision=other)
+    if graph is not None and (refused := [name for name in tasks if isinstance(harness.TASKS.get(name), ModelTask)]):
+        raise InputError(f"model '{path}' is ONNX, and {', '.join(refused)} reads token vectors. Name other --tasks")
+    loaded: Any = graph or pretrained.load(path, **options, layers=loaded_layers, precision=precision)
     context = _context(record, str(model), content)
     chosen = None if layers is None else single_layers(loaded.depth) if layers == EVERY_LAYER else (layers,)
     measured: SentenceModel | retrieval.TwoEncoders = loaded
-    id_parts = [] if prompt is None else [loaded.prompts.resolve()]
+    id_parts = [] if prompt is None else [loaded.prompt if graph else loaded.prompts.resolve()]
     similarities = _similarities(loaded, similarity)
     if teacher is not None:
         id_parts.append(folder_id(teacher))
-        options["content"] = id_parts[-1]
-        measured = retrieval.TwoEncoders(loaded, pretrained.load(teacher, **options))
+        documents = pretrained.load(teacher, content=id_parts[-1], precision=precision)
+        measured = retrieval.TwoEncoders(loaded, documents)
         if problems := measured.problems():
             raise InputError(problems)
         similarities = similarities if similarity is not None else measured.similarities
         context["system"] = f"{context['system']}, documents by {documents_by}"
-    if (computed := resolve(precision, next(loaded.encoder.parameters()).device)) != "fp32":
+    if not graph and (computed := resolve(precision, next(loaded.encoder.parameters()).device)) != "fp32":
         id_parts.append(computed)
         context["system"] = f"{context['system']}, {computed}"
     if probe not in (None, PROBE):

@@ -21,12 +21,12 @@ COSTS = {"tokens": 0.02, "train": 3.0}
 class Screen:
     """A function for messages that also shows how far the command is.
 
-    On a terminal one bar stays below the messages. Without a terminal a message says what is going on after 5 s of
-    silence, then after 10, 20, 40 and every 60.
+    On a terminal one bar stays below the messages. Without a terminal a message names the step after 5 s of silence,
+    then after 10, 20, 40 and every 60.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self.say, self.title = say, "starting"
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self.write, self.title = write, "starting"
         self.began = self.spoke = time.monotonic()
         self.pause, self.total, self.rest, self.running, self.part = FIRST_SIGN, 0.0, 0.0, 0.0, 0.0
         self.bar: Any = None
@@ -34,9 +34,9 @@ class Screen:
         self.thread: threading.Thread | None = None
 
     def __enter__(self) -> Screen:
-        if isinstance(self.say, Screen):  # of a command around this one
-            return self.say
-        if self.say is say_on_stderr:
+        if isinstance(self.write, Screen):  # of a command around this one
+            return self.write
+        if self.write is say_on_stderr:
             if bar := progress_bar():
                 self.bar = bar
                 self.task = bar.add_task(self.title, total=1.0, note="")
@@ -55,7 +55,7 @@ class Screen:
     def __call__(self, text: str) -> None:
         """Show a message."""
         self.spoke, self.pause = time.monotonic(), FIRST_SIGN
-        self.say(text)
+        self.write(text)
 
     def follow(self, running: Sequence[Step], waiting: Sequence[Step]) -> None:
         """Take note of the steps that begin, and of all that are not done, these among them."""
@@ -93,7 +93,7 @@ class Screen:
         elif self.total and time.monotonic() - self.spoke >= self.pause:  # wrong input has one message alone
             self.pause = min(2 * self.pause, LAST_SIGN)
             self.spoke = time.monotonic()
-            self.say(f"... {self.title}: {self.note}")
+            self.write(f"... {self.title}: {self.note}")
 
     def _live(self) -> None:
         while not self.ended.wait(0.5):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
-from raysts.commands.options import USE, Command, Result, Say, StoragePlace, option, say_on_stderr
+from raysts.commands.options import USE, Command, Result, StoragePlace, option, say_on_stderr
 from raysts.errors import InputError
 
 if TYPE_CHECKING:
@@ -14,17 +14,18 @@ if TYPE_CHECKING:
 
 
 RunName = Annotated[str | None, option("name of a run (default: the only one that the storage holds)", "NAME")]
-FIELDS = ("name", "system", "status", "model")
+FIELDS = ("name", "system", "status", "size", "removable", "model")
 
 
 def list_runs(storage: StoragePlace = None) -> Result:
     """List the runs and studies of a storage. Their names stand wherever a MODEL, or a NAME, is taken.
 
     Returns:
-        status, storage, runs (name, system, status, model: its folder, empty if there is none, command), studies (name, search,
-        status, command).
+        status, storage, runs (name, system, status, model: its folder, empty without one, bytes: of its artifacts,
+        removable_bytes: of those that 'raysts remove' frees, command), studies (name, search, status, command).
     """
     from raysts.commands.context import run_names, run_record, store_of
+    from raysts.commands.remove import artifacts, removable, size_of
 
     store = store_of(storage)
     runs = []
@@ -32,6 +33,11 @@ def list_runs(storage: StoragePlace = None) -> Result:
         record = run_record(store, name)
         model = str(store.path(record["model"])) if record["model"] else ""
         fields = {field: record[field] for field in ("name", "status", "command")}
+        sizes = {path: size_of(store, path) for path in artifacts(record)}
+        fields |= {
+            "bytes": sum(sizes.values()),
+            "removable_bytes": sum(sizes[path] for path in removable(store, record)),
+        }
         runs.append({**fields, "system": record["pipeline"]["name"], "model": model})
     paths = store.get_all("studies", "*/study.json")
     records = [record for path in paths if (record := store.read_json(path))]
@@ -40,13 +46,18 @@ def list_runs(storage: StoragePlace = None) -> Result:
 
 
 def _list_text(result: Result) -> str:
+    from raysts.commands.remove import megabytes
     from raysts.evaluation.standings import aligned
 
-    rows = [("run", *(run[field] for field in FIELDS)) for run in result["runs"]]
-    rows += [("study", study["name"], study["search"], study["status"], "") for study in result["studies"]]
+    rows = [
+        ("run", run["name"], run["system"], run["status"], megabytes(run["bytes"]), megabytes(run["removable_bytes"]))
+        + (run["model"],)
+        for run in result["runs"]
+    ]
+    rows += [("study", study["name"], study["search"], study["status"], "", "", "") for study in result["studies"]]
     if not rows:
         return f"{result['storage']} holds no run; 'raysts run quickstart' makes one"
-    return "\n".join(aligned([("", *FIELDS), *rows], range(1 + len(FIELDS))))
+    return "\n".join(aligned([("", *FIELDS), *rows], (0, 1, 2, 3, 6)))
 
 
 def status(
@@ -135,12 +146,11 @@ def watch(
     name: RunName = None,
     storage: StoragePlace = None,
     *,
-    every: Annotated[int, option("seconds between two looks", "SECONDS")] = 5,
-    say: Say = say_on_stderr,
+    seconds: Annotated[int, option("between two looks", "SECONDS")] = 5,
 ) -> Result:
     """Follow a run from another terminal until it ends, and keep its page up to date.
 
-    A browser that shows the page reads it again by itself. Ctrl-C ends the command and leaves the run alone.
+    A browser reloads the page. Ctrl-C ends the command and leaves the run alone.
 
     Returns:
         as :func:`status`, and report (path of the page).
@@ -149,23 +159,23 @@ def watch(
     from raysts.report.run.data import report_data
     from raysts.report.run.page import write_report
 
-    if every < 1:
-        raise InputError(f"--every {every}: must be at least 1 second")
+    if seconds < 1:
+        raise InputError(f"--seconds {seconds}: must be at least 1 second")
     store, lines = store_of(storage), ""
     while True:
         record = _record(store, name)
         data, running = report_data(store, record), record["status"] == "running"
-        page = write_report(data, store.path(f"reports/{record['name']}"), every if running else None)
+        page = write_report(data, store.path(f"reports/{record['name']}"), seconds if running else None)
         result = {**_as_fields(store, record, data), "report": str(page)}
         text = _training_text(result)
         if not lines:
-            say(f"page: {page.as_uri()}")
+            say_on_stderr(f"page: {page.as_uri()}")
         if text != lines:
-            say(text)
+            say_on_stderr(text)
         lines = text
         if not running:
             return result
-        time.sleep(every)
+        time.sleep(seconds)
 
 
 COMMANDS = (

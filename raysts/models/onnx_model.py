@@ -15,12 +15,16 @@ import numpy as np
 
 from raysts.errors import InputError
 from raysts.models.embedder import Embedder
+from raysts.models.layers import Layers
 from raysts.models.precision import check_finite
+from raysts.models.prompts import Text
 from raysts.models.tokens import Tokens, tokenize
 from raysts.ops.ensemble import unit
 
 if TYPE_CHECKING:
     import torch
+
+    from raysts.models.sentence_model import Representation
 
 LONGEST = 512
 """Tokens of a text if the tokenizer does not say how many the model reads."""
@@ -41,6 +45,24 @@ class OnnxModel(Embedder):
     kind = "onnx"
 
     @property
+    def pooling(self) -> str:
+        """Pooling that the directory configures."""
+        return self.description.pooling
+
+    @property
+    def layers(self) -> Layers:
+        """Layers that the directory configures."""
+        return self.description.layers
+
+    def represent(self, texts: Sequence[Text]) -> Representation:
+        """Return the vectors of texts by name, as evaluations take them."""
+        return {"vectors": self.vectors(self.tokenize([str(text) for text in texts]))}
+
+    def encode(self, texts: str | Sequence[str]) -> np.ndarray:
+        """Return the vectors of texts, float32 [N, D], or of one text, float32 [D]."""
+        return self.represent([texts])["vectors"][0] if isinstance(texts, str) else self.represent(texts)["vectors"]
+
+    @property
     def dim(self) -> int:
         try:
             (width,) = self.vectors(self.tokenize(["a"]))[0].shape
@@ -48,7 +70,7 @@ class OnnxModel(Embedder):
             raise
         except Exception as error:  # a foreign graph may raise anything
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise InputError(f"teacher '{self.path}': its graph gives no vector of a text ({reason})") from None
+            raise InputError(f"model '{self.path}': its graph gives no vector of a text ({reason})") from None
         return int(width)
 
     @property
@@ -64,7 +86,7 @@ class OnnxModel(Embedder):
         """
         if importlib.util.find_spec("onnxruntime") is None:
             raise InputError(
-                f"teacher '{self.path}' is ONNX, and onnxruntime is not installed: pip install 'raysts[onnx]'"
+                f"model '{self.path}' is ONNX, and onnxruntime is not installed: pip install 'raysts[onnx]'"
             )
         import onnxruntime
         import torch
@@ -79,15 +101,15 @@ class OnnxModel(Embedder):
             )
         except Exception as error:  # the runtime may raise anything
             raise InputError(
-                f"teacher '{self.path}': onnxruntime does not load it ({str(error).splitlines()[0]})"
+                f"model '{self.path}': onnxruntime does not load it ({str(error).splitlines()[0]})"
             ) from None
         if unknown := {node.name for node in session.get_inputs()} - {"input_ids", "attention_mask", "token_type_ids"}:
             raise InputError(
-                f"teacher '{self.path}': its graph reads {', '.join(sorted(unknown))}, which raysts does not give"
+                f"model '{self.path}': its graph reads {', '.join(sorted(unknown))}, which raysts does not give"
             )
         if self.description.heads and "sentence_embedding" not in {node.name for node in session.get_outputs()}:
             raise InputError(
-                f"teacher '{self.path}': has modules behind its pooling, which are not in the graph; export it as one graph"
+                f"model '{self.path}': has modules behind its pooling, which are not in the graph; export it as one graph"
             )
         return session
 
@@ -109,7 +131,7 @@ class OnnxModel(Embedder):
         if not batches:  # the width is known from an output alone
             return self.vectors(self.tokenize(["a"]))[:0]
         parts = [self._batch(*tokens.take(rows).pad(self.tokenizer.pad_token_id or 0)) for rows in batches]
-        return check_finite(np.concatenate(parts)[np.argsort(np.concatenate(batches))], f"teacher '{self.path}'")
+        return check_finite(np.concatenate(parts)[np.argsort(np.concatenate(batches))], f"model '{self.path}'")
 
     def _batch(self, ids_BT: torch.Tensor, lengths_B: torch.Tensor) -> np.ndarray:
         import torch

@@ -206,3 +206,25 @@ def test_a_graph_that_says_something_else_is_not_written(
     assert not list(tmp_path.iterdir())
     with pytest.raises(RunFailed):
         raysts.export(tiny_backbone, tmp_path / "out", format="onnx")
+
+
+def test_an_exported_graph_is_a_model(tiny_backbone: Path, small_world: Path, tmp_path: Path) -> None:
+    """It loads, embeds and is evaluated as the model that it was made of; what its graph decides is refused."""
+    exported = tmp_path / "out"
+    raysts.export(tiny_backbone, exported, format="onnx", storage=tmp_path / "storage", say=lambda text: None)
+    expected = raysts.load(tiny_backbone, storage=tmp_path / "storage", device="cpu").encode(TEXTS)
+    model = raysts.load(exported, storage=tmp_path / "storage")
+    np.testing.assert_allclose(model.encode(TEXTS), expected, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(model.encode(TEXTS[0]), expected[0], rtol=0, atol=2e-6)
+    scores = {}
+    for name in (tiny_backbone, exported):
+        rows = raysts.evaluate(name, data=small_world, tasks=["stsb"], resamples=0, storage=tmp_path / "storage")[
+            "results"
+        ]
+        (scores[name],) = {
+            row["value"] for row in rows
+            if (row["metric"], row["aggregation"], row["layers"], row["rows"]) == ("spearman", "all", "1", "all")
+        }  # fmt: skip
+    assert scores[exported] == pytest.approx(scores[tiny_backbone], abs=1e-4)
+    with pytest.raises(InputError, match="is ONNX. Its graph decides layers"):
+        raysts.evaluate(exported, data=small_world, tasks=["stsb"], layers=2, storage=tmp_path / "storage")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from raysts.commands import screen, status
+from raysts.commands import context, screen, status  # noqa: F401 (context reads the names that a test replaces)
 from raysts.commands.screen import Screen
 
 
@@ -69,5 +69,6 @@ def test_a_run_is_watched_until_it_ends(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setattr(status, "_record", lambda store, name: record)
     monkeypatch.setattr(status, "_as_fields", lambda *_: {"name": "faq", "steps": [], "training": []})
     monkeypatch.setattr(status.time, "sleep", look)
-    status.watch("faq", tmp_path, every=2, say=said.append)
+    monkeypatch.setattr(status, "say_on_stderr", said.append)
+    status.watch("faq", tmp_path, seconds=2)
     assert pages == [2, 2, None] and said[0].startswith("page: file://") and len(said) == 2

@@ -115,8 +115,8 @@ def train_all(steps: Sequence[Step], resources: Resources, executor: Executor, s
     chains: dict[str, list[Any]] = {}  # by the id of their last run
     for step in steps:
         checkpoints = Store.of(step.training.folder).list(step.training.folder / "checkpoints")
-        if at := max((int(path.stem[5:]) for path in checkpoints if path.match("step-*.pt")), default=0):
-            say(f"{step.title}: goes on from the checkpoint at step {at:,}")
+        if checkpoint := max((int(path.stem[5:]) for path in checkpoints if path.match("step-*.pt")), default=0):
+            say(f"{step.title}: goes on from the checkpoint at step {checkpoint:,}")
         chain = next((chains.pop(need) for need in step.needs if need in chains), [])
         chains[step.id] = [*chain, step.job]
     return [reason for reason in executor.train(list(chains.values()), resources, say) if reason is not None]

@@ -1,0 +1,95 @@
+"""Runs that are removed: what nothing else needs goes, and nothing that another run's record names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_commands import EVALUATION, TINY, overrides, raysts, result
+
+from raysts.commands import remove
+from raysts.storage.store import FolderStore
+
+SETTINGS = overrides(TINY, EVALUATION, {"evaluation.tasks": "[stsb]"})
+STUDENT = overrides({"sed.data.sample": 60, "sed.batch": 8, "train.max_steps": 3}, EVALUATION)
+
+
+@pytest.fixture
+def storage(tmp_path: Path, small_world: Path) -> Path:
+    """Members alone, and a student that another run has distilled from them."""
+    place = ["--data", small_world, "--storage", tmp_path / "storage", "--address", "none"]
+    result("run", "nli", "--name", "members", *place, *SETTINGS)
+    result("distill", "--from-run", "members", "--name", "student", *place, *STUDENT)
+    return tmp_path / "storage"
+
+
+def files(storage: Path) -> set[str]:
+    return {str(path.relative_to(storage)) for path in storage.rglob("*") if path.is_file()}
+
+
+def state(storage: Path, name: str) -> dict[str, Any]:
+    return result("status", name, "--storage", storage)
+
+
+def test_what_another_run_needs_stays(storage: Path) -> None:
+    sizes = {run["name"]: run for run in result("list", "--storage", storage)["runs"]}
+    assert 0 < sizes["members"]["removable_bytes"] < sizes["members"]["bytes"]
+    before = state(storage, "student")
+    members = json.loads((storage / "pipelines" / "members.json").read_text())["members"]
+    done = result("remove", "members", "--storage", storage, "--yes")
+    assert done["bytes"] == sizes["members"]["removable_bytes"] and done["removed"]
+    assert not any(
+        (storage / path).exists() for path in [*done["removed"], "pipelines/members.json", "reports/members"]
+    )
+    assert state(storage, "student") == before and {step["status"] for step in before["steps"]} == {"done"}
+    assert all((storage / "runs" / member / "model" / "config.json").is_file() for member in members), "its teachers"
+    result("remove", "student", "--storage", storage, "--yes")
+    assert result("list", "--storage", storage)["runs"] == []
+    assert not [path for path in files(storage) if path.startswith(("embeddings/", "results/", "reports/", "tokens/"))]
+
+
+def test_nothing_goes_without_a_yes(storage: Path) -> None:
+    before = files(storage)
+    refused = raysts("remove", "student", "--storage", storage)
+    assert refused.code == 2 and "Give --yes" in refused.err and " MB" in refused.err
+    missing = raysts("remove", "studnet", "--storage", storage, "--yes")
+    assert missing.code == 2 and "did you mean 'student'?" in missing.err
+    assert files(storage) - before <= {"locks/student.lock"} and before <= files(storage)
+
+
+def test_a_removal_that_is_killed_goes_on(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each artifact that is gone the record still names the rest, until it goes itself."""
+    delete = FolderStore.delete
+    for most in range(50):
+        left = iter(range(most))
+
+        def killed(store: FolderStore, key: Any, left: Iterator[int] = left) -> None:
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            delete(store, key)
+
+        monkeypatch.setattr(FolderStore, "delete", killed)
+        try:
+            remove.remove("student", storage, yes=True)
+        except KeyboardInterrupt:
+            assert (storage / "pipelines" / "student.json").is_file()
+        else:
+            break
+    monkeypatch.undo()
+    assert [run["name"] for run in result("list", "--storage", storage)["runs"]] == ["members"]
+    assert {step["status"] for step in state(storage, "members")["steps"]} == {"done"}
+
+
+def test_a_record_that_names_what_is_outside_is_refused(storage: Path, tmp_path: Path) -> None:
+    from raysts.storage.checksums import write_record
+
+    path = storage / "pipelines" / "student.json"
+    record = json.loads(path.read_text())
+    record["steps"][0]["output"] = "../elsewhere"
+    (tmp_path / "elsewhere").mkdir()
+    write_record(path, record)
+    refused = raysts("remove", "student", "--storage", storage, "--yes")
+    assert refused.code == 2 and "must stay in its folder" in refused.err and (tmp_path / "elsewhere").is_dir()
