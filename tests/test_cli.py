@@ -56,7 +56,7 @@ def test_what_comes_next_can_be_typed() -> None:
 
 
 def test_the_commands_are_those_of_the_design() -> None:
-    assert set(COMMANDS) == {*EXAMPLES, "data fetch", "data prepare", "claims", "remove"}
+    assert set(COMMANDS) == {*EXAMPLES, "data fetch", "data prepare", "claims", "remove", "init"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

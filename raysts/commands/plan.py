@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from raysts.commands import options as opt
 from raysts.commands.options import Command, Result, RunOptions
@@ -33,13 +34,26 @@ def plan(
         InputError: all problems that would stop the pipeline later, in one message.
     """
     from raysts.commands.context import checked_plan
-    from raysts.data.user import UserData
     from raysts.recipes.names import pipeline_of
 
-    user_data = UserData.of(text, column, dev, test)
-    return checked_plan(
-        pipeline_of(recipe, overrides), RunOptions(data, storage, skip_bad=skip_bad, own=user_data, verify=verify)
+    places = {"text": text, "column": column, "dev": dev, "test": test, "data": data, "storage": storage}
+    recipe, settings, options = _opened(recipe, overrides, places, skip_bad, verify)
+    return checked_plan(pipeline_of(recipe, settings), options)
+
+
+def _opened(
+    recipe: Any, overrides: Mapping[str, Any] | None, places: dict[str, Any], skip_bad: bool, verify: bool
+) -> tuple[Any, dict[str, Any], RunOptions]:
+    """Return the recipe, the overrides and the options of a plan, with those of its file."""
+    from raysts.commands.run_file import read_run
+    from raysts.data.user import UserData
+
+    recipe, settings, given = read_run(recipe, overrides, **places, name=None)
+    user_data = UserData.of(*(given[place] for place in ("text", "column", "dev", "test")))
+    options = RunOptions(
+        given["data"], given["storage"], given["name"], skip_bad=skip_bad, own=user_data, verify=verify
     )
+    return recipe, settings, options
 
 
 def described(
@@ -67,12 +81,11 @@ def described(
         (id, kind, title, status, resources, sentences, needs); of an experiment about claims notes: claims that cannot be
         measured and are not run.
     """
-    from raysts.data.user import UserData
     from raysts.papers.experiments import is_experiment
     from raysts.recipes.names import pipeline_of
 
-    settings = overrides or {}
-    options = RunOptions(data, storage, skip_bad=skip_bad, own=UserData.of(text, column, dev, test), verify=verify)
+    places = {"text": text, "column": column, "dev": dev, "test": test, "data": data, "storage": storage}
+    recipe, settings, options = _opened(recipe, overrides, places, skip_bad, verify)
     # A wrong name is reported before torch is imported.
     subject = recipe if is_experiment(recipe) else pipeline_of(recipe, settings)
     from raysts.commands import experiment

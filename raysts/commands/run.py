@@ -32,7 +32,8 @@ def run(
     """Run a pipeline to its end. Finished steps are not repeated.
 
     Args:
-        recipe: a system's name (``nli-ct-sed``), ``quickstart``, a YAML file, or a pipeline; or the name of an experiment
+        recipe: a system's name (``nli-ct-sed``), ``quickstart``, a YAML file (:func:`raysts.commands.run_file.read_run`), or a
+            pipeline; or the name of an experiment
             (``sed-stability``), which may begin with a search (``sts-grid-sed``).
         name: name of the run in the storage (default: the recipe's name).
 
@@ -46,15 +47,19 @@ def run(
         :func:`raysts.tune`. An experiment has the page of its tables as ``report`` and None as ``model``, and its rows and
         ``left_out`` members name their point.
     """
+    from raysts.commands.run_file import read_run
     from raysts.data.user import UserData
     from raysts.papers.experiments import is_experiment
     from raysts.recipes.names import pipeline_of
 
-    settings, user_data = dict(overrides or {}), UserData.of(text, column, dev, test)
-    settings |= {"evaluation.tasks": list(tasks)} if tasks else {}
     called = str(recipe) if isinstance(recipe, Path) else getattr(recipe, "name", recipe)
-    line = command or f"raysts.run({called!r}, {settings!r})"
-    options = RunOptions(data, storage, name, address, line, strict_contamination, skip_bad, say, user_data)
+    line = command or f"raysts.run({called!r}, {dict(overrides or {})!r})"
+    places = {"text": text, "column": column, "dev": dev, "test": test}
+    recipe, settings, given = read_run(recipe, overrides, **places, data=data, storage=storage, name=name)
+    user_data = UserData.of(*(given[place] for place in places))
+    settings |= {"evaluation.tasks": list(tasks)} if tasks else {}
+    where = given["data"], given["storage"], given["name"]
+    options = RunOptions(*where, address, line, strict_contamination, skip_bad, say, user_data)
     # A wrong name is reported before torch is imported.
     subject = recipe if is_experiment(recipe) else pipeline_of(recipe, settings)
     from raysts.commands import experiment

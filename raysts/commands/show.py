@@ -1,9 +1,20 @@
 """``raysts show``: the resolved tree of a recipe."""
 
-from raysts.commands.options import MAKE, Command, Overrides, RecipeName, Result
+from __future__ import annotations
+
+import textwrap
+from typing import Annotated, Any
+
+from raysts.commands.options import MAKE, Command, Overrides, RecipeName, Result, option
+from raysts.commands.run_file import in_flow, read_run
 
 
-def show(recipe: RecipeName, overrides: Overrides = None) -> Result:
+def show(
+    recipe: RecipeName,
+    overrides: Overrides = None,
+    *,
+    yaml: Annotated[bool, option("a file for 'raysts run', each option below its meaning")] = False,
+) -> Result:
     """Print the resolved recipe tree as YAML.
 
     Returns:
@@ -14,19 +25,44 @@ def show(recipe: RecipeName, overrides: Overrides = None) -> Result:
     from raysts.recipes import names
     from raysts.recipes.tree import to_plain
 
-    settings, notes = overrides or {}, list[str]()
+    notes = list[str]()
+    recipe, settings, _ = read_run(recipe, overrides)
     if is_experiment(recipe):
         from raysts.commands import experiment  # late, because a tree needs no such imports
 
         tree, notes = experiment.shown(recipe, settings)
     else:
-        tree = to_plain(names.pipeline_of(recipe, settings))
+        pipeline = names.pipeline_of(recipe, settings)
+        tree = to_plain(pipeline)
+        if yaml:
+            return {"status": "done", "recipe": tree, "notes": [], "yaml": "\n".join(_commented(pipeline))}
     return {"status": "done", "recipe": tree, "notes": notes}
+
+
+def _commented(tree: Any, pad: str = "") -> list[str]:
+    """Return a tree as lines of YAML, each field below its description."""
+    from raysts.recipes.tree import Tree, to_plain
+
+    lines = []
+    for name, field in type(tree).model_fields.items():
+        value = getattr(tree, name)
+        lines += textwrap.wrap(field.description or "", 110, initial_indent=f"{pad}# ", subsequent_indent=f"{pad}# ")
+        if isinstance(value, Tree):
+            lines += [f"{pad}{name}:", *_commented(value, f"{pad}  ")]
+        elif value and isinstance(value, dict) and all(isinstance(part, Tree) for part in value.values()):
+            lines.append(f"{pad}{name}:")
+            for key, part in value.items():
+                lines += [f"{pad}  {key}:", *_commented(part, f"{pad}    ")]
+        else:
+            lines.append(f"{pad}{name}: {in_flow(to_plain(value))}")
+    return lines
 
 
 def _text(result: Result) -> str:
     import yaml
 
+    if "yaml" in result:
+        return str(result["yaml"])
     notes = "".join(f"# {note}\n" for note in result["notes"])
     return notes + yaml.safe_dump(result["recipe"], sort_keys=False, allow_unicode=True).rstrip()
 

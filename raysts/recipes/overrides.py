@@ -81,16 +81,20 @@ def parse_overrides(items: list[str]) -> dict[str, Any]:
     return overrides
 
 
-def load_pipeline(path: Path) -> Pipeline:
-    """Return the pipeline in a YAML file (what ``raysts show`` prints)."""
+def read_yaml(path: Path) -> Any:
+    """Return the content of a YAML file."""
     check_ordinary(path, MOST_BYTES)
     try:
-        plain = load_yaml(path.read_text(encoding="utf-8"))
+        return load_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise InputError(
             f"recipe file '{path}' cannot be read ({error}); it must be YAML as 'raysts show NAME' prints it"
         ) from None
-    return built(Pipeline, plain, f"{path}: ")
+
+
+def load_pipeline(path: Path) -> Pipeline:
+    """Return the pipeline in a YAML file (what ``raysts show`` prints)."""
+    return built(Pipeline, read_yaml(path), f"{path}: ")
 
 
 def dump(pipeline: Pipeline) -> str:

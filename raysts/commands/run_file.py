@@ -1,0 +1,148 @@
+"""A run as a YAML file, and ``raysts init``, which writes one for the data in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+
+from raysts.commands.options import MAKE, Command, Result, option
+from raysts.errors import InputError
+
+PLACES = ("text", "column", "dev", "test", "data", "storage", "name")
+"""Keys of a run file that are options of the command; paths start in the current folder, as on the command line."""
+
+
+def read_run(
+    recipe: Any, overrides: Mapping[str, Any] | None, **options: Any
+) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """Return the recipe, the overrides and the options of a run, with those of its file.
+
+    A run file has ``base``, the name of a recipe, then options of the command (``PLACES``) and overrides, nested or
+    dotted. What the command names replaces what the file names. Another recipe is returned as it is.
+    """
+    settings = dict(overrides or {})
+    if not isinstance(recipe, str | Path) or Path(recipe).suffix not in (".yaml", ".yml"):
+        return recipe, settings, options
+    from raysts.recipes.overrides import read_yaml
+
+    plain = read_yaml(Path(recipe))
+    if not isinstance(plain, Mapping) or "base" not in plain:
+        if isinstance(plain, Mapping) and "recipes" not in plain:
+            raise InputError(
+                f"{recipe}: 'base' is missing. It names the recipe that the other lines change, for example "
+                f"'base: ct-sed@small'; 'raysts init' writes such a file"
+            )
+        return recipe, settings, options
+    of_file = {key: value for key, value in plain.items() if key in PLACES}
+    for key in ("dev", "test"):
+        if not isinstance(of_file.get(key, {}), Mapping):
+            raise InputError(
+                f"{recipe}: {key}={of_file[key]!r}: must be a mapping from names to files, as {{mine: pairs.csv}}"
+            )
+    chosen = {key: of_file.get(key) if options.get(key) is None else options[key] for key in {*of_file, *options}}
+    changes = {key: value for key, value in plain.items() if key not in (*PLACES, "base")}
+    unused = [f"{recipe}: {key}: this command takes no such option" for key in of_file if key not in options]
+    if unused and "text" in options:
+        raise InputError(unused)
+    return str(plain["base"]), {**_dotted(changes), **settings}, {key: chosen[key] for key in options}
+
+
+def _dotted(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested changes by dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in changes.items():
+        nested = _dotted(value) if isinstance(value, Mapping) else {}
+        flat |= {f"{key}.{inner}": of_inner for inner, of_inner in nested.items()} if nested else {str(key): value}
+    return flat
+
+
+def in_flow(value: Any) -> str:
+    """Return a value as YAML on one line."""
+    return yaml.safe_dump([value], allow_unicode=True, default_flow_style=True, width=10**6).strip()[1:-1]
+
+
+FILE = """\
+# A run of raysts: 'raysts plan {name}' shows its steps, 'raysts run {name}' runs it.
+# 'raysts show {name}' prints every option with its value, 'raysts show {name} --yaml' with its meaning.
+base: {base}
+name: {run}
+
+# The encoder that training starts from: a directory or a name of the Hugging Face hub.
+backbone: {backbone}
+
+# Your text, and the column that holds it.
+{text}
+# Sets that select checkpoints and models: scored pairs (sentence1, sentence2, score), or a retrieval folder.
+{dev}
+# Sets that are reported at the end, with intervals. Take others than above.
+{test}
+# Members of the ensemble, and a limit for a first try.
+members: 4
+# train.max_steps: 100
+"""
+
+
+def init(
+    to: Annotated[str | Path, option("file to write; must not exist", "FILE")] = "run.yaml",
+    *,
+    folder: Annotated[str | Path, option("folder with your data (default: the current one)", "DIR")] = ".",
+    base: Annotated[str, option("recipe that the file changes ('raysts recipes')", "NAME")] = "simcse-unsup-sed@small",
+    backbone: Annotated[str, option("encoder that training starts from", "MODEL")] = "bert-base-uncased",
+) -> Result:
+    """Write a commented run file for the data in a folder.
+
+    Files with sentence1, sentence2 and score, and folders with corpus, queries and qrels, become test sets. The first other
+    file with text becomes the text.
+
+    Returns:
+        status, file (path), text, column, test (files by name).
+    """
+    from raysts.data.readers import LINES, TABLES, columns_of_files, format_of
+    from raysts.recipes.names import pipeline_of
+
+    pipeline_of(base, {"backbone": backbone})
+    target, place = Path(to), Path(folder)
+    if target.exists():
+        raise InputError(f"init: '{target}' exists and stays as it is. Give another FILE")
+    if not place.is_dir():
+        raise InputError(f"--folder '{folder}': must be a folder")
+    text: str | None = None
+    column: str | None = None
+    tests: dict[str, str] = {}
+    for path in sorted(place.iterdir()):
+        name = path.name.split(".")[0]
+        if path.is_dir() and {"corpus", "queries", "qrels"} <= {file.name.split(".")[0] for file in path.iterdir()}:
+            tests[name] = str(path)
+        elif path.is_file() and format_of(path) in (*TABLES, LINES):
+            columns = [] if format_of(path) == LINES else columns_of_files([path])
+            if {"sentence1", "sentence2", "score"} <= {*columns}:
+                tests[name] = str(path)
+            elif text is None:
+                usual = [name for name in ("text", "body", "sentence") if name in columns]
+                text, column = str(path), next(iter([*usual, *columns[-1:]]), None)
+    text_lines = f"text: {in_flow(text or 'FILE')}\n" + (f"column: {in_flow(column)}\n" if column else "")
+    test_lines = "".join(["test:\n", *(f"  {name}: {in_flow(path)}\n" for name, path in tests.items())])
+    content = FILE.format(
+        name=target.name,
+        base=base,
+        run=target.stem,
+        backbone=in_flow(backbone),
+        text=text_lines if text else "".join(f"# {line}\n" for line in text_lines.splitlines()),
+        dev="# dev:\n#   mine: dev.csv\n",
+        test=test_lines if tests else "# test:\n#   faq: test.csv\n",
+    )
+    target.write_text(content, encoding="utf-8")
+    return {"status": "done", "file": str(target), "text": text, "column": column, "test": tests}
+
+
+def _text(result: Result) -> str:
+    data = [f"text {result['text']}"] if result["text"] else []
+    data += [f"test set {name}" for name in result["test"]]
+    lines = [f"{result['file']} is written: {', '.join(data) or 'no data was there, so fill in text:'}"]
+    return "\n".join([*lines, f"next: raysts plan {result['file']}"])
+
+
+COMMANDS = (Command("init", init, _text, "raysts init run.yaml", MAKE, ("to",)),)

@@ -1,0 +1,110 @@
+"""A run as a file: the same ids as from the command and from Python, and messages that name the line to change."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from run_commands import raysts as command
+from run_commands import result
+
+import raysts
+from raysts.data.corpora import Corpus
+from raysts.errors import InputError
+from raysts.recipes.names import pipeline
+from raysts.recipes.overrides import load_pipeline
+
+
+@pytest.fixture
+def own(tmp_path: Path, small_corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """docs.csv and pairs.csv in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAYSTS_DATA", raising=False)
+    texts = small_corpus.read("wikipedia/sentences").column("sentence").to_pylist()[:200]
+    pairs = small_corpus.read("sts/stsb_test").select(["sentence1", "sentence2", "score"]).to_pylist()[:40]
+    for name, rows in (("docs", [{"id": i, "body": text} for i, text in enumerate(texts)]), ("pairs", pairs)):
+        with Path(f"{name}.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    return tmp_path
+
+
+def ids(plan: Any) -> list[str]:
+    return [step.id for step in plan.steps]
+
+
+def test_file_command_and_python_give_the_same_ids(own: Path, tiny_backbone: Path) -> None:
+    """Five lines are a whole run; nested keys and dotted ones are the same."""
+    Path("run.yaml").write_text(
+        f"base: ct-sed@small\nbackbone: {tiny_backbone}\ntext: docs.csv\ncolumn: body\ntest: {{mine: pairs.csv}}\n"
+        f"name: mine\nstorage: here\nct:\n  train: {{max_steps: 7}}\nsed.batch: 8\n"
+    )
+    settings = {"backbone": str(tiny_backbone), "ct.train.max_steps": 7, "sed.batch": 8}
+    places = {"text": "docs.csv", "column": "body", "test": {"mine": "pairs.csv"}}
+    by_python = raysts.plan("ct-sed@small", settings, storage="here", **places)
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    options = ["--text", "docs.csv", "--column", "body", "--test", "mine=pairs.csv", "--storage", "here"]
+    by_command = result("plan", "ct-sed@small", *words, *options)["nodes"]
+    assert ids(raysts.plan("run.yaml")) == ids(by_python) == [node["id"] for node in by_command]
+    assert [node["id"] for node in result("plan", "run.yaml")["nodes"]] == ids(by_python)
+    assert by_python.storage == raysts.plan("run.yaml").storage
+    other = raysts.plan("run.yaml", {"sed.batch": 16}, storage="there")
+    assert other.storage.name == "there" and ids(other) != ids(by_python), "the command replaces what the file names"
+
+
+def test_a_run_file_runs(own: Path, tiny_backbone: Path) -> None:
+    Path("run.yaml").write_text(
+        f"base: simcse-unsup\nbackbone: {tiny_backbone}\ntext: docs.csv\ncolumn: body\ntest: {{mine: pairs.csv}}\nname: mine\n"
+        f"storage: here\ntrain.max_steps: 2\nevaluation.resamples: 4\n"
+    )
+    done = result("run", "run.yaml", "--address", "none")
+    assert done["name"] == "mine" and Path("here/pipelines/mine.json").is_file()
+    assert {row["dataset"] for row in done["results"]} == {"mine"}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("backbone: tiny\n", ("'base' is missing", "base: ct-sed@small")),
+        ("base: ct-sde\n", ("ct-sde", "did you mean")),
+        ("base: ct-sed\nct:\n  trian: {max_steps: 3}\n", ("unknown option 'ct.trian.max_steps'", "ct.train.max_steps")),
+        ("base: ct-sed\ntest: pairs.csv\n", ("test='pairs.csv'", "must be a mapping")),
+        ("base: ct-sed\n  x: [\n", ("cannot be read", "line 2")),
+    ],
+)
+def test_a_wrong_file_has_one_message(text: str, says: tuple[str, ...], own: Path) -> None:
+    Path("run.yaml").write_text(text)
+    refused = command("plan", "run.yaml")
+    assert refused.code == 2 and all(words in refused.err for words in says), refused.err
+
+
+def test_init_writes_a_file_for_the_data_that_is_there(own: Path, tiny_backbone: Path) -> None:
+    made = result("init", "--backbone", tiny_backbone)
+    assert (made["text"], made["column"], made["test"]) == ("docs.csv", "body", {"pairs": "pairs.csv"})
+    plan = raysts.plan("run.yaml")
+    assert plan.corpus.text is not None and plan.corpus.text.rows == 180 and [*plan.corpus.user.test] == ["pairs"]
+    again = command("init")
+    assert again.code == 2 and "exists and stays" in again.err
+    Path("empty").mkdir()
+    result("init", "other.yaml", "--folder", "empty")
+    assert yaml.safe_load(Path("other.yaml").read_text()).keys() == {"base", "name", "backbone", "members"}
+
+
+def test_the_commented_tree_is_the_tree(tmp_path: Path) -> None:
+    shown = command("show", "gausscse-ent+con", "--yaml").out
+    (tmp_path / "tree.yaml").write_text(shown)
+    assert load_pipeline(tmp_path / "tree.yaml") == pipeline("gausscse-ent+con")
+    assert "# root of every seed" in shown
+
+
+def test_a_full_tree_is_a_recipe_as_before(tmp_path: Path) -> None:
+    path = tmp_path / "tree.yaml"
+    path.write_text(command("show", "ct").out)
+    assert load_pipeline(path) == pipeline("ct")
+    path.write_text("recipes: 3\n")
+    with pytest.raises(InputError, match="recipes"):
+        raysts.plan(path)
