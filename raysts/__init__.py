@@ -1,19 +1,42 @@
 """raysts: Ray distributed training, distillation and tuning of sentence embeddings.
 
-``raysts.run``, ``raysts.tune``, ``raysts.distill``, ``raysts.claims``, ``raysts.evaluate``, ``raysts.compare``, ``raysts.embed``,
-``raysts.export`` and ``raysts.load`` do what the commands of the same name do. They are imported when first used, so that
-``import raysts`` stays cheap.
+``raysts.run``, ``raysts.distill`` and the others of ``__all__`` do what the commands of the same name do. They are imported
+when first used, so that ``import raysts`` stays cheap.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from raysts.errors import InputError, RunFailed
+
+if TYPE_CHECKING:
+    from raysts.commands.claims import claims
+    from raysts.commands.compare import compare
+    from raysts.commands.context import load
+    from raysts.commands.distill import distill
+    from raysts.commands.embed import embed
+    from raysts.commands.evaluate import evaluate
+    from raysts.commands.export import export
+    from raysts.commands.plan import plan
+    from raysts.commands.remove import remove
+    from raysts.commands.run import run
+    from raysts.commands.status import status, watch
+    from raysts.commands.tune import tune
 
 __version__ = "0.1.0"
-__all__ = ["claims", "compare", "distill", "embed", "evaluate", "export", "load", "plan", "run", "tune"]
+__all__ = [
+    "InputError", "RunFailed", "claims", "compare", "distill", "embed", "evaluate", "export", "load", "plan", "remove",
+    "run", "status", "tune", "watch",
+]  # fmt: skip
+_FILES = {"load": "context", "watch": "status"}
+"""Files of ``commands`` by function, of those that have another name."""
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        module = "context" if name == "load" else name  # one command, one file
-        return getattr(importlib.import_module(f"raysts.commands.{module}"), name)
+        return getattr(importlib.import_module(f"raysts.commands.{_FILES.get(name, name)}"), name)
     raise AttributeError(f"module 'raysts' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from raysts.commands.models import locate
 from raysts.commands.options import RunOptions, say_on_stderr
 from raysts.commands.result import RunResult
-from raysts.commands.screen import Screen
+from raysts.commands.screen import Screen, cautions
 from raysts.data.corpora import Corpus
 from raysts.data.user import UserData
 from raysts.data.world import world_path
@@ -169,7 +169,11 @@ def run_plan(plan: Plan, options: RunOptions) -> RunResult:
     """Run the remaining steps of a checked plan (see :func:`raysts.run`)."""
     check_name(options.name)
     Store.of(plan.storage).check(writes=True)
-    with Screen(options.say) as screen, executor(options.address, plan) as chosen:
+    with contextlib.ExitStack() as stack:
+        screen = stack.enter_context(Screen(options.say))
+        for line in cautions(plan, options.address):
+            screen(line)
+        chosen = stack.enter_context(executor(options.address, plan))
         return run_on(chosen, plan, options, screen)
 
 

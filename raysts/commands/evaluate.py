@@ -139,19 +139,22 @@ def evaluate(
     record, content = record_of(path), folder_id(path)
     loaded_layers = None if layers == EVERY_LAYER else layers
     options: dict[str, Any] = {"pooling": pooling, "prompt": prompt, "content": content}
+    computes: Any = {"precision": precision}
     other = None if precision == "fp32" else precision
     graph = open_onnx(path, **options, layers=layers, documents_by=documents_by, precision=other)
     if graph is not None and (refused := [name for name in tasks if isinstance(harness.TASKS.get(name), ModelTask)]):
         raise InputError(f"model '{path}' is ONNX, and {', '.join(refused)} reads token vectors. Name other --tasks")
-    loaded: Any = graph or pretrained.load(path, **options, layers=loaded_layers, precision=precision)
+    loaded: Any = graph or pretrained.load(path, **options, layers=loaded_layers, **computes)
     context = _context(record, str(model), content)
     chosen = None if layers is None else single_layers(loaded.depth) if layers == EVERY_LAYER else (layers,)
     measured: SentenceModel | retrieval.TwoEncoders = loaded
-    id_parts = [] if prompt is None else [loaded.prompt if graph else loaded.prompts.resolve()]
+    id_parts = []
+    if prompt is not None:
+        id_parts.append(loaded.prompt if graph else loaded.prompts.resolve())
     similarities = _similarities(loaded, similarity)
     if teacher is not None:
         id_parts.append(folder_id(teacher))
-        documents = pretrained.load(teacher, content=id_parts[-1], precision=precision)
+        documents = pretrained.load(teacher, content=id_parts[-1], **computes)
         measured = retrieval.TwoEncoders(loaded, documents)
         if problems := measured.problems():
             raise InputError(problems)

@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 Result = dict[str, Any]
 """The fields of the JSON line."""
 
-MAKE, MEASURE, USE, DATA = (
-    Group(title, sort_key=number)
-    for number, title in enumerate(("Make an encoder", "Measure", "Use an encoder", "Data"))
-)
+TITLES = "Make an encoder", "Look before a run", "Follow and keep runs", "Measure", "Use an encoder", "Data"
+MAKE, LOOK, FOLLOW, MEASURE, USE, DATA = (Group(title, sort_key=number) for number, title in enumerate(TITLES))
 """Groups of commands in the help."""
 
 

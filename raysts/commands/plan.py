@@ -37,21 +37,21 @@ def plan(
     from raysts.recipes.names import pipeline_of
 
     places = {"text": text, "column": column, "dev": dev, "test": test, "data": data, "storage": storage}
-    recipe, settings, options = _opened(recipe, overrides, places, skip_bad, verify)
+    recipe, settings, options = _open_run(recipe, overrides, places, skip_bad, verify)
     return checked_plan(pipeline_of(recipe, settings), options)
 
 
-def _opened(
+def _open_run(
     recipe: Any, overrides: Mapping[str, Any] | None, places: dict[str, Any], skip_bad: bool, verify: bool
 ) -> tuple[Any, dict[str, Any], RunOptions]:
     """Return the recipe, the overrides and the options of a plan, with those of its file."""
     from raysts.commands.run_file import read_run
     from raysts.data.user import UserData
 
-    recipe, settings, given = read_run(recipe, overrides, **places, name=None)
-    user_data = UserData.of(*(given[place] for place in ("text", "column", "dev", "test")))
+    recipe, settings, chosen = read_run(recipe, overrides, **places, name=None)
+    user_data = UserData.of(*(chosen[place] for place in ("text", "column", "dev", "test")))
     options = RunOptions(
-        given["data"], given["storage"], given["name"], skip_bad=skip_bad, own=user_data, verify=verify
+        chosen["data"], chosen["storage"], chosen["name"], skip_bad=skip_bad, own=user_data, verify=verify
     )
     return recipe, settings, options
 
@@ -85,7 +85,7 @@ def described(
     from raysts.recipes.names import pipeline_of
 
     places = {"text": text, "column": column, "dev": dev, "test": test, "data": data, "storage": storage}
-    recipe, settings, options = _opened(recipe, overrides, places, skip_bad, verify)
+    recipe, settings, options = _open_run(recipe, overrides, places, skip_bad, verify)
     # A wrong name is reported before torch is imported.
     subject = recipe if is_experiment(recipe) else pipeline_of(recipe, settings)
     from raysts.commands import experiment
@@ -121,4 +121,4 @@ def plan_text(result: Result) -> str:
     return "\n".join(lines)
 
 
-COMMANDS = (Command("plan", described, plan_text, "raysts plan quickstart", opt.MAKE, ("recipe",)),)
+COMMANDS = (Command("plan", described, plan_text, "raysts plan quickstart", opt.LOOK, ("recipe",)),)

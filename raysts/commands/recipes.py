@@ -7,7 +7,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING
 
-from raysts.commands.options import MAKE, Command, Result
+from raysts.commands.options import LOOK, Command, Result
 
 if TYPE_CHECKING:
     from raysts.recipes.names import Entry
@@ -52,4 +52,4 @@ def _text(result: Result) -> str:
     return "\n".join(lines)
 
 
-COMMANDS = (Command("recipes", recipes, _text, "raysts recipes", MAKE),)
+COMMANDS = (Command("recipes", recipes, _text, "raysts recipes", LOOK),)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from raysts.commands.options import USE, Command, Result, StoragePlace, option, say_on_stderr
+from raysts.commands.options import FOLLOW, Command, Result, StoragePlace, option, say_on_stderr
 from raysts.errors import InputError
 from raysts.storage.bucket import check_inside
 
@@ -118,4 +118,4 @@ def _text(result: Result) -> str:
     return f"run '{result['name']}' is removed; {megabytes(result['bytes'])} are free"
 
 
-COMMANDS = (Command("remove", remove, _text, "raysts remove quickstart", USE, ("name",)),)
+COMMANDS = (Command("remove", remove, _text, "raysts remove quickstart", FOLLOW, ("name",)),)

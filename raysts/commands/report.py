@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from raysts.commands.options import MEASURE, Command, Result, StoragePlace, one_of, option, say_on_stderr
+from raysts.commands.options import FOLLOW, Command, Result, StoragePlace, one_of, option, say_on_stderr
 from raysts.errors import InputError
 
 if TYPE_CHECKING:
@@ -63,4 +63,4 @@ def _text(result: Result) -> str:
     return str(result.pop("text", None) or "\n".join(result["reports"]))
 
 
-COMMANDS = (Command("report", report, _text, "raysts report --paper sed", MEASURE),)
+COMMANDS = (Command("report", report, _text, "raysts report --paper sed", FOLLOW),)

@@ -55,11 +55,11 @@ def run(
     called = str(recipe) if isinstance(recipe, Path) else getattr(recipe, "name", recipe)
     line = command or f"raysts.run({called!r}, {dict(overrides or {})!r})"
     places = {"text": text, "column": column, "dev": dev, "test": test}
-    recipe, settings, given = read_run(recipe, overrides, **places, data=data, storage=storage, name=name)
-    user_data = UserData.of(*(given[place] for place in places))
+    recipe, settings, chosen = read_run(recipe, overrides, **places, data=data, storage=storage, name=name)
+    user_data = UserData.of(*(chosen[place] for place in places))
     settings |= {"evaluation.tasks": list(tasks)} if tasks else {}
-    where = given["data"], given["storage"], given["name"]
-    options = RunOptions(*where, address, line, strict_contamination, skip_bad, say, user_data)
+    storage_options = chosen["data"], chosen["storage"], chosen["name"]
+    options = RunOptions(*storage_options, address, line, strict_contamination, skip_bad, say, user_data)
     # A wrong name is reported before torch is imported.
     subject = recipe if is_experiment(recipe) else pipeline_of(recipe, settings)
     from raysts.commands import experiment

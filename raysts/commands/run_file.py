@@ -47,19 +47,19 @@ def read_run(
     unused = [f"{recipe}: {key}: this command takes no such option" for key in of_file if key not in options]
     if unused and "text" in options:
         raise InputError(unused)
-    return str(plain["base"]), {**_dotted(changes), **settings}, {key: chosen[key] for key in options}
+    return str(plain["base"]), {**_dotted_keys(changes), **settings}, {key: chosen[key] for key in options}
 
 
-def _dotted(changes: Mapping[str, Any]) -> dict[str, Any]:
+def _dotted_keys(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return nested changes by dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in changes.items():
-        nested = _dotted(value) if isinstance(value, Mapping) else {}
+        nested = _dotted_keys(value) if isinstance(value, Mapping) else {}
         flat |= {f"{key}.{inner}": of_inner for inner, of_inner in nested.items()} if nested else {str(key): value}
     return flat
 
 
-def in_flow(value: Any) -> str:
+def flow_text(value: Any) -> str:
     """Return a value as YAML on one line."""
     return yaml.safe_dump([value], allow_unicode=True, default_flow_style=True, width=10**6).strip()[1:-1]
 
@@ -123,13 +123,13 @@ def init(
             elif text is None:
                 usual = [name for name in ("text", "body", "sentence") if name in columns]
                 text, column = str(path), next(iter([*usual, *columns[-1:]]), None)
-    text_lines = f"text: {in_flow(text or 'FILE')}\n" + (f"column: {in_flow(column)}\n" if column else "")
-    test_lines = "".join(["test:\n", *(f"  {name}: {in_flow(path)}\n" for name, path in tests.items())])
+    text_lines = f"text: {flow_text(text or 'FILE')}\n" + (f"column: {flow_text(column)}\n" if column else "")
+    test_lines = "".join(["test:\n", *(f"  {name}: {flow_text(path)}\n" for name, path in tests.items())])
     content = FILE.format(
         name=target.name,
         base=base,
         run=target.stem,
-        backbone=in_flow(backbone),
+        backbone=flow_text(backbone),
         text=text_lines if text else "".join(f"# {line}\n" for line in text_lines.splitlines()),
         dev="# dev:\n#   mine: dev.csv\n",
         test=test_lines if tests else "# test:\n#   faq: test.csv\n",

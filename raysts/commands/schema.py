@@ -2,7 +2,7 @@
 
 import json
 
-from raysts.commands.options import MAKE, Command, Result
+from raysts.commands.options import LOOK, Command, Result
 
 
 def schema() -> Result:
@@ -23,4 +23,4 @@ def _text(result: Result) -> str:
     return json.dumps(result["schema"], indent=2, ensure_ascii=False)
 
 
-COMMANDS = (Command("schema", schema, _text, "raysts schema", MAKE),)
+COMMANDS = (Command("schema", schema, _text, "raysts schema", LOOK),)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from raysts.commands.options import say_on_stderr
+from raysts.data.world import world_path
+from raysts.models.memory import weights
+from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import Step
 from raysts.training.monitor import duration, progress_bar
 
@@ -16,6 +20,9 @@ FIRST_SIGN, LAST_SIGN = 5.0, 60.0
 
 COSTS = {"tokens": 0.02, "train": 3.0}
 """Time per sentence of a kind of step, relative to embedding it."""
+
+PARAMETERS_A_SECOND, TINY_PARAMETERS, LONG = 1.1e9, 1e6, 3600
+"""Parameters times sentences that a CPU embeds in a second (MiniLM: benchmarks/RESULTS.md), and seconds worth a message."""
 
 
 class Screen:
@@ -98,6 +105,29 @@ class Screen:
     def _live(self) -> None:
         while not self.ended.wait(0.5):
             self.live()
+
+
+def cautions(plan: Plan, address: str | None) -> list[str]:
+    """Return warnings before a run: generated sentences, hours on this machine."""
+    lines, waiting = [], [step for step in plan.steps if step.state(plan.store) != "done"]
+    if not waiting:
+        return []
+    if plan.corpus.root == world_path() and not plan.corpus.text and plan.pipeline.name != "quickstart":
+        lines.append(
+            "The sentences are generated: neither --data nor --text is given. The scores say nothing about real text."
+        )
+    import torch
+
+    if address not in (None, "none", "local") or os.environ.get("RAY_ADDRESS") or torch.cuda.is_available():
+        return lines
+    cpus, parameters = os.cpu_count() or 1, weights(plan.backbone) / 4 or TINY_PARAMETERS
+    seconds = sum(map(_cost, waiting)) * parameters / (PARAMETERS_A_SECOND * cpus)
+    if seconds > LONG:
+        lines.append(
+            f"This run processes {sum(step.sentences for step in waiting):,} sentences: roughly {duration(seconds)} on the "
+            f"{cpus} CPUs of this machine, by the size of the encoder. --set train.max_steps=N or members=N makes it shorter."
+        )
+    return lines
 
 
 def _cost(step: Step) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import Annotated, Any
 
-from raysts.commands.options import MAKE, Command, Overrides, RecipeName, Result, option
-from raysts.commands.run_file import in_flow, read_run
+from raysts.commands.options import LOOK, Command, Overrides, RecipeName, Result, option
+from raysts.commands.run_file import flow_text, read_run
 
 
 def show(
@@ -35,11 +35,11 @@ def show(
         pipeline = names.pipeline_of(recipe, settings)
         tree = to_plain(pipeline)
         if yaml:
-            return {"status": "done", "recipe": tree, "notes": [], "yaml": "\n".join(_commented(pipeline))}
+            return {"status": "done", "recipe": tree, "notes": [], "yaml": "\n".join(_comment_lines(pipeline))}
     return {"status": "done", "recipe": tree, "notes": notes}
 
 
-def _commented(tree: Any, pad: str = "") -> list[str]:
+def _comment_lines(tree: Any, pad: str = "") -> list[str]:
     """Return a tree as lines of YAML, each field below its description."""
     from raysts.recipes.tree import Tree, to_plain
 
@@ -48,13 +48,13 @@ def _commented(tree: Any, pad: str = "") -> list[str]:
         value = getattr(tree, name)
         lines += textwrap.wrap(field.description or "", 110, initial_indent=f"{pad}# ", subsequent_indent=f"{pad}# ")
         if isinstance(value, Tree):
-            lines += [f"{pad}{name}:", *_commented(value, f"{pad}  ")]
+            lines += [f"{pad}{name}:", *_comment_lines(value, f"{pad}  ")]
         elif value and isinstance(value, dict) and all(isinstance(part, Tree) for part in value.values()):
             lines.append(f"{pad}{name}:")
             for key, part in value.items():
-                lines += [f"{pad}  {key}:", *_commented(part, f"{pad}    ")]
+                lines += [f"{pad}  {key}:", *_comment_lines(part, f"{pad}    ")]
         else:
-            lines.append(f"{pad}{name}: {in_flow(to_plain(value))}")
+            lines.append(f"{pad}{name}: {flow_text(to_plain(value))}")
     return lines
 
 
@@ -67,4 +67,4 @@ def _text(result: Result) -> str:
     return notes + yaml.safe_dump(result["recipe"], sort_keys=False, allow_unicode=True).rstrip()
 
 
-COMMANDS = (Command("show", show, _text, "raysts show nli-ct-sed --set members=4", MAKE, ("recipe",)),)
+COMMANDS = (Command("show", show, _text, "raysts show nli-ct-sed --set members=4", LOOK, ("recipe",)),)

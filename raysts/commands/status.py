@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
-from raysts.commands.options import USE, Command, Result, StoragePlace, option, say_on_stderr
+from raysts.commands.options import FOLLOW, Command, Result, StoragePlace, option, say_on_stderr
 from raysts.errors import InputError
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def watch(
 
 
 COMMANDS = (
-    Command("list", list_runs, _list_text, "raysts list --storage STORAGE", USE),
-    Command("status", status, _status_text, "raysts status quickstart", USE, ("name",)),
-    Command("watch", watch, _status_text, "raysts watch quickstart", USE, ("name",)),
+    Command("list", list_runs, _list_text, "raysts list --storage STORAGE", FOLLOW),
+    Command("status", status, _status_text, "raysts status quickstart", FOLLOW, ("name",)),
+    Command("watch", watch, _status_text, "raysts watch quickstart", FOLLOW, ("name",)),
 )

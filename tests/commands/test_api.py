@@ -15,6 +15,7 @@ import run_commands
 from run_commands import EVALUATION, TASKS, TINY, overrides, result
 
 import raysts
+from raysts.commands import parser
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.pipeline.plan import describe
@@ -81,9 +82,10 @@ def test_errors_are_one_kind_with_the_cli_text(finished: run_commands.Finished, 
 
 
 def test_the_package_offers_what_it_says() -> None:
-    files = {"claims", "compare", "distill", "embed", "evaluate", "export", "plan", "run", "tune"}
-    assert set(raysts.__all__) == files | {"load"}
+    assert {*parser.COMMANDS} & {*raysts.__all__} == {*raysts.__all__} - {"load", "InputError", "RunFailed"}
     assert all(callable(getattr(raysts, name)) for name in raysts.__all__)
+    assert {*raysts.__all__} <= {*dir(raysts)} and "importlib" not in dir(raysts), "what Tab shows"
+    assert raysts.InputError is InputError and Path(raysts.__file__).with_name("py.typed").exists()
     with pytest.raises(AttributeError):
         raysts.nothing  # noqa: B018
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import raysts
 from raysts.commands import context, screen, status  # noqa: F401 (context reads the names that a test replaces)
 from raysts.commands.screen import Screen
 
@@ -72,3 +73,20 @@ def test_a_run_is_watched_until_it_ends(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setattr(status, "say_on_stderr", said.append)
     status.watch("faq", tmp_path, seconds=2)
     assert pages == [2, 2, None] and said[0].startswith("page: file://") and len(said) == 2
+
+
+@pytest.mark.parametrize("longest", [1e9, 0.0])
+def test_hours_and_generated_sentences_are_said_before_a_run(
+    longest: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAYSTS_DATA", raising=False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(screen, "LONG", longest)
+    plan = raysts.plan("ct", {"backbone": "tiny", "train.max_steps": 100}, storage=tmp_path)
+    lines = screen.cautions(plan, "none")
+    assert "generated" in lines[0] and [f"{steps * 30 // 10**6:,}" in line for line in lines[1:]] == [True] * (
+        steps > 100
+    )
+    assert screen.cautions(plan, "host:6379") == lines[:1], "the cluster may be large"
+    monkeypatch.setattr(screen, "LONG", 1e9)
+    assert not screen.cautions(raysts.plan("quickstart", {"train.max_steps": 100}, storage=tmp_path), "none")
