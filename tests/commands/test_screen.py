@@ -84,9 +84,7 @@ def test_hours_and_generated_sentences_are_said_before_a_run(
     monkeypatch.setattr(screen, "LONG", longest)
     plan = raysts.plan("ct", {"backbone": "tiny", "train.max_steps": 100}, storage=tmp_path)
     lines = screen.cautions(plan, "none")
-    assert "generated" in lines[0] and [f"{steps * 30 // 10**6:,}" in line for line in lines[1:]] == [True] * (
-        steps > 100
-    )
+    assert "generated" in lines[0] and ["roughly" in line for line in lines[1:]] == [True] * (longest == 0)
     assert screen.cautions(plan, "host:6379") == lines[:1], "the cluster may be large"
     monkeypatch.setattr(screen, "LONG", 1e9)
     assert not screen.cautions(raysts.plan("quickstart", {"train.max_steps": 100}, storage=tmp_path), "none")
