@@ -1,14 +1,20 @@
-"""What docs/cluster.md and docs/own-text.md tell people to type, and which messages they will see."""
+"""What the pages of docs/ tell people to type, which messages they will see, and that the site builds."""
 
 from __future__ import annotations
 
+import csv
+import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import run_commands
 
 from raysts.commands import parser
+from raysts.data.corpora import Corpus
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "cluster.md"
@@ -51,15 +57,72 @@ def test_other_lines_name_files_that_exist() -> None:
         assert (ROOT / path).exists(), path
 
 
-@pytest.mark.parametrize("name", ["own-text", "methods"])
-def test_the_commands_of_a_page_parse(name: str) -> None:
-    page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-    lines = [line for block in re.findall(r"^```bash\n(.*?)^```$", page, re.M | re.S) for line in block.splitlines()]
-    assert len(lines) >= 10
-    for line in lines:
-        program, *arguments = shlex.split(line)
-        assert program == "raysts"
-        parser.parse(arguments)
+PAGES = [path for path in sorted((ROOT / "docs").glob("*.md")) if path != PAGE]
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Return the commands in the blocks of a page, in words."""
+    text = "".join(re.findall(r"^```bash\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S))
+    lines = [part for line in text.replace("\\\n", " ").splitlines() for part in line.split(" && ")]
+    return [shlex.split(line) for line in lines]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_commands_of_a_page_parse(page: Path) -> None:
+    for program, *arguments in commands(page):
+        assert program in ("raysts", "pip")
+        if program == "raysts":
+            parser.parse(arguments)
+    text = page.read_text(encoding="utf-8")
+    for words in re.findall(r"`raysts ([a-z][^`]*)`", text):  # in a sentence, perhaps without its arguments
+        assert words.split()[0] in {name.split()[0] for name in parser.COMMANDS}, words
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, PAGE, ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.stem
+)
+def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+        assert "://" in link or (page.parent / link).exists(), link
+
+
+def test_the_site_builds(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("material")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert built.returncode == 0, built.stderr
+    pages = {path.parent.name for path in (tmp_path / "site").rglob("index.html")}
+    assert {path.stem for path in PAGES if path.stem != "index"} <= pages
+    for path in (tmp_path / "site").rglob("*.html"):
+        assert not re.findall(r'(?:src|href)="https?://(?:fonts|cdn|unpkg)', path.read_text(encoding="utf-8"))
+
+
+def test_the_first_hour_runs(
+    tmp_path: Path, small_corpus: Corpus, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command of the page in its order, on the files that it speaks of, with few steps."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAYSTS_DATA", raising=False)
+    texts = small_corpus.read("wikipedia/sentences").column("sentence").to_pylist()[:300]
+    pairs = small_corpus.read("sts/stsb_test").select(["sentence1", "sentence2", "score"]).to_pylist()[:40]
+    for name, rows in (("docs.csv", [{"body": text} for text in texts]), ("faq.csv", pairs)):
+        with Path(name).open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    few = ["--set", "train.max_steps=2", "--set", "evaluation.resamples=4", "--address", "none"]
+    teachers = {"TEACHER_A": tiny_backbone, "TEACHER_B": tiny_backbone, "ENCODER": tiny_backbone}
+    for program, *words in commands(ROOT / "docs" / "first-hour.md")[2:]:  # after the installation and the quickstart
+        arguments = [str(teachers.get(word, word)).replace("ENCODER", str(tiny_backbone)) for word in words]
+        arguments += few if words[0] in ("run", "distill") else []
+        arguments += few[-2:] if words[0] == "embed" else []
+        arguments += ["--resamples", "4"] if words[0] == "compare" else []
+        done = run_commands.raysts(*arguments)
+        assert program == "raysts" and done.code == 0, (words, done.err)
+    assert Path("my-encoder/config.json").is_file() and [*Path("vectors").glob("*.parquet")]
+    record = json.loads(Path("raysts-storage/pipelines/run.json").read_text())
+    assert [step["kind"] for step in record["steps"]].count("train") == 5, "four members and a student"
 
 
 def test_the_messages_of_the_table_are_in_the_code() -> None:
