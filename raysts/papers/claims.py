@@ -28,7 +28,8 @@ class Side(NamedTuple):
     @property
     def text(self) -> str:
         role = "" if self.role == "model" else self.role
-        return ", ".join(filter(None, [self.point, role, self.layers and f"{self.layers} layers", self.similarity]))
+        layers = f"{self.layers} layers" if self.layers else None
+        return ", ".join(filter(None, [self.point, role, layers, self.similarity]))
 
 
 class Claim(NamedTuple):

@@ -44,8 +44,9 @@ class EmbedTexts:
         if embedder.find_missing(self.texts) is not None:
             return {}, {}
         scores: dict[Layers, list[RowScores]] = {}
-        for task in self.tasks if isinstance(embedder, EncoderModel) else ():
-            for choice, row_scores in task.row_scores(embedder.model, self.layers).items():
-                scores.setdefault(choice, []).extend(row_scores)
+        if isinstance(embedder, EncoderModel):
+            for task in self.tasks:
+                for choice, row_scores in task.row_scores(embedder.model, self.layers).items():
+                    scores.setdefault(choice, []).extend(row_scores)
         _, stored = embedder.stored_pooling or ("", 1)
         return embedder.represent_layers(self.texts, self.layers or (stored,)), scores
