@@ -14,7 +14,8 @@ def fetch(
     tables: Annotated[
         opt.NamesOption,
         option(
-            "comma-separated names or folders of tables, also words/glove.6B.{50,100,200,300}d (default: all tables, no word "
+            "comma-separated names or folders of tables, also words/glove.6B.{50,100,200,300}d or words/glove.840B.300d, "
+            "which its own name alone fetches (default: all tables, no word "
             "vectors)"
         ),
     ] = None,

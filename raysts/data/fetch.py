@@ -20,7 +20,7 @@ import yaml
 
 from raysts.data import manifest
 from raysts.data.derive import label_codes
-from raysts.data.vectors import TIMEOUT, VECTORS, fetch_vectors, local_archive
+from raysts.data.vectors import ALONE, TIMEOUT, VECTORS, fetch_vectors, local_archive
 from raysts.errors import InputError, RunFailed, nearest
 from raysts.schema import NLI_LABELS
 from raysts.storage.atomic import atomic_write, remove_drafts, writable
@@ -213,7 +213,8 @@ def _choose(tables: Sequence[str] | None) -> list[str]:
         return [*sources()]
     choices, names, problems = [*sources(), *VECTORS], dict[str, None](), []
     for table in tables:
-        of_table = [name for name in choices if name == table or name.startswith(f"{table.rstrip('/')}/")]
+        in_folder = [name for name in choices if name != ALONE and name.startswith(f"{table.rstrip('/')}/")]
+        of_table = [table] if table in choices else in_folder
         names |= dict.fromkeys(of_table)
         if not of_table:
             near = nearest(table, choices)
