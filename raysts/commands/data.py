@@ -14,8 +14,8 @@ def fetch(
     tables: Annotated[
         opt.NamesOption,
         option(
-            "comma-separated names or folders of tables, also words/glove.6B.{50,100,200,300}d and beir/NAME (default: all "
-            "tables without these two)"
+            "comma-separated names or folders of tables, also words/glove.6B.{50,100,200,300}d, words/glove.840B.300d, which its "
+            "own name alone fetches, and beir/NAME (default: all tables without these)",
         ),
     ] = None,
     *,

@@ -20,7 +20,7 @@ import yaml
 
 from raysts.data import manifest
 from raysts.data.derive import label_codes
-from raysts.data.vectors import TIMEOUT, VECTORS, fetch_vectors, local_archive
+from raysts.data.vectors import ALONE, TIMEOUT, VECTORS, fetch_vectors, local_archive
 from raysts.errors import InputError, RunFailed, nearest
 from raysts.schema import NLI_LABELS
 from raysts.storage.atomic import atomic_write, remove_drafts, writable
@@ -233,7 +233,8 @@ def _choose(tables: Sequence[str] | None) -> list[str]:
     for table in tables:
         place = f"retrieval/{table.removeprefix(BEIR)}" if f"{table}/".startswith(BEIR) else table
         place = "retrieval" if place.strip("/") == "retrieval/beir" else place.rstrip("/")
-        of_table = [name for name in choices if name == place or name.startswith(f"{place}/")]
+        in_folder = [name for name in choices if name != ALONE and name.startswith(f"{place}/")]
+        of_table = [place] if place in choices else in_folder
         names |= dict.fromkeys(of_table)
         if not of_table:
             near = nearest(table, listed)

@@ -1,10 +1,11 @@
-"""Text files of word vectors (GloVe, word2vec), converted to model directories in the cache.
+"""Files of word vectors (GloVe, word2vec), converted to model directories in the cache.
 
 Shapes: R words of a block, H dimensions.
 """
 
 import gzip
 import hashlib
+import itertools
 import sys
 import zlib
 from collections.abc import Iterator
@@ -28,11 +29,12 @@ _WORD = r"(?i)n't\b|'(?:s|m|d|re|ve|ll)\b|\d+(?:[.,:]\d+)*|\w+?(?=n't\b)|\w+|[^\
 
 
 def converted(path: Path) -> Path:
-    """Return the model directory of a text file of word vectors, in the cache, made once.
+    """Return the model directory of a file of word vectors, in the cache, made once.
 
     Args:
         path: a word and its numbers a line, separated by white space, in UTF-8, perhaps gzipped. word2vec's first line,
-            with the numbers of words and dimensions, is optional. The first vector of a repeated word counts.
+            with the numbers of words and dimensions, is optional. ``.bin``: word2vec's binary format. The first vector
+            of a repeated word counts.
 
     Raises:
         InputError: it is not such a file.
@@ -75,7 +77,7 @@ def _convert(path: Path, folder: Path) -> None:
 def _blocks(path: Path, words: dict[str, None]) -> Iterator[np.ndarray]:
     """Yield the vectors in blocks, padding first, and fill ``words`` in the same order."""
     block: list[np.ndarray] = []
-    for word, vector in _lines(path):
+    for word, vector in (_binary if path.name.removesuffix(".gz").endswith(".bin") else _lines)(path):
         if not words:
             block.append(np.zeros_like(vector))
         if word not in words:
@@ -116,6 +118,29 @@ def _lines(path: Path) -> Iterator[tuple[str, np.ndarray]]:
         )
 
 
+def _binary(path: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield every word of word2vec's binary format, with its vector [H] float32."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            head = file.readline(_LONGEST).split()
+            if len(head) != 2 or not all(map(bytes.isdigit, head)):
+                raise InputError(f"word vectors '{path}': its first line must have the numbers of words and dimensions")
+            rows, dim = map(int, head)
+            for number in range(rows):
+                word = b"".join(
+                    itertools.takewhile(lambda letter: letter not in (b" ", b""), iter(partial(file.read, 1), None))
+                )
+                numbers = file.read(4 * dim)
+                vector = np.frombuffer(numbers if len(numbers) == 4 * dim else b"", "<f4")
+                if len(vector) < dim or not np.isfinite(vector).all():
+                    raise InputError(
+                        f"word vectors '{path}': word {number + 1:,} of {rows:,} has no whole vector; get it again"
+                    )
+                yield word.lstrip(b"\n").decode("utf-8", errors="replace"), vector
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"word vectors '{path}' cannot be read ({error}); get the file again") from None
+
+
 def _numbers(fields: list[bytes]) -> np.ndarray | None:
     """Return the vector [H] of a line, or None."""
     try:
@@ -128,7 +153,8 @@ def _numbers(fields: list[bytes]) -> np.ndarray | None:
 def _line_error(path: Path, line: int, dim: int) -> InputError:
     return InputError(
         f"word vectors '{path}', line {line}: expected a word and {dim or 'its'} finite numbers, as GloVe has them and "
-        f"word2vec saved as text; a model directory is given by its folder, and word2vec's binary format is not read"
+        f"word2vec saved as text; a model directory is given by its folder, and word2vec's binary format by a name that "
+        f"ends in .bin"
     )
 
 

@@ -99,7 +99,7 @@ def backbones(recipe: str, overrides: Mapping[str, Any]) -> list[str | None]:
 
 def prefix(backbone: str | None) -> str:
     """Return the prefix of a backbone's point names, if there are several backbones."""
-    return f"{PurePath(backbone).name.replace('.txt', '')}." if backbone else ""
+    return f"{PurePath(backbone).name.removesuffix('.txt').removesuffix('.bin')}." if backbone else ""
 
 
 def pipelines(

@@ -9,6 +9,7 @@ from raysts.evaluation.agreement import AGREEMENT
 from raysts.evaluation.compare import difference
 from raysts.evaluation.contamination.contamination import Contamination
 from raysts.evaluation.scores import Choice
+from raysts.models.embedders import open_embedder
 from raysts.pipeline.deliver import TITLES, compared_on, evaluation, pooling_of, scores_of
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.outcome import Outcome, members_dev
@@ -18,6 +19,12 @@ from raysts.pipeline.step import Step
 
 ABOUT_TINY = (
     "The backbone is a small randomly initialised BERT for the embedded world; its scores say nothing about real text."
+)
+
+
+ABOUT_POINTS = (
+    "The members give Gaussians, and the student gives points without variance: it learns their mean vectors alone. What a "
+    "variance says, as the direction of entailment, only the members say."
 )
 
 
@@ -53,6 +60,7 @@ def notes_on(plan: Plan, outcome: Outcome, contamination: Contamination | None) 
         )
         notes.append(f"{judge} chose the kept checkpoint in: {', '.join(by_labels)}.")
     notes += [outcome.choice] if outcome.choice else []
+    notes += [ABOUT_POINTS] if plan.outcomes and _teaches_gaussians(plan) else []
     for stage, recipe in plan.pipeline.recipes.items():
         rows, sample, widths = plan.rows(recipe), recipe.data.sample, recipe.settings.matryoshka
         if sample and rows < sample:
@@ -62,6 +70,11 @@ def notes_on(plan: Plan, outcome: Outcome, contamination: Contamination | None) 
             notes.append(f"{stage}: the first {shown} dimensions were trained to be sentence vectors by themselves.")
     notes += [*_fallen(plan), *_below_best(plan, outcome), *_tested_on_dev(plan, outcome), *_cut(plan)]
     return notes + (contamination.lines(plan.pipeline.name) if contamination else [])
+
+
+def _teaches_gaussians(plan: Plan) -> bool:
+    models = [member.model for member in plan.members if member.model.exists()]
+    return any(name.startswith("gauss") for model in models for name in open_embedder(model).similarities)
 
 
 def _cut(plan: Plan) -> list[str]:

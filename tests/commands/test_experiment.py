@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 
+from raysts.commands.distill import distill
 from raysts.commands.plan import described as described_plan
 from raysts.commands.run import run as run_recipe
 from raysts.commands.show import show as show_recipe
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
+from raysts.models.pretrained import load
 from raysts.papers import experiments
 from raysts.papers.measured import report_data
 from raysts.papers.published import PAPERS
+from raysts.pipeline.notes import ABOUT_POINTS
 from raysts.pipeline.plan import Plan
 from raysts.recipes.names import pipeline
 from raysts.search.searches import find_search
@@ -110,6 +113,18 @@ def test_spread_over_students(small_world: Path, tiny_backbone: Path, tmp_path: 
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "runs").glob("*/run.json")} == runs
     assert alone["model"] == found["model"]
     assert {row["member"] for row in alone["results"] if row["role"] == "student"} == {None}
+
+
+def test_a_student_of_gaussians_says_that_it_has_no_variance(
+    small_world: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    settings = {**QUICK, "data.sample": 200, "backbone": str(tiny_backbone), "evaluation.tasks": ["stsb"]}
+    members = run("gausscse-ent", settings, small_world, tmp_path)
+    options: dict[str, Any] = {"data": small_world, "storage": tmp_path, "address": "none", "say": lambda text: None}
+    settings = {"train.max_steps": 2, "sed.data.sample": 64, "evaluation.tasks": ["stsb"], "evaluation.resamples": 0}
+    found = distill(from_run="gausscse-ent", overrides=settings, **options)
+    assert ABOUT_POINTS in found["notes"] and ABOUT_POINTS not in members["notes"]
+    assert [*load(found["model"]).represent(["a dog"])] == ["vectors"]
 
 
 # -- experiments ---------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 
 from raysts.cli import execute
 from raysts.data.fetch import fetch
-from raysts.data.vectors import VECTORS
+from raysts.data.vectors import ALONE, VECTORS
 from raysts.errors import InputError
 
 WORDS = {dimensions: f"the {'0.5 ' * dimensions}\nof {'1.5 ' * dimensions}\n" for dimensions in (50, 100, 200, 300)}
@@ -70,7 +70,8 @@ def server(archive: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 def test_vectors_are_downloaded_once_unpacked_and_the_archive_removed(server: Server, tmp_path: Path) -> None:
     lines: list[str] = []
     found = fetch(tmp_path / "data", ["words"], progress=lines.append)["tables"]
-    assert {name: entry["status"] for name, entry in found.items()} == dict.fromkeys(VECTORS, "fetched")
+    small = [name for name in VECTORS if name != ALONE]  # nobody asked for 2 GB more
+    assert {name: entry["status"] for name, entry in found.items()} == dict.fromkeys(small, "fetched")
     for dimensions, text in WORDS.items():
         assert Path(found[f"words/glove.6B.{dimensions}d"]["file"]).read_text() == text
     assert server.asked == [None]
@@ -80,6 +81,15 @@ def test_vectors_are_downloaded_once_unpacked_and_the_archive_removed(server: Se
     assert any("of " in line and server.url in line for line in lines)
     again = fetch(tmp_path / "data", ["words/glove.6B.50d"])["tables"]
     assert again["words/glove.6B.50d"]["status"] == "present" and len(server.asked) == 1
+
+
+def test_the_largest_is_fetched_by_its_own_name(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with zipfile.ZipFile(archive.with_name("glove.840B.300d.zip"), "w") as files:
+        files.writestr("glove.840B.300d.txt", WORDS[300])
+    digest = hashlib.sha256(archive.with_name("glove.840B.300d.zip").read_bytes()).hexdigest()
+    monkeypatch.setitem(VECTORS, ALONE, replace(VECTORS[ALONE], sha256=digest))
+    found = fetch(tmp_path / "data", [ALONE], source=archive.parent)["tables"]
+    assert [*found] == [ALONE] and Path(found[ALONE]["file"]).read_text() == WORDS[300]
 
 
 def test_a_download_goes_on_where_it_stopped(server: Server, tmp_path: Path) -> None:

@@ -145,8 +145,23 @@ def untidy(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("make", [word2vec, gzipped, untidy])
-def test_formats_of_text_files(make: Callable[[Path], Path], tmp_path: Path, glove: Path) -> None:
+def binary(path: Path) -> Path:
+    """As Google News' vectors are distributed: no line ends. The packed one has them, as word2vec writes them."""
+    path = path.with_suffix(".bin")
+    rows = [word.encode() + b" " + vector(word).tobytes() for word in WORDS]
+    path.write_bytes(f"{len(WORDS)} {DIM}\n".encode() + b"".join(rows))
+    return path
+
+
+def packed_binary(path: Path) -> Path:
+    packed = path.with_suffix(".bin.gz")
+    rows = [word.encode() + b" " + vector(word).tobytes() + b"\n" for word in WORDS]
+    packed.write_bytes(gzip.compress(f"{len(WORDS)} {DIM}\n".encode() + b"".join(rows)))
+    return packed
+
+
+@pytest.mark.parametrize("make", [word2vec, gzipped, untidy, binary, packed_binary])
+def test_formats_of_files(make: Callable[[Path], Path], tmp_path: Path, glove: Path) -> None:
     model = load(make(tmp_path / "vectors.txt"), device="cpu")
     np.testing.assert_array_equal(model.encode(list(SAID)), load(glove, device="cpu").encode(list(SAID)))
 
@@ -181,7 +196,7 @@ GOOD = f"{line('dog')}\n{line('cat')}\n"
         (b"just some text\n", "line 1"),
         (b"word\n", "line 1: expected a word and its finite numbers"),
         (f"3 {DIM}\n{GOOD}".encode(), "promises 3 words, and 2 are there"),
-        (b"2 8\ndog " + bytes(range(32)) + b"cat " + bytes(range(32)), "binary format is not read"),
+        (b"2 8\ndog " + bytes(range(32)) + b"cat " + bytes(range(32)), "binary format by a name that ends in .bin"),
     ],
 )
 def test_other_files_are_refused(content: bytes, says: str, tmp_path: Path, cache: Path) -> None:
@@ -190,6 +205,26 @@ def test_other_files_are_refused(content: bytes, says: str, tmp_path: Path, cach
     with pytest.raises(InputError, match="vectors.txt") as refused:
         load(path)
     assert says in str(refused.value)
+    assert not list(cache.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda whole: whole[:-1], "word 16 of 16 has no whole vector; get it again"),
+        (lambda whole: whole[:40], "word 1 of 16 has no whole vector"),
+        (lambda whole: whole[2:], "its first line must have the numbers of words and dimensions"),
+        (lambda whole: b"", "its first line must have the numbers of words and dimensions"),
+        (lambda whole: whole.replace(vector("dog").tobytes(), np.full(DIM, np.nan, "<f4").tobytes()), "word 2 of 16"),
+    ],
+)
+def test_other_binary_files_are_refused(
+    change: Callable[[bytes], bytes], says: str, tmp_path: Path, cache: Path
+) -> None:
+    path = binary(tmp_path / "vectors.txt")
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(InputError, match=says):
+        load(path)
     assert not list(cache.iterdir())
 
 

@@ -28,7 +28,7 @@ OWN = {
 }  # fmt: skip
 """Deviations are over models, and a search needs points."""
 ELSEWHERE = re.compile(
-    r"which needs the file (glove\.840B\.300d\.txt|GoogleNews-vectors-negative300\.txt) in the working directory$"
+    r"which needs the file (glove\.840B\.300d\.txt|GoogleNews-vectors-negative300\.bin) in the working directory$"
     r"|^(raw|latte) was measured, but not with (split=test, )?layers=only-(?!1\b|2\b|3\b)\d+\b"
     r"|'raysts evaluate [\w.-]+ --pooling (cls|max)'$"
 )
