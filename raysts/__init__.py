@@ -7,8 +7,6 @@ when first used, so that ``import raysts`` stays cheap.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from raysts.errors import InputError, RunFailed
-
 if TYPE_CHECKING:
     from raysts.commands.claims import claims
     from raysts.commands.compare import compare
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from raysts.commands.run import run
     from raysts.commands.status import status, watch
     from raysts.commands.tune import tune
+    from raysts.errors import InputError, RunFailed
 
 __version__ = "0.1.0"
 __all__ = [
@@ -33,6 +32,8 @@ _FILES = {"load": "context", "watch": "status"}
 
 
 def __getattr__(name: str) -> Any:
+    if name in ("InputError", "RunFailed"):
+        return getattr(importlib.import_module("raysts.errors"), name)
     if name in __all__:
         return getattr(importlib.import_module(f"raysts.commands.{_FILES.get(name, name)}"), name)
     raise AttributeError(f"module 'raysts' has no attribute '{name}'")

@@ -388,14 +388,19 @@ def load_tokenizer(folder: Path) -> Any:
     """Return the tokenizer of a Hugging Face directory.
 
     Raises:
-        InputError: its longest text has no length.
+        InputError: its longest text has no length, or a special token is none.
     """
     from transformers import AutoTokenizer
 
     _tokenizer_files(folder)
     if static.is_static(folder):
         return static.load_tokenizer(folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except TypeError as error:
+        if "Special token" not in str(error):
+            raise
+        raise InputError(f"{folder / 'tokenizer_config.json'}: {error}; get the model again") from error
     longest = tokenizer.model_max_length
     if not isinstance(longest, int | float) or not longest >= 1:
         raise InputError(

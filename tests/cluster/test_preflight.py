@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import socket
@@ -12,7 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from processes import Command, wait_until
+from heads import running_head
+from processes import wait_until
 
 from raysts.cluster.connect import LOOPBACK
 from raysts.commands.options import RunOptions
@@ -117,55 +119,71 @@ def test_a_port_where_no_head_listens(monkeypatch: pytest.MonkeyPatch) -> None:
         connect.find_cluster(f"127.0.0.1:{server.getsockname()[1]}")
 
 
-@pytest.fixture(scope="module")
-def apart(own_nodes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def test_a_head_that_asks_for_no_token_is_not_joined_with_one(
+    own_nodes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answers of such a cluster would be refused, and its actors die of it without a word."""
+    from raysts.cluster import connect
+
+    monkeypatch.setenv(LOOPBACK, "1")
+    with running_head(tmp_path, 0, {"RAY_AUTH_MODE": "disabled"}) as head:
+        monkeypatch.setenv("RAY_AUTH_MODE", "token")
+        with pytest.raises(InputError, match="asks for no token, and .* RAY_AUTH_MODE=token.*unset RAY_AUTH_MODE"):
+            connect.find_cluster(head.gcs)
+        monkeypatch.delenv("RAY_AUTH_MODE")
+        assert connect.find_cluster(head.gcs) == head.gcs
+
+
+@pytest.fixture
+def apart(own_nodes: None, tmp_path: Path) -> Iterator[Path]:
     """A folder of which the second node of a cluster sees another one, empty; Ray is connected to the cluster."""
     import ray
     from ray.cluster_utils import Cluster
 
     if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
         pytest.skip("mount namespaces are not permitted here")
-    folder = tmp_path_factory.mktemp("apart")
+    folder = tmp_path / "apart"
+    folder.mkdir()
     small = {"object_store_memory": 100 << 20}
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **small})
     start = (
-        f"mount -t tmpfs tmpfs {shlex.quote(str(folder))} && exec {shlex.quote(sys.executable)} -m ray.scripts.scripts start "
-        f"--address {cluster.address} --node-ip-address {cluster.address.partition(':')[0]} --num-cpus 1 "
-        f"--object-store-memory {100 << 20} --disable-usage-stats --block"
+        f"mount -t tmpfs tmpfs {shlex.quote(str(folder))} && exec {shlex.quote(sys.executable)} -m ray.scripts.scripts "
+        f"start --address {cluster.address} --num-cpus 1 --object-store-memory {100 << 20} --disable-usage-stats --block"
     )
-    # Ray refuses a second node where it keeps to loopback, unless told that it may have some.
-    enter = ["-c", f"import os; os.execvp('unshare', {['unshare', '-m', 'bash', '-c', start]!r})"]
-    second = Command(enter, tmp_path_factory.mktemp("second") / "log", {LOOPBACK: "1"})
+    second = subprocess.Popen(
+        ["unshare", "-m", "bash", "-c", start],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         ray.init(address=cluster.address, log_to_driver=False)
-        wait_until(lambda: sum(node["Alive"] for node in ray.nodes()) == 2 or second.ended())
-        assert not second.ended(), second.stderr()
+        wait_until(lambda: sum(node["Alive"] for node in ray.nodes()) == 2 or second.poll() is not None)
         yield folder
     finally:
         ray.shutdown()
-        second.sweep()
+        second.terminate()
+        second.wait(60)
         cluster.shutdown()
 
 
-def test_a_head_that_asks_for_no_token_is_not_joined_with_one(apart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answers of such a cluster would be refused, and its actors die of it without a word."""
-    import ray
-
-    from raysts.cluster import connect
-
-    address = ray.get_runtime_context().gcs_address
-    for name, value in {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "of-this-process"}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(InputError, match="asks for no token, and .* RAY_AUTH_MODE=token.*unset RAY_AUTH_MODE"):
-        connect.find_cluster(address)
-    monkeypatch.delenv("RAY_AUTH_MODE")
-    assert connect.find_cluster(address) == address
-
-
 def test_a_node_with_another_file_system_is_named(
-    apart: Path, small_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from raysts.cluster import members, preflight
+    request: pytest.FixtureRequest, own_nodes: None, small_world: Path, tiny_backbone: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if os.environ[LOOPBACK] == "0":  # nodes of several commands find each other where Ray was imported without it
+        command = [sys.executable, "-m", "pytest", "-n", "0", f"{__file__}::{request.node.name}"]
+        again = subprocess.run(
+            command,
+            env={**os.environ, LOOPBACK: "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=request.config.rootpath,
+        )
+        assert again.returncode == 0, again.stdout
+        return
+    apart: Path = request.getfixturevalue("apart")
+    from raysts.cluster import capacity, members, preflight
     from raysts.commands.plan import plan
     from raysts.commands.run import run
     from raysts.recipes.recipe import Resources
@@ -198,3 +216,6 @@ def test_a_node_with_another_file_system_is_named(
         with pytest.raises(InputError, match=r"node .*same files in --data"):
             members.train_members(chains, Resources(gpus=0), lambda text: None, unseen)
     assert not list(shared.glob(".preflight*"))
+    wait_until(
+        lambda: not capacity.may_grow(), 60
+    )  # no autoscaler looks after it; Ray's monitor says so every five seconds

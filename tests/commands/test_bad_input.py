@@ -163,8 +163,8 @@ def test_everything_wrong_comes_in_one_message(refused: Refused) -> None:
         ("{", ("cannot be read",)),
         ("", ("must be a mapping",)),
         ("- nli", ("must be a mapping",)),
-        ("name: x\nmembres: 3", ("unknown option 'membres'", "did you mean 'members'?")),
-        ("members: 3", ("'name' is missing",)),
+        ("name: x\nmembres: 3", ("'base' is missing", "base: ct-sed@small")),
+        ("members: 3", ("'base' is missing",)),
         (
             "name: x\nrecipes: {nli: {objective: nil, settings: {}}}",
             ("recipes.nli.objective='nil'", "did you mean 'nli'?"),

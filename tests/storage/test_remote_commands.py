@@ -24,7 +24,7 @@ STUDENT = {
 }  # fmt: skip
 """A distillation of seconds: unasked it reads every sentence and is measured by every task."""
 NAME = "nli-ct-sed"
-TIMES = ("created_at", "seconds", "finished_at")
+TIMES = ("created_at", "seconds", "finished_at", "texts_per_second", "texts_per_cpu_second")
 
 
 class Machine:
@@ -55,6 +55,8 @@ class Machine:
 def timeless(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: timeless(item) for key, item in value.items() if key not in TIMES}
+    if isinstance(value, str):  # a note that says a speed
+        return re.sub(r"\d+ texts of (\d+) tokens a second here \(\d+ a CPU second\)", r"texts of \1 tokens", value)
     return [timeless(item) for item in value] if isinstance(value, list) else value
 
 
