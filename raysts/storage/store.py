@@ -24,6 +24,7 @@ import abc
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -532,8 +533,13 @@ def _shows(path: PurePath) -> bool:
     return not any(part.startswith(".") or part.endswith((".lock", MANIFEST, DAMAGED)) for part in path.parts)
 
 
+TEMPORARY = re.compile(r"\.tmp\w{6}")
+"""Name of a draft of safetensors, which renames it."""
+
+
 def _files(folder: Path) -> dict[str, Path]:
-    paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    found = (path for path in sorted(folder.rglob("*")) if path.is_file() and not TEMPORARY.fullmatch(path.name))
+    paths = {path.relative_to(folder).as_posix(): path for path in found}
     return {name: path for name, path in paths.items() if ASIDE not in name and not name.endswith((CHECKSUM, DAMAGED))}
 
 
