@@ -35,6 +35,9 @@ SETTINGS = {
 PRIVATE = {LOOPBACK: "0", "RAY_prestart_worker_first_driver": "0"}
 """Environment of a private cluster, which starts no worker before there is work."""
 
+TRIES = {"RAY_NUM_REDIS_GET_RETRIES": "2"}
+"""Environment of a probe: Ray asks a head that turns it away 20 times, a second each, unless told otherwise."""
+
 INSTALL = "install it with pip install 'ray[default,data,train,tune]', or run in this process with --address none"
 PROBE = """
 import os, sys, ray
@@ -194,7 +197,7 @@ def find_cluster(address: str | None) -> str:
         )
     answer = f"it has not answered for {HEAD_SECONDS:g} s"
     for mode in [os.environ[AUTH_MODE]] if os.environ.get(AUTH_MODE) else modes:
-        command, environment = [sys.executable, "-c", PROBE, address], {**os.environ, AUTH_MODE: mode}
+        command, environment = [sys.executable, "-c", PROBE, address], {**os.environ, **TRIES, AUTH_MODE: mode}
         with contextlib.suppress(subprocess.TimeoutExpired):
             probe = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HEAD_SECONDS)
             if "raysts: joined" in probe.stdout:
