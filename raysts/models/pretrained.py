@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import json
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from raysts.errors import InputError
+from raysts.errors import InputError, lacking
 from raysts.ids import content_id, unchanged
 from raysts.models import static, vector_files
 from raysts.models.families import FAMILIES, class_of, family_of, without_pooler
@@ -388,19 +389,15 @@ def load_tokenizer(folder: Path) -> Any:
     """Return the tokenizer of a Hugging Face directory.
 
     Raises:
-        InputError: its longest text has no length, or a special token is none.
+        InputError: it cannot be loaded, or its longest text has no length.
     """
     from transformers import AutoTokenizer
 
     _tokenizer_files(folder)
     if static.is_static(folder):
         return static.load_tokenizer(folder)
-    try:
+    with _readable(folder):
         tokenizer = AutoTokenizer.from_pretrained(folder)
-    except TypeError as error:
-        if "Special token" not in str(error):
-            raise
-        raise InputError(f"{folder / 'tokenizer_config.json'}: {error}; get the model again") from error
     longest = tokenizer.model_max_length
     if not isinstance(longest, int | float) or not longest >= 1:
         raise InputError(
@@ -468,56 +465,70 @@ def _tokenizer_files(folder: Path) -> list[Path]:
     return files
 
 
-def load_backbone(folder: Path) -> tuple[Any, Any]:
-    """Return (encoder without pooler head in float32, tokenizer) of a Hugging Face directory."""
-    import torch
-    import transformers
-    from transformers import AutoConfig
-
-    from raysts.models import word_vectors
-
-    transformers.utils.logging.disable_progress_bar()
-    verbosity = transformers.utils.logging.get_verbosity()
-    transformers.utils.logging.set_verbosity_error()
+@contextlib.contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    """Load what a model folder holds within the block. Any error of it becomes an InputError."""
     try:
-        _weights(folder)
-        if static.is_static(folder):
-            return word_vectors.load(folder)
-        refuse_code(folder)
-        _check_config(folder, read_json(folder / "config.json") or {})
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        kind = class_of(config)
-        # Some checkpoints are stored in fp16, and transformers keeps the stored type unless told otherwise.
-        backbone, loaded = kind.from_pretrained(
-            folder,
-            config=config,
-            dtype=torch.float32,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # they are refused below
-            disable_mmap=True,  # a file that is overwritten would end the process, or change the weights
-            **without_pooler(kind),
-        )
-        wrong = sorted([*loaded["missing_keys"], *(key[0] for key in loaded["mismatched_keys"])])
-        if wrong:  # transformers draws them at random
-            raise InputError(
-                f"backbone '{folder}' has no weights of the shape that its config.json asks for: {', '.join(wrong[:3])}"
-                f"{f' and {len(wrong) - 3} more' if len(wrong) > 3 else ''}; get the model again"
-            )
-        backbone.config.output_hidden_states = False
-        if config.model_type not in FAMILIES:
-            backbone.config.use_cache = False  # decoders would keep values that only the next token needs
-        tokenizer = load_tokenizer(folder)
-        _check_special(folder, tokenizer, backbone.get_input_embeddings().weight.shape[0])
-        return backbone, tokenizer
+        yield
     except InputError:
         raise
-    except (torch.OutOfMemoryError, MemoryError):
-        raise
     except Exception as error:  # foreign files and libraries may raise anything
+        if lacking(error):
+            raise
         first_line = (str(error).strip() or type(error).__name__).split("\n")[0]
         raise InputError(
             f"backbone '{folder}' cannot be loaded as an encoder with its tokenizer ({first_line}); it must be a "
             f"Hugging Face directory with config.json, safetensors weights and tokenizer files"
         ) from None
+
+
+def load_backbone(folder: Path) -> tuple[Any, Any]:
+    """Return (encoder without pooler head in float32, tokenizer) of a Hugging Face directory."""
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    verbosity = transformers.utils.logging.get_verbosity()
+    transformers.utils.logging.set_verbosity_error()
+    try:
+        with _readable(folder):
+            return _load_parts(folder)
     finally:
         transformers.utils.logging.set_verbosity(verbosity)
+
+
+def _load_parts(folder: Path) -> tuple[Any, Any]:
+    """Return the encoder and its tokenizer. Errors are those of the libraries."""
+    import torch
+    from transformers import AutoConfig
+
+    from raysts.models import word_vectors
+
+    _weights(folder)
+    if static.is_static(folder):
+        return word_vectors.load(folder)
+    refuse_code(folder)
+    _check_config(folder, read_json(folder / "config.json") or {})
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    kind = class_of(config)
+    # Some checkpoints are stored in fp16, and transformers keeps the stored type unless told otherwise.
+    backbone, loaded = kind.from_pretrained(
+        folder,
+        config=config,
+        dtype=torch.float32,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # they are refused below
+        disable_mmap=True,  # a file that is overwritten would end the process, or change the weights
+        **without_pooler(kind),
+    )
+    wrong = sorted([*loaded["missing_keys"], *(key[0] for key in loaded["mismatched_keys"])])
+    if wrong:  # transformers draws them at random
+        raise InputError(
+            f"backbone '{folder}' has no weights of the shape that its config.json asks for: {', '.join(wrong[:3])}"
+            f"{f' and {len(wrong) - 3} more' if len(wrong) > 3 else ''}; get the model again"
+        )
+    backbone.config.output_hidden_states = False
+    if config.model_type not in FAMILIES:
+        backbone.config.use_cache = False  # decoders would keep values that only the next token needs
+    tokenizer = load_tokenizer(folder)
+    _check_special(folder, tokenizer, backbone.get_input_embeddings().weight.shape[0])
+    return backbone, tokenizer
