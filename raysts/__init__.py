@@ -27,15 +27,15 @@ __all__ = [
     "InputError", "RunFailed", "claims", "compare", "distill", "embed", "evaluate", "export", "load", "plan", "remove",
     "run", "status", "tune", "watch",
 ]  # fmt: skip
-_FILES = {"load": "context", "watch": "status"}
-"""Files of ``commands`` by function, of those that have another name."""
+_PLACES = {
+    "InputError": "errors", "RunFailed": "errors", "load": "commands.context", "watch": "commands.status",
+}  # fmt: skip
+"""Modules of the names that are no command with a file of that name."""
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("InputError", "RunFailed"):
-        return getattr(importlib.import_module("raysts.errors"), name)
     if name in __all__:
-        return getattr(importlib.import_module(f"raysts.commands.{_FILES.get(name, name)}"), name)
+        return getattr(importlib.import_module(f"raysts.{_PLACES.get(name, f'commands.{name}')}"), name)
     raise AttributeError(f"module 'raysts' has no attribute '{name}'")
 
 

@@ -109,7 +109,8 @@ class Screen:
 
 def cautions(plan: Plan, address: str | None) -> list[str]:
     """Return warnings before a run: generated sentences, hours on this machine."""
-    lines, waiting = [], [step for step in plan.steps if step.state(plan.store) != "done"]
+    lines, states = [], plan.states()
+    waiting = [step for step in plan.steps if states[step.id] != "done"]
     if not waiting:
         return []
     if plan.corpus.root == world_path() and not plan.corpus.text and plan.pipeline.name != "quickstart":

@@ -26,7 +26,7 @@ FEW_SENTENCES = 50
 """Words of a text up to which spans of it would be texts like itself."""
 
 WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\s\u3040-\u30ff\u3400-\u9fff]+")
-"""What white space separates; each sign of Chinese and Japanese, which have none between words."""
+"""Pattern of a word: what white space separates, or one sign of Chinese or Japanese, which have no spaces."""
 
 
 def spans_of(text: str, count: int, seed: int) -> list[str]:

@@ -31,7 +31,7 @@ TITLES |= {"stsb": "STS-B", "sickr": "SICK-R", "sickr-all": "SICK-R (all rows)"}
 """How sentences name a public test set; one of the user's own has the name that it was given."""
 
 ROLE_NAMES = {"backbone": "starting model", "soup": "weight average", "greedy-soup": "greedy weight average"}
-"""How sentences name a role; the others by themselves."""
+"""Names of roles in sentences. A role that is not here is named as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

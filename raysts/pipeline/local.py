@@ -84,14 +84,12 @@ class LocalExecutor:
         with RunMonitor(say, sum(map(len, chains))) as monitor:
 
             def runtime(job: Job) -> Runtime:
-                class MonitoredRuntime(Runtime):
-                    """Runtime that shows every line of metrics on the monitor."""
-
-                    def observe(self, facts: dict[str, Any], line: dict[str, Any], sentences: int) -> None:
-                        monitor.update([job], len(chains) - len(reasons) - 1)
-
-                say_line = None if monitor.bars else lambda text: say(f"{title(job)}: {text}")
-                return MonitoredRuntime(self.device or resources.device, threads=self.threads, say=say_line)
+                return Runtime(
+                    self.device or resources.device,
+                    threads=self.threads,
+                    say=None if monitor.bars else lambda text: say(f"{title(job)}: {text}"),
+                    watch=lambda: monitor.update([job], len(chains) - len(reasons) - 1),
+                )
 
             for chain in chains:
                 reasons.append(train_chain(chain, runtime))

@@ -467,7 +467,7 @@ WITHIN: Overrides = {
     "settings.bank": 0.1, "optim.name": "adamw", "optim.lr": 5e-4, "optim.weight_decay": 0.01, "train.dropout": False,
     "train.min_steps": 500,
 }  # fmt: skip
-"""What a student learns by that starts from layers of a teacher (benchmarks/RESULTS.md)."""
+"""Defaults of a student that starts from layers of a teacher (benchmarks/RESULTS.md)."""
 
 
 def text_defaults(documents: bool) -> Overrides:

@@ -26,7 +26,7 @@ class Trial:
 
     Attributes:
         job: the training run that is measured.
-        earlier: the steps before it that no other point needs, or that nobody has done yet.
+        earlier: the steps before it, without those that all points share.
     """
 
     point: Point
@@ -77,11 +77,8 @@ class TrialRuntime(Runtime):
         watch: Callable[[], None] = lambda: None,
         where: str = "in-process",
     ) -> None:
-        super().__init__(device, threads=threads)
-        self.where, self._metric, self._report, self._watch = where, metric, report, watch
-
-    def observe(self, facts: dict[str, Any], line: dict[str, Any], sentences: int) -> None:
-        self._watch()
+        super().__init__(device, threads=threads, watch=watch)
+        self.where, self._metric, self._report = where, metric, report
 
     def report(self, line: dict[str, Any]) -> None:
         value = self._metric.of_line(line)

@@ -27,6 +27,10 @@ class Preempted(BaseException):  # noqa: N818
 class Runtime:
     """Process of a training run. This class trains alone, in the caller's process.
 
+    Args:
+        say: receives the reported lines as text.
+        watch: is called after every metrics line.
+
     Attributes:
         read: source of batches.
         shards: True if the module is sharded over the processes, which then run it and gather its state together.
@@ -43,12 +47,13 @@ class Runtime:
         threads: int | None = None,
         read: Reader = read_batches,
         say: Callable[[str], None] | None = None,
+        watch: Callable[[], None] = lambda: None,
     ) -> None:
         self.rank, self.world = 0, 1
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.read = read
         self.where = "in-process"
-        self._say = say
+        self._say, self._watch = say, watch
         if threads is not None:
             torch.set_num_threads(threads)
 
@@ -66,6 +71,7 @@ class Runtime:
 
     def observe(self, facts: dict[str, Any], line: dict[str, Any], sentences: int) -> None:
         """Pass every metrics line to observers. ``sentences``: texts of an example."""
+        self._watch()
 
     def barrier(self) -> None:
         """Wait for the other processes."""
