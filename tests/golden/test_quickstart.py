@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +39,17 @@ def test_a_short_quickstart(finished: run_commands.Finished, golden: Golden) -> 
 
 
 def check(found: dict[str, Any], golden: Golden) -> None:
-    """Compare scores, which differ a little between processors: some compute in bf16."""
-    scores = {
-        " ".join(str(row[name]) for name in ("role", "member", "layers", "dataset")): row["value"]
-        for row in found["results"]
-        if (row["metric"], row["aggregation"], row["rows"]) == ("spearman", "all", "all")
-    }
+    """Compare what is delivered, and the mean over the test sets of every role.
+
+    The numbers of one set are not compared: a set has 20 rows, and some processors train in bf16. Hundreds of steps later, one
+    value of one member differs by .13 between two processors that are both right. The short quickstart above is exact.
+    """
+    values = defaultdict(list)
+    for row in found["results"]:
+        if (row["metric"], row["aggregation"], row["rows"]) == ("spearman", "all", "all"):
+            values[row["role"]].append(row["value"])
+    scores = {role: statistics.fmean(of_role) for role, of_role in values.items()}
     delivered = {name: found["delivered"][name] for name in ("what", "layers", "by", "beats_input", "difference")}
-    # Wide enough for processors that train in bf16, where hundreds of steps add up; the short one above is exact.
     golden.check("quickstart", {"scores": scores, "delivered": delivered}, tolerance=0.1)
 
 
