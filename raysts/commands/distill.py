@@ -53,6 +53,13 @@ def distill(
             "NAME|TEXT",
         ),
     ] = None,
+    keep_index: Annotated[
+        str | None,
+        option(
+            "the one teacher, whose space and width the student keeps: its queries search an index that this model embedded",
+            "MODEL",
+        ),
+    ] = None,
     name: str | None = None,
     address: opt.Address = None,
     command: opt.CommandLine = None,
@@ -84,6 +91,12 @@ def distill(
     if from_study is not None and (models or from_run):
         raise InputError("distill: --from-study NAME says whose models to take; leave MODEL and --from-run out")
     models = [str(models)] if isinstance(models, str | Path) else models
+    if keep_index is not None:
+        if from_run or from_study or any(model != keep_index for model in models):
+            raise InputError(
+                f"--keep-index {keep_index}: the student learns this model's space alone; name no other teacher"
+            )
+        models, overrides = [keep_index], {**(overrides or {}), "keep_index": True}
     if prompt is not None:
         overrides = {**(overrides or {}), "teacher_prompt": prompt}
     own = UserData.of(text, column, dev, test)
@@ -181,10 +194,12 @@ def _models_pipeline(
     student_pipeline = pipeline_of(pipeline, overrides)
     start, recipe = student_pipeline.backbone, student_pipeline.sed
     assert recipe is not None and isinstance(recipe.settings, DistillationSettings)
-    target = recipe.settings.target
+    settings, target = recipe.settings, recipe.settings.target
+    width = pretrained.width(locate(start, store)) if start != TINY else 0
+    if student_pipeline.keep_index and (dim := open_embedder(folders[0], device="cpu").dim) != width:
+        settings = settings.updated(projection=dim)
     if not {"sed.target", "sed.settings.target"} & set(overrides or {}):
-        width = pretrained.width(locate(start, store)) if start != TINY else 0
-        target = fitting_target(folders, width, recipe.settings)
+        target = fitting_target(folders, width, settings)
         if target != "mean":
             options.say(
                 f"distill: sed.target={target}: the teachers have different starting models, or another width than the "
@@ -201,7 +216,9 @@ def _models_pipeline(
         and student_pipeline.backbone_layers is not None
         and folder_id(locate(start, store)) in {folder_id(folder) for folder in folders if folder.is_dir()}
     )
-    defaults = student_defaults(recipe.settings.updated(target=target), elsewhere, within)
+    defaults = student_defaults(settings.updated(target=target), elsewhere, within)
+    if student_pipeline.keep_index:
+        defaults = {**defaults, "settings.axes": "teachers", "settings.projection": settings.projection}
     if options.own and (text := corpus_of(options.data, own=options.own).text):
         has_vectors = any(open_embedder(folder).kind == "vectors" for folder in folders)  # of texts, not of pieces
         defaults = {**defaults, **text_defaults(not has_vectors and are_documents(text.sample))}

@@ -6,15 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pyarrow as pa
 
 from raysts.data.parquet import BATCH_ROWS
 from raysts.ids import content_id
-
-if TYPE_CHECKING:
-    from raysts.data.tables import Table
 
 VERSION = 1
 """Raise it when equal texts give other spans."""
@@ -52,16 +49,16 @@ def are_documents(texts: Sequence[str]) -> bool:
 
 
 class Spans:
-    """The rows of a table of single texts, each followed by its spans.
+    """The rows of a table (``raysts.data.tables``) of single texts, each followed by its spans.
 
     Every window of the table holds both, in one proportion, so each part of an epoch does.
     """
 
-    def __init__(self, texts: Table, count: int, seed: int) -> None:
+    def __init__(self, texts: Any, count: int, seed: int) -> None:
         self.texts, self.count, self.seed = texts, count, seed
 
     @property
-    def sources(self) -> Sequence[Table]:
+    def sources(self) -> Sequence[Any]:
         return (self.texts,)
 
     @property

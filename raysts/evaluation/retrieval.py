@@ -48,6 +48,9 @@ NAME = "retrieval"
 """The task of every set; that of one is ``retrieval:NAME``."""
 
 METRICS = ("ndcg@10", "mrr@10", "recall@100", "map")
+INDEX = "cosine, documents by the teacher"
+"""The similarity of a student's queries and its teacher's documents, as results name it."""
+
 DEPTH = 1_000
 """Documents of a query that are scored, as in the runs of TREC."""
 
@@ -327,6 +330,35 @@ class RetrievalTask(Task):
             prints = [corpus.fingerprint(table) for table in RetrievalTask(name).expected()]
             found.append(_retrieval_set(f"{NAME}:{name}", _columns(corpus, name), prints))
         return found
+
+
+def documents_of(sets: Sequence[LabelledSet]) -> list[Text]:
+    """Return the distinct documents of the retrieval sets."""
+    return list(dict.fromkeys(text for of in sets if isinstance(of, RetrievalSet) for text in of.documents))
+
+
+def index_scores(
+    sets: Sequence[LabelledSet], represent: Represent, index: Mapping[Text, np.ndarray]
+) -> list[RowScores]:
+    """Return the row scores of a model's queries among documents that another model embedded.
+
+    Args:
+        sets: labelled sets, of which those of retrieval are measured.
+        represent: returns the model's vectors of texts.
+        index: the other model's vector of each document.
+    """
+
+    def of_both(texts: Sequence[Text]) -> Representation:
+        if texts[0] in index:
+            return {"vectors": np.stack([index[text] for text in texts])}
+        return represent(texts)
+
+    measured = [of for of in sets if isinstance(of, RetrievalSet)]
+    return [
+        replace(row_scores, compared=False)
+        for of in measured
+        for row_scores in of.row_scores(of_both, {INDEX: cosine_of_vectors})
+    ]
 
 
 def user_set(corpus: Corpus, name: str) -> RetrievalSet:

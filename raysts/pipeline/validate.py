@@ -198,6 +198,13 @@ def _teacher_problems(inputs: Inputs) -> list[str]:
         problems.append(
             "sed.axes=student: the axes of random weights (sed.train.init=random) say nothing; leave it out"
         )
+    if pipeline.keep_index and (
+        settings.target != "mean" or settings.axes != "teachers" or settings.matched == "similarity"
+    ):
+        problems.append(
+            "keep_index: the student learns the teacher's own vectors (sed.target=mean, sed.axes=teachers), by any loss but "
+            "similarity; leave the others out"
+        )
     if settings.in_batch and pipeline.sed and pipeline.sed.batch == 1:
         problems.append(f"sed.batch=1: loss={settings.matched} compares the sentences of a batch; take more of them")
     if not pipeline.teachers:

@@ -423,6 +423,8 @@ class Pipeline(Tree):
     prompt: str | None = Field(None, description="what stands before every text that members and students read, and will "
         "read by default: a prompt of the backbone's by its name, or a text; none: the backbone's default; empty: no prompt")
     teacher_prompt: str | None = Field(None, description="the same for teachers, each with its own prompt of that name")
+    keep_index: bool = Field(False, description="the student keeps the space and the width of its one teacher, so that its "
+        "queries search an index that this teacher embedded; retrieval is measured that way too")
     select_top: int | None = Field(None, description="how many members, best on STS-B dev first, form the ensemble; none: "
         "all")
     student_pooling: PooledLayers | None = Field(None, description="layers the exported student pools; none: as it was "
@@ -512,6 +514,8 @@ class Pipeline(Tree):
             yield f"students={self.students}: '{self.name}' distils no student; take a system with -{DISTILLATION}"
         if (self.combine == DISTILLATION) != (self.sed is not None):
             yield f"{DISTILLATION}: needed with combine={DISTILLATION} and only then"
+        if self.keep_index and (len(self.teachers) != 1 or self.sed is None or self.post):
+            yield "keep_index: it is of a student that one named model teaches, and that nothing is fitted on"
         for stage, recipe in self.post.items():
             if not recipe.spec.head:
                 yield f"recipes.{stage}: {recipe.objective} is no stage of a finished model, and comes before {DISTILLATION}"

@@ -75,7 +75,10 @@ def test_a_search_over_two_stages_on_ray_is_that_of_a_plain_loop(
     here = run_search("nli-ct", overrides, small_world, tmp_path / "here", address="none", say=quiet)
     there = run_search("nli-ct", overrides, small_world, tmp_path / "there", say=quiet)
     assert sorted(here["table"].splitlines()) == sorted(there["table"].splitlines())
-    models = {path.relative_to(tmp_path / "here"): path.read_bytes() for path in tmp_path.glob("here/runs/*/model/*.safetensors")}
+    models = {
+        path.relative_to(tmp_path / "here"): path.read_bytes()
+        for path in tmp_path.glob("here/runs/*/model/*.safetensors")
+    }
     assert len(models) == 2 + 2
     assert models == {path.relative_to(tmp_path / "there"): path.read_bytes()
                       for path in tmp_path.glob("there/runs/*/model/*.safetensors")}  # fmt: skip

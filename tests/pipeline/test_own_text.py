@@ -23,6 +23,7 @@ import small_runs
 import torch
 from run_commands import raysts as command
 from safetensors.torch import load_file, save_file
+from transformers import BertConfig, BertModel
 
 import raysts
 from raysts.commands.report import report
@@ -452,3 +453,54 @@ def test_a_student_table_with_spans_and_a_bank_that_is_killed_ends_as_one_that_i
     assert killed.parent.name == whole.parent.name
     assert small_runs.metrics(killed.parent) == small_runs.metrics(whole.parent)
     assert killed.joinpath("model.safetensors").read_bytes() == whole.joinpath("model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def searched(own: Path, documents: Path) -> Path:
+    """A retrieval set of 60 documents, each found by its own first words."""
+    texts = pq.read_table(documents).column("text").to_pylist()[:60]
+    folder, ids = own / "searched", [f"d{number}" for number in range(60)]
+    folder.mkdir()
+    pq.write_table(pa.table({"doc_id": ids, "text": texts}), folder / "corpus.parquet")
+    queries = [" ".join(text.split()[:5]) for text in texts]
+    pq.write_table(pa.table({"query_id": ids, "text": queries}), folder / "queries.parquet")
+    pq.write_table(pa.table({"query_id": ids, "doc_id": ids, "score": [1] * 60}), folder / "qrels.parquet")
+    return folder
+
+
+def test_a_student_that_keeps_an_index(own: Path, documents: Path, searched: Path, tmp_path: Path) -> None:
+    """Narrower than its teacher it gets a layer; what is measured is what 'evaluate --documents-by' measures."""
+    wide = Path(shutil.copytree(own / "A", own / "wide"))
+    config = BertConfig.from_pretrained(wide)
+    config.hidden_size = 48
+    torch.manual_seed(5)
+    BertModel(config, add_pooling_layer=False).save_pretrained(wide)
+    result = raysts.distill(
+        overrides={"backbone": str(own / "A"), "evaluation.resamples": 20, "train.max_steps": 4, "precision": "fp32"},
+        text=documents, test={"found": searched}, keep_index=str(wide), storage=tmp_path, address="none",
+        say=lambda line: None,
+    )  # fmt: skip
+    assert raysts.load(result["model"]).encoder.dim == 48
+    rows = [row for row in result["results"] if row["role"] == "student" and row["metric"] == "ndcg@10"]
+    values = {row["similarity"]: row for row in rows if row["rows"] == "all" and row["layers"] == "1"}
+    assert values.keys() == {"cosine", "cosine, documents by the teacher"}
+    again = raysts.evaluate(
+        result["model"], documents_by=str(wide), test={"found": searched}, storage=tmp_path, resamples=20
+    )
+    (expected,) = (
+        row
+        for row in again["results"]
+        if (row["metric"], row["rows"], row["layers"], row["similarity"]) == ("ndcg@10", "all", "1", "cosine")
+    )
+    kept = values["cosine, documents by the teacher"]
+    assert [kept[key] for key in ("value", "n", "ci_low")] == pytest.approx(
+        [expected[key] for key in ("value", "n", "ci_low")], abs=1e-6
+    )
+    recipe = json.loads((Path(result["model"]).parent / "recipe.json").read_text())["settings"]
+    assert (recipe["target"], recipe["axes"], recipe["projection"]) == ("mean", "teachers", 48)
+    for asked, why in (
+        ({"models": [str(own / "B")]}, "name no other teacher"),
+        ({"overrides": {"backbone": str(own / "A"), "sed.target": "concat"}}, "learns the teacher's own vectors"),
+    ):
+        with pytest.raises(InputError, match=why):
+            raysts.distill(**asked, text=documents, keep_index=str(wide), storage=tmp_path)

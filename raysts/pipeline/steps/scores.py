@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from raysts.errors import RunFailed
-from raysts.evaluation import harness, results, scores
+from raysts.evaluation import harness, results, retrieval, scores
 from raysts.evaluation.contamination.contamination import Contamination
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.scores import Choice, ModelScores, RowScores
@@ -246,6 +246,7 @@ class Evaluation:
                 self._prompt,
                 self._data,
                 self.agreement.step.id if self.agreement else None,
+                *([self.index.id] if self.index else []),
             ]
         )
         return inputs.storage / "row_scores" / f"{row_scores_id}.parquet"
@@ -267,6 +268,7 @@ class Evaluation:
         measured = [*subjects, *([combined] if combined else [])]
         missing = {id(subject) for subject in measured if store.get(self._row_scores_of(subject)) is None}
         weights = self._weights(store) if combined else {}
+        index = self._embed_index(executor, say) if missing else {}
         sums = PartialSums(store, self.step.id)
         summed = [id(subject) for subject in subjects if subject.model and subject.model.id in weights]
         to_sum = summed[sums.count :] if id(combined) in missing else []
@@ -276,7 +278,8 @@ class Evaluation:
         for subject, (embedded, of_model) in self._embedded(waiting, executor, say):
             vectors = self._as_trained(subject.model, embedded)
             if id(subject) in missing:
-                self._write(subject, vectors, open_embedder(self._folder(subject)).similarities, of_model)
+                similar = open_embedder(self._folder(subject)).similarities
+                self._write(subject, vectors, similar, of_model, index)
             if subject.model and id(subject) in to_sum:
                 sums.add(self._as_taught(subject.model, vectors), inputs.target, weights[subject.model.id])
             if subject.model:
@@ -309,6 +312,22 @@ class Evaluation:
                 batch, executor.map(EmbedTexts, args, units, self.inputs.pipeline.resources, say), strict=True
             )
 
+    @property
+    def index(self) -> Model | None:
+        """Return the teacher whose vectors of the documents the students' queries search, or None."""
+        return self.members[0] if self.role == "student" and self.inputs.pipeline.keep_index else None
+
+    def _embed_index(self, executor: Executor, say: Say) -> dict[Text, np.ndarray]:
+        """Return the vector of each document by the teacher whose index the students keep."""
+        documents = retrieval.documents_of(harness.sets_of(self.inputs.corpus, self.inputs.tasks)) if self.index else []
+        if not self.index or not documents:
+            return {}
+        unit = self.index.model, self.inputs.contents.get(self.index.model), None
+        args = (documents, (), self.inputs.pipeline.teacher_prompt)
+        ((embedded, _),) = executor.map(EmbedTexts, args, [unit], self.inputs.pipeline.resources, say)
+        vectors = next(iter(embedded.values()), None)  # none of vectors that lack a document
+        return dict(zip(documents, vectors["vectors"], strict=True)) if vectors else {}
+
     def _folder(self, subject: Subject) -> Path:
         return subject.model.model if subject.model else self.inputs.start
 
@@ -340,8 +359,11 @@ class Evaluation:
         vectors: Mapping[Layers, Representation],
         similarities: Mapping[str, Similarity],
         of_model: Mapping[Layers, list[RowScores]] = MappingProxyType({}),
+        index: Mapping[Text, np.ndarray] = MappingProxyType({}),
     ) -> None:
-        """Compute the row scores of a subject and store them with those ``of_model``, which need no vectors.
+        """Compute the row scores of a subject, and of its queries in an ``index``, and store them.
+
+        ``of_model``: row scores that need no vectors, which are stored too.
 
         Raises:
             RunFailed: the model gives values that are not finite, or the same for every pair.
@@ -353,6 +375,7 @@ class Evaluation:
             represent = lookup(self.texts, values)
             try:
                 of_layers = harness.row_scores(sets, represent, similarities)
+                of_layers += retrieval.index_scores(sets, represent, index) if index else []
                 if self.dev is not None:
                     of_layers += self.dev.row_scores(represent, similarities)
                 harness.rows_of(of_layers, {}, 0)
