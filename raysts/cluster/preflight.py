@@ -16,7 +16,7 @@ from raysts.data.world import WORLD_VERSION, world_path
 from raysts.errors import InputError
 from raysts.ids import sources
 from raysts.storage.proof import Proof, proof_in
-from raysts.storage.store import BucketStore, Store
+from raysts.storage.store import Store
 
 # Others give other numbers, or cannot read what they get.
 PACKAGES = ("ray", "torch", "transformers", "numpy", "pyarrow")
@@ -85,7 +85,7 @@ def checked(storage: Path, folders: Sequence[tuple[str, Path]]) -> Iterator[Requ
     outside = [
         (WORLD, str(path), "") if path.name == f"world-{WORLD_VERSION}" else (option, str(path), digest_of(path))
         for option, path in dict.fromkeys(folders)
-        if not path.is_relative_to(store.root) and not isinstance(Store.of(path), BucketStore)
+        if not path.is_relative_to(store.root) and not Store.of(path).remote
     ]
     with proof_in(store) as proof:
         requirements = Requirements(proof, tuple(outside), current_versions())

@@ -54,10 +54,10 @@ def prepare(
     from raysts.commands.context import IN_PROCESS, on_ray
     from raysts.data.corpora import Corpus
     from raysts.data.wikipedia.prepare import prepare_wikipedia
-    from raysts.storage.store import FolderStore
+    from raysts.storage.store import Store
 
     root = on_this_machine(data, "--data")
-    FolderStore(root.absolute()).check(writes=True, option="--data")
+    Store(root.absolute()).check(writes=True, option="--data")
     if input is None:
         if not (files := Corpus(root).files("wikipedia/articles")):
             raise InputError(f"{root} has no wikipedia/articles: fetch them, or give articles with --input FILE")
@@ -131,10 +131,10 @@ def import_table(
     """
     from raysts.data.importing import Import
     from raysts.evaluation.harness import TASKS
-    from raysts.storage.store import FolderStore
+    from raysts.storage.store import Store
 
     root = on_this_machine(data, "--data").absolute()
-    FolderStore(root).check(writes=True, option="--data")
+    Store(root).check(writes=True, option="--data")
     table_import = Import(
         file=str(file), kind=kind, root=root, columns=columns or {}, name=name, labels=labels or {}, drop=drop,
         split=split, force=force, taken=TASKS,

@@ -60,7 +60,7 @@ def embed(
     from raysts.models import pretrained
     from raysts.pipeline import embed as bulk
     from raysts.recipes.recipe import Resources
-    from raysts.storage.store import FolderStore
+    from raysts.storage.store import Store
 
     opt.check_precision(precision)
     source, target = (on_this_machine(*place).absolute() for place in ((input, "--input"), (output, "--output")))
@@ -71,7 +71,7 @@ def embed(
     compression.check(loaded, dims, dtype)
     full_dims, loaded.truncate_dim = loaded.truncate_dim, dims or loaded.truncate_dim
     measured = measuring(loaded, full_dims, dtype, data, dev, say)
-    parent_folder = FolderStore(target.parent)
+    parent_folder = Store(target.parent)
     parent_folder.check(writes=True, option="--output")
     with parent_folder.lock(f".{target.name}.lock", f"raysts embed --output {target}"):
         spec = {"model": content, "input": str(source), "column": column, "layers": loaded.layers}

@@ -131,7 +131,7 @@ def evaluate(
     from raysts.models.precision import resolve
     from raysts.storage.atomic import remove_drafts
     from raysts.storage.runs import record_of
-    from raysts.storage.store import FolderStore
+    from raysts.storage.store import Store
 
     if layer is not None:
         if layers is not None:
@@ -158,7 +158,7 @@ def evaluate(
         if problems:
             raise InputError(problems)
     if mteb is not None:
-        FolderStore(on_this_machine(mteb, "--mteb").absolute()).check(writes=True, option="--mteb")
+        Store(on_this_machine(mteb, "--mteb").absolute()).check(writes=True, option="--mteb")
     record, content = record_of(path), folder_id(path)
     loaded_layers = None if layers == EVERY_LAYER else layers
     options: dict[str, Any] = {"pooling": pooling, "prompt": prompt, "content": content}

@@ -62,7 +62,7 @@ def export(
     from raysts.models import onnx, pretrained
     from raysts.models.layers import layer_indices
     from raysts.storage.atomic import remove_drafts
-    from raysts.storage.store import FolderStore
+    from raysts.storage.store import Store
 
     if format not in FORMATS:
         raise InputError(f"--format '{format}' must be one of {', '.join(FORMATS)}")
@@ -80,7 +80,7 @@ def export(
         raise InputError(
             f"--to '{target}' lies in the folder of the model, whose content names what is made of it; choose another"
         )
-    FolderStore(target.absolute().parent).check(writes=True, option="--to")
+    Store(target.absolute().parent).check(writes=True, option="--to")
     remove_drafts(target.absolute().parent, of=target.name)
     card, loaded = path / "README.md", pretrained.load(path, layers=layers, device="cpu")
     if layers is not None and layer_indices(loaded.layers, loaded.depth) != layer_indices(layers, loaded.depth):

@@ -20,7 +20,7 @@ from raysts.data.user import DEV, TEXT, UserData, UserText
 from raysts.errors import InputError, nearest
 from raysts.schema import RETRIEVAL, TABLES, TESTS, TRAINING_TABLES, table_columns
 from raysts.storage.parquet import ParquetError
-from raysts.storage.store import FolderStore, Store
+from raysts.storage.store import Store
 
 
 class Corpus(dict[str, Table]):
@@ -45,7 +45,7 @@ class Corpus(dict[str, Table]):
         self.store = Store.of(self.root)
         self.folder: Path | None = None
         self._derived: dict[str, Table] = {}
-        local = isinstance(self.store, FolderStore)
+        local = not self.store.remote
         if not self.empty:
             self.store.check(option="--data")
             if local and not self.root.is_dir():

@@ -19,7 +19,7 @@ from raysts.errors import InputError, nearest
 from raysts.ids import folder_id
 from raysts.storage.checksums import checksum
 from raysts.storage.foreign import check_ordinary
-from raysts.storage.store import FolderStore, Store
+from raysts.storage.store import Store
 
 TABLES = (".parquet", ".csv", ".tsv", ".jsonl")
 """Formats with named columns."""
@@ -80,7 +80,7 @@ def files_of(where: str | Path, option: str, formats: Sequence[str] = (*TABLES, 
             raise InputError(f"{option} '{text}': there is no such file, and none below it of {choices}")
         return tuple(sorted(filter(None, copies)))
     if path.is_dir():
-        inside = FolderStore(path).list(recursive=True)
+        inside = Store(path).list(recursive=True)
         readable = tuple(file for file in inside if format_of(file) in formats)
         if not readable:
             names = ", ".join(file.name for file in inside[:5]) or "nothing"

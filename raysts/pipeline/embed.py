@@ -31,7 +31,7 @@ from raysts.schema import Column
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.checksums import checksum
 from raysts.storage.parquet import READ_ROWS, open_parquet, pages
-from raysts.storage.store import FolderStore, Store
+from raysts.storage.store import Store
 
 ROWS = 8_192
 """Rows in memory at once."""
@@ -73,7 +73,7 @@ def units(source: Path, column: str, output: Path) -> list[Unit]:
     counts: dict[Path, int] = {}  # rows of what is no Parquet, which never stands beside it
     problems: list[str] = []
     types: dict[str, set[type]] = {}
-    parquet = [path for path in FolderStore(source).list(recursive=True) if path.suffix.lower() == ".parquet"]
+    parquet = [path for path in Store(source).list(recursive=True) if path.suffix.lower() == ".parquet"]
     for path in parquet or files_of(source, "--input"):
         try:
             if is_saved(path) or format_of(path) != ".parquet":
@@ -144,7 +144,7 @@ def open_output(output: Path, spec: dict[str, Any], units: Sequence[Unit]) -> di
     Raises:
         InputError: the folder holds another job's shards.
     """
-    store = FolderStore(output)
+    store = Store(output)
     job = store.read_json("_job.json")
     if job is None and output.exists() and any(output.iterdir()):
         raise InputError(f"--output '{output}' is not empty and holds no embedding job; choose an empty folder")
@@ -187,7 +187,7 @@ def calibrate(output: Path, model: SentenceModel, units: Sequence[Unit], column:
     The seeded sample is from 64 of the units. ``_calibration.json`` keeps the ranges, so that all shards share one
     scale, also those of a file that changes later.
     """
-    store = FolderStore(output)
+    store = Store(output)
     calibration = store.read_json("_calibration.json")
     if calibration is None:
         rng, read = np.random.default_rng(0), Reader()
@@ -302,7 +302,7 @@ def close_output(
     Raises:
         RunFailed: the input has changed since the job began.
     """
-    store = FolderStore(output)
+    store = Store(output)
     files = store.read_json("_job.json")["files"]
     if changed := [name for name, entry in files.items() if content_of(Path(name)) != entry["sha256"]]:
         raise RunFailed(

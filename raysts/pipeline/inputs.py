@@ -44,7 +44,7 @@ from raysts.pipeline.own_text import on_own_text
 from raysts.recipes.catalog import DistillationSettings
 from raysts.recipes.recipe import Pipeline, Recipe
 from raysts.schema import DEVS
-from raysts.storage.store import BucketStore, Store
+from raysts.storage.store import Store
 from raysts.training.job import total_steps
 
 TINY = "tiny"
@@ -123,7 +123,7 @@ class Inputs:
         """
         if self.kept_layers is not None:
             return self.storage / "backbones" / f"layers-{self.backbone_id}"
-        if not isinstance(self.store, BucketStore) or self.backbone.is_relative_to(self.storage):
+        if not self.store.remote or self.backbone.is_relative_to(self.storage):
             return self.backbone
         return self.storage / "backbones" / f"copy-{self.backbone_id}"
 

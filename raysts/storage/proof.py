@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from raysts.errors import InputError
 from raysts.storage.atomic import draft_name, no_empty_folders
-from raysts.storage.store import FolderStore, Store
+from raysts.storage.store import Store
 
 ROOM = 1 << 30
 """Bytes that must be free where a storage, or its mirror, lies."""
@@ -50,7 +50,7 @@ class Proof:
 @contextlib.contextmanager
 def proof_in(store: Store) -> Iterator[Proof]:
     """Write a file into a storage for the length of the block."""
-    if not isinstance(store, FolderStore):
+    if store.remote:
         yield Proof(store.uri, "")
         return
     name = draft_name("preflight")

@@ -19,7 +19,7 @@ from raysts.errors import InputError
 from raysts.storage import atomic
 from raysts.storage.bucket import Conflict
 from raysts.storage.checksums import read_record, write_record
-from raysts.storage.store import BucketStore, Store
+from raysts.storage.store import Store
 
 RECORDS = ("recipe.json", "metrics.jsonl", "run.json")
 
@@ -82,14 +82,14 @@ class RunFolder:
 
     def join(self) -> None:
         """Download the last checkpoint in a process that trains the run together with the holder of the lock."""
-        if isinstance(self.store, BucketStore):
+        if self.store.remote:
             with self._alone() as alone:
                 if alone:  # the other one is on another machine
                     self._receive()
 
     def record(self) -> dict[str, Any]:
         """Return the current record, or an empty one, and download recipe and metrics."""
-        if isinstance(self.store, BucketStore):
+        if self.store.remote:
             stored = self._stored()
             if stored and stored == self.written() and stored.get("status") == RunState.DONE:
                 return stored
@@ -122,7 +122,7 @@ class RunFolder:
 
     def upload_checkpoint(self) -> Upload | None:
         """Start to upload the checkpoint, and return None for a folder, which needs no upload."""
-        return Upload(self._upload_checkpoint) if isinstance(self.store, BucketStore) else None
+        return Upload(self._upload_checkpoint) if self.store.remote else None
 
     def _upload_checkpoint(self) -> None:
         for name in RECORDS:
@@ -138,7 +138,7 @@ class RunFolder:
                 self.store.upload(self.path / name)
 
     def _receive(self) -> None:
-        if not isinstance(self.store, BucketStore):
+        if not self.store.remote:
             return
         stored = self._stored()
         if stored and stored.get("status") != RunState.DONE:

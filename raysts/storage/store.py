@@ -20,14 +20,13 @@ A writer that finds another version than the one that it wrote confirms its leas
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import hashlib
 import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path, PurePath
@@ -60,7 +59,7 @@ from raysts.storage.lease import Lease
 SEPARATOR = mirror_name("://")
 """By this in its name the folder of a mirror is known."""
 
-CHANGING = ("pipelines", "runs", "studies")
+CHANGING = ("pipelines/", "runs/", "studies/")
 """Folders of what changes, always by the holder of a lock; whatever lies elsewhere is named by its content."""
 
 SMALL = 1 << 20
@@ -73,11 +72,13 @@ Key = str | Path
 Paths = list[Path]
 
 
-class Store(abc.ABC):
-    """A storage at the local folder ``root``, which users name by ``uri``."""
+@final
+@dataclass(frozen=True)
+class Store:
+    """A folder, perhaps shared by several machines, or the mirror ``root`` of a bucket ``remote`` (else empty)."""
 
     root: Path
-    uri: str
+    remote: str = ""
 
     @staticmethod
     def open(storage: str | Path, option: str = "--storage") -> Store:
@@ -87,8 +88,8 @@ class Store(abc.ABC):
         uri = canonical(str(storage), option)
         if len(os.fsencode(mirror_name(uri))) > 200:
             raise InputError(f"{option} '{uri}': is too long to name a folder; take a shorter prefix")
-        root = Path(os.environ.get("RAYSTS_MIRROR") or atomic.cache_folder() / "storages").absolute() / mirror_name(uri)
-        return BucketStore(root, uri)
+        mirrors = Path(os.environ.get("RAYSTS_MIRROR") or atomic.cache_folder() / "storages")
+        return Store(mirrors.absolute() / mirror_name(uri), uri)
 
     @staticmethod
     @lru_cache(maxsize=4096)
@@ -96,258 +97,77 @@ class Store(abc.ABC):
         """Return the bucket that a path mirrors, else the folder ``path``."""
         for index, part in enumerate(path.parts):
             if SEPARATOR in part:
-                store = BucketStore(Path(*path.parts[: index + 1]), unquote(part.replace("+", "%")))
+                store = Store(Path(*path.parts[: index + 1]), unquote(part.replace("+", "%")))
                 store.key(path)
                 return store
-        return FolderStore(path)
+        return Store(path)
+
+    @property
+    def uri(self) -> str:
+        """Return the name that users give the storage."""
+        return self.remote or str(self.root)
+
+    @property
+    def bucket(self) -> Bucket:
+        """Return the objects, which a process changes only while it holds the leases that protect them."""
+        return Bucket(self.remote, guard=self._check_leases)
+
+    def key(self, key: Key) -> str:
+        """Return a key relative to the root. A bucket refuses one that leaves it."""
+        path = PurePath(self.root, key)
+        text = str(key) if not path.is_relative_to(self.root) else "/".join(path.parts[len(self.root.parts) :])
+        if text and self.remote:
+            check_inside(text, self.uri)
+        return text
 
     def path(self, key: Key) -> Path:
         """Return the path of a key on this machine."""
-        return self.root / key
+        return self.root / self.key(key)
 
-    @abc.abstractmethod
+    # -- reading -----------------------------------------------------------------------------------------------------
+
     def get(self, key: Key, fresh: bool = False) -> Path | None:
         """Return a local copy of a file, or None. ``fresh`` compares an existing copy with the store."""
+        path = self.path(key)
+        if not (self.remote and fresh) and path.is_file() and intact(path):
+            return path
+        entry = self.bucket.entry(self.key(key)) if self.remote else None
+        return self._get_now(path, entry) if entry else None
 
-    @abc.abstractmethod
     def get_all(self, folder: Key, *patterns: str) -> Paths:
         """Return fresh copies of the files below a folder that match a pattern, in order."""
+        files = self._listed(folder, recursive=True)
+        matches = [path for path in sorted(files) if any(map(path.match, patterns or "*"))]
+        if not self.remote:
+            return matches
+        return [path for path in at_once(lambda path: self._get_now(path, files[path]), matches) if path]
 
-    @abc.abstractmethod
     def bring(self, key: Key) -> None:
         """Download a file of the user. A damaged one in a folder is refused and keeps its name."""
-
-    @abc.abstractmethod
-    def get_dir(self, key: Key, fresh: bool = False) -> Path | None:
-        """Return a complete local copy of a sealed folder, or None. ``fresh`` is that of :meth:`get`."""
-
-    @abc.abstractmethod
-    def put(self, key: Key) -> AbstractContextManager[Path]:
-        """Yield a draft. It becomes the file, in the store first, unless the block raises."""
-
-    @abc.abstractmethod
-    def put_dir(self, key: Key) -> AbstractContextManager[Path]:
-        """Yield an empty draft folder. It replaces the whole folder unless the block raises."""
-
-    @abc.abstractmethod
-    def upload(self, key: Key) -> None:
-        """Upload a file that was written in place, or every file of a folder."""
-
-    @abc.abstractmethod
-    def seal(self, key: Key) -> None:
-        """Upload the files of a folder that was written in place, then its manifest."""
-
-    @abc.abstractmethod
-    def whole(self, key: Key, deep: bool = False) -> bool:
-        """Return True if a file or folder has the sizes, or ``deep`` the contents, of its checksums."""
-
-    @abc.abstractmethod
-    def read(self, key: Key) -> tuple[bytes, Tag] | None:
-        """Return the content and the tag of a file in the store, or None."""
-
-    @abc.abstractmethod
-    def replace(self, key: Key, data: bytes, tag: Tag | None) -> Tag:
-        """Write a file unless its tag has changed, and return the new tag. The tag of an absent file is None."""
-
-    def create(self, key: Key, data: bytes) -> Tag:
-        """Write a file unless it exists, and return its tag."""
-        return self.replace(key, data, None)
-
-    @abc.abstractmethod
-    def exists(self, key: Key) -> bool:
-        """Return True if the store holds this file or sealed folder."""
-
-    @abc.abstractmethod
-    def list(self, folder: Key = "", recursive: bool = False) -> Paths:
-        """Return the paths in a folder, or with ``recursive`` of all files below it, in order."""
-
-    @abc.abstractmethod
-    def size(self, key: Key) -> int:
-        """Return the bytes of a file or a folder, 0 of what is not there."""
-
-    @abc.abstractmethod
-    def delete(self, key: Key) -> None:
-        """Remove a file or a folder if it exists."""
-
-    @abc.abstractmethod
-    def lock(self, key: Key, holder: str, wait: float = 0.0, of: Path | None = None) -> AbstractContextManager[None]:
-        """Hold a lock, or raise an InputError after ``wait`` seconds if another live process holds it.
-
-        A process that loses the lease of a bucket uploads nothing more below ``of`` (default: the storage), and nothing at all
-        if the lock is that of a command, in ``locks/``.
-        """
-
-    @abc.abstractmethod
-    def check(self, writes: bool = False, option: str = "--storage") -> None:
-        """Check that the storage answers and, with ``writes``, that it takes writes."""
-
-    @contextmanager
-    def scratch(self, key: Key) -> Iterator[Path]:
-        """Yield the path of a local folder, which is removed before and after the block."""
         path = self.path(key)
-        _delete_here(path)
-        try:
-            yield path
-        finally:
-            _delete_here(path)
-
-    def read_json(self, key: Key, fresh: bool = False, kind: type[Any] = dict) -> Any:
-        """Return the JSON value of this ``kind`` in a file, or None if it is absent or damaged."""
-        path = self.get(key, fresh)
-        return read_record(path, kind) if path else None
-
-    def write_json(self, key: Key, value: Any) -> None:
-        """Write ``value`` as indented JSON."""
-        with self.put(key) as draft:
-            draft.write_text(as_json(value), encoding="utf-8")
-
-
-@final
-@dataclass(frozen=True)
-class FolderStore(Store):
-    """A folder, perhaps shared by several machines."""
-
-    root: Path
-
-    @property
-    def uri(self) -> str:  # type: ignore[override]
-        return str(self.root)
-
-    def get(self, key: Key, fresh: bool = False) -> Path | None:
-        path = self.path(key)
-        return path if path.is_file() and intact(path) else None
-
-    def bring(self, key: Key) -> None:
-        path = self.path(key)
-        if path.is_file() and not intact(path, aside=False):
+        if self.remote:
+            self.get(key, fresh=True)
+        elif path.is_file() and not intact(path, aside=False):
             raise InputError(
                 f"{path}: is not what raysts wrote there: it was replaced, or is damaged; to take it as it is remove "
                 f".{path.name}{CHECKSUM} beside it, otherwise import it again"
             )
 
-    def get_all(self, folder: Key, *patterns: str) -> Paths:
-        return [path for path in self.list(folder, recursive=True) if any(map(path.match, patterns or "*"))]
-
     def get_dir(self, key: Key, fresh: bool = False) -> Path | None:
+        """Return a complete local copy of a sealed folder, or None. ``fresh`` is that of :meth:`get`."""
         path = self.path(key)
-        return path if path.is_dir() and intact(path) else None
-
-    def put(self, key: Key) -> AbstractContextManager[Path]:
-        return checked_write(self.path(key))
-
-    @contextmanager
-    def put_dir(self, key: Key) -> Iterator[Path]:
-        with atomic_write(self.path(key)) as draft:
-            draft.mkdir()
-            yield draft
-            forget(self.path(key))
-        self.seal(key)
-
-    def upload(self, key: Key) -> None:
-        """Do nothing: it is there."""
-
-    def seal(self, key: Key) -> None:
-        path = self.path(key)
-        write_manifest(path, as_manifest({name: entry(file) for name, file in _files(path).items() if name != CARD}))
-
-    def whole(self, key: Key, deep: bool = False) -> bool:
-        path = self.path(key)
-        return path.exists() and intact(path, deep)
-
-    def read(self, key: Key) -> tuple[bytes, Tag] | None:
-        path = self.get(key)
-        content = _read(path) if path else None
-        return None if content is None else (content, {"sha256": hashlib.sha256(content).hexdigest()})
-
-    def replace(self, key: Key, data: bytes, tag: Tag | None) -> Tag:
-        path = self.path(key)
-        with atomic.lock(path.with_name(f".{path.name}.lock"), f"a change of {path.name}", wait=60.0):
-            before = self.read(key)
-            if (before and before[1]) != tag:
-                raise Conflict(str(path), before and before[1])
-            with checked_write(path) as draft:
-                draft.write_bytes(data)
-        return {"sha256": hashlib.sha256(data).hexdigest()}
-
-    def exists(self, key: Key) -> bool:
-        return self.path(key).exists()
-
-    def list(self, folder: Key = "", recursive: bool = False) -> Paths:
-        path = self.path(folder)
-        if recursive:
-            return sorted(below for below in path.rglob("*") if below.is_file() and _shows(below.relative_to(path)))
-        return sorted(entry for entry in path.iterdir() if _shows(entry.relative_to(path))) if path.is_dir() else []
-
-    def size(self, key: Key) -> int:
-        path = self.path(key)
-        return sum(file.stat().st_size for file in ([path] if path.is_file() else _files(path).values()))
-
-    def delete(self, key: Key) -> None:
-        _delete_here(self.path(key))
-        forget(self.path(key))
-
-    def lock(self, key: Key, holder: str, wait: float = 0.0, of: Path | None = None) -> AbstractContextManager[None]:
-        return atomic.lock(self.path(key), holder, wait)
-
-    def check(self, writes: bool = False, option: str = "--storage") -> None:
-        if writes:
-            with atomic.no_empty_folders(self.root):  # more may be found wrong before work starts
-                atomic.writable(self.root, option)
-
-
-@final
-@dataclass(frozen=True)
-class BucketStore(Store):
-    """The objects below ``uri``, with their mirror at ``root``."""
-
-    root: Path
-    uri: str
-
-    @property
-    def bucket(self) -> Bucket:
-        """The objects, which a process changes only while it holds the leases that protect them."""
-        return Bucket(self.uri, guard=self._check_leases)
-
-    def key(self, key: Key) -> str:
-        """Return a key relative to the root, and refuse one that leaves it."""
-        path = PurePath(self.root, key)
-        text = str(key) if not path.is_relative_to(self.root) else "/".join(path.parts[len(self.root.parts) :])
-        if text:
-            check_inside(text, self.uri)
-        return text
-
-    def path(self, key: Key) -> Path:
-        return self.root / self.key(key)
-
-    def get(self, key: Key, fresh: bool = False) -> Path | None:
-        path = self.path(key)
-        if not fresh and path.is_file() and intact(path):
+        if not self.remote:
+            return path if path.is_dir() and intact(path) else None
+        files = None if fresh else manifest_of(path)
+        if files and all(is_same(path / name, listed) for name, listed in files.items()):
             return path
-        entry = self.bucket.entry(self.key(key))
-        return self._get_now(path, entry) if entry else None
-
-    def bring(self, key: Key) -> None:
-        self.get(key, fresh=True)
-
-    def get_all(self, folder: Key, *patterns: str) -> Paths:
-        base = self.path(folder)
-        objects = {base / name: entry for name, entry in self.bucket.listed(self.key(folder), recursive=True).items()}
-        wanted = sorted(
-            path for path in objects if _shows(path.relative_to(base)) and any(map(path.match, patterns or "*"))
-        )
-        return [path for path in at_once(lambda path: self._get_now(path, objects[path]), wanted) if path]
-
-    def get_dir(self, key: Key, fresh: bool = False) -> Path | None:
-        path, manifest = self.path(key), f"{self.key(key)}{MANIFEST}"
-        known = None if fresh else manifest_of(path)
-        if known and all(is_same(path / name, wanted) for name, wanted in known.items()):
-            return path
+        manifest = f"{self.key(key)}{MANIFEST}"
         for _ in range(3):
             content = self._content(manifest)
             entries = self._entries(content, f"{self.uri}: {self.key(key)}")
             if content is None or entries is None:
                 return None
-            absent = [name for name, wanted in entries.items() if not is_same(path / name, wanted)]
+            absent = [name for name, listed in entries.items() if not is_same(path / name, listed)]
             if all(at_once(partial(self._get_entry, path, entries), absent)):
                 for name, file in _files(path).items():
                     if name not in entries and name != CARD:
@@ -362,80 +182,143 @@ class BucketStore(Store):
             f"{manifest} and run the same command again: it is made again"
         )
 
-    @contextmanager
-    def put(self, key: Key) -> Iterator[Path]:
-        path = self.path(key)
-        with checked_write(path) as draft:
-            yield draft
-            self._send(path, draft)
-
-    @contextmanager
-    def put_dir(self, key: Key) -> Iterator[Path]:
-        with atomic_write(self.path(key)) as draft:
-            draft.mkdir()
-            yield draft
-            self.seal(key, draft)
-
-    def upload(self, key: Key) -> None:
-        path = self.path(key)
-        at_once(lambda file: self._send(file, file), _files(path).values() if path.is_dir() else [path])
-
-    def seal(self, key: Key, written: Path | None = None) -> None:
-        """Upload the new files of the folder ``written`` and its manifest, then remove all others."""
-        path, name = self.path(key), self.key(key)
-        files = _files(written or path)
-        entries = {file: entry(local) for file, local in files.items() if file != CARD}
-        before = self._entries(self._content(f"{name}{MANIFEST}"), f"{self.uri}: {name}")
-        if entries != before:
-            if before is not None and any(before.get(file, now) != now for file, now in entries.items()):
-                self.bucket.delete(f"{name}{MANIFEST}")  # better absent than with the content of two
-            new = [file for file, now in entries.items() if before is None or before.get(file) != now]
-            at_once(lambda file: self.bucket.upload(files[file], f"{name}/{file}"), new)
-            content = as_manifest(entries)
-            self._write(f"{name}{MANIFEST}", content)
-            write_manifest(path, content)
-            left = self.bucket.listed(name, recursive=True).keys() - entries.keys() - {CARD}
-            at_once(lambda file: self.bucket.delete(f"{name}/{file}"), left)
-        if CARD in files:
-            self.bucket.upload(files[CARD], f"{name}/{CARD}")
-
     def read(self, key: Key) -> tuple[bytes, Tag] | None:
-        return self.bucket.read(self.key(key))
+        """Return the content and the tag of a file in the store, or None."""
+        if self.remote:
+            return self.bucket.read(self.key(key))
+        path = self.get(key)
+        content = _read(path) if path else None
+        return None if content is None else (content, _tag_of(content))
 
-    def replace(self, key: Key, data: bytes, tag: Tag | None) -> Tag:
-        with checked_write(self.path(key)) as draft:
-            draft.write_bytes(data)
-            _tags[self.uri, self.key(key)] = tag = self.bucket.replace(self.key(key), data, tag)
-        return tag
+    def read_json(self, key: Key, fresh: bool = False, kind: type[Any] = dict) -> Any:
+        """Return the JSON value of this ``kind`` in a file, or None if it is absent or damaged."""
+        path = self.get(key, fresh)
+        return read_record(path, kind) if path else None
 
     def exists(self, key: Key) -> bool:
+        """Return True if the store holds this file or sealed folder."""
+        if not self.remote:
+            return self.path(key).exists()
         return any(self.bucket.entry(name) for name in (self.key(key), f"{self.key(key)}{MANIFEST}"))
 
     def whole(self, key: Key, deep: bool = False) -> bool:
-        return True
+        """Return True if a file or folder has the sizes, or ``deep`` the contents, of its checksums."""
+        path = self.path(key)
+        return bool(self.remote) or (path.exists() and intact(path, deep))
 
     def list(self, folder: Key = "", recursive: bool = False) -> Paths:
-        names = self.bucket.listed(self.key(folder), recursive)
-        return sorted(self.path(folder) / name for name in names if _shows(PurePath(name)))
+        """Return the paths in a folder, or with ``recursive`` of all files below it, in order."""
+        return sorted(self._listed(folder, recursive))
 
     def size(self, key: Key) -> int:
+        """Return the bytes of a file or a folder, 0 of an absent one."""
+        if not self.remote:
+            path = self.path(key)
+            return sum(file.stat().st_size for file in ([path] if path.is_file() else _files(path).values()))
         entries = [*self.bucket.listed(self.key(key), recursive=True).values(), self.bucket.entry(self.key(key))]
         return sum(entry.size for entry in entries if entry)
 
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def put(self, key: Key) -> Iterator[Path]:
+        """Yield a draft. It becomes the file, in the store first, unless the block raises."""
+        path = self.path(key)
+        with checked_write(path) as draft:
+            yield draft
+            if self.remote:
+                self._send(path, draft)
+
+    @contextmanager
+    def put_dir(self, key: Key) -> Iterator[Path]:
+        """Yield an empty draft folder. It replaces the whole folder unless the block raises."""
+        path = self.path(key)
+        with atomic_write(path) as draft:
+            draft.mkdir()
+            yield draft
+            if self.remote:
+                self.seal(key, draft)
+            else:
+                forget(path)
+        if not self.remote:
+            self.seal(key)
+
+    def upload(self, key: Key) -> None:
+        """Upload a file that was written in place, or every file of a folder."""
+        if self.remote:
+            path = self.path(key)
+            at_once(lambda file: self._send(file, file), _files(path).values() if path.is_dir() else [path])
+
+    def seal(self, key: Key, written: Path | None = None) -> None:
+        """Make a folder complete that was written in place, or at ``written``: upload its files, then its manifest."""
+        path = self.path(key)
+        files = _files(written or path)
+        entries = {name: entry(file) for name, file in files.items() if name != CARD}
+        if self.remote:
+            self._send_folder(self.key(key), files, entries)
+        write_manifest(path, as_manifest(entries))
+
+    def replace(self, key: Key, data: bytes, tag: Tag | None) -> Tag:
+        """Write a file unless its tag has changed, and return the new tag. The tag of an absent file is None."""
+        path = self.path(key)
+        if self.remote:
+            with checked_write(path) as draft:
+                draft.write_bytes(data)
+                _tags[self.uri, self.key(key)] = tag = self.bucket.replace(self.key(key), data, tag)
+            return tag
+        with atomic.lock(path.with_name(f".{path.name}.lock"), f"a change of {path.name}", wait=60.0):
+            before = self.read(key)
+            if (before and before[1]) != tag:
+                raise Conflict(str(path), before and before[1])
+            with checked_write(path) as draft:
+                draft.write_bytes(data)
+        return _tag_of(data)
+
+    def create(self, key: Key, data: bytes) -> Tag:
+        """Write a file unless it exists, and return its tag."""
+        return self.replace(key, data, None)
+
+    def write_json(self, key: Key, value: Any) -> None:
+        """Write ``value`` as indented JSON."""
+        with self.put(key) as draft:
+            draft.write_text(as_json(value), encoding="utf-8")
+
     def delete(self, key: Key) -> None:
+        """Remove a file or a folder if it exists."""
         path, name = self.path(key), self.key(key)
-        for file in (f"{name}{MANIFEST}", name):  # the manifest first: a folder without it is not there
-            self.bucket.delete(file)
-        at_once(self.bucket.delete, [f"{name}/{file}" for file in self.bucket.listed(name, recursive=True)])
-        forget(path)
+        if self.remote:
+            for file in (f"{name}{MANIFEST}", name):  # the manifest first: a folder without it does not exist
+                self.bucket.delete(file)
+            at_once(self.bucket.delete, [f"{name}/{file}" for file in self.bucket.listed(name, recursive=True)])
         _delete_here(path)
+        forget(path)
+
+    @contextmanager
+    def scratch(self, key: Key) -> Iterator[Path]:
+        """Yield the path of a local folder, which is removed before and after the block."""
+        path = self.path(key)
+        _delete_here(path)
+        try:
+            yield path
+        finally:
+            _delete_here(path)
+
+    # -- locks -------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def lock(self, key: Key, holder: str, wait: float = 0.0, of: Path | None = None) -> Iterator[None]:
-        lease, protected = Lease(Bucket(self.uri), self.key(key), holder), of or self.root
+        """Hold a lock, or raise an InputError after ``wait`` seconds if another live process holds it.
+
+        A process that loses the lease of a bucket uploads nothing more below ``of`` (default: the storage), and nothing at all
+        if the lock is that of a command, in ``locks/``.
+        """
         with atomic.lock(self.path(key), holder, wait):
+            if not self.remote:
+                yield
+                return
+            lease = Lease(Bucket(self.remote), self.key(key), holder)
             lease.take(wait)
-            _leases[lease] = protected
+            _leases[lease] = of or self.root
             try:
                 yield
             finally:
@@ -443,16 +326,47 @@ class BucketStore(Store):
                 lease.release()
 
     def check(self, writes: bool = False, option: str = "--storage") -> None:
+        """Check that the storage answers and, with ``writes``, that it takes writes."""
         if writes:
-            FolderStore(self.root).check(writes, option)
-        self.bucket.check(writes, option)
+            with atomic.no_empty_folders(self.root):  # more may be found wrong before work starts
+                atomic.writable(self.root, option)
+        if self.remote:
+            self.bucket.check(writes, option)
+
+    # -- the bucket --------------------------------------------------------------------------------------------------
+
+    def _listed(self, folder: Key, recursive: bool) -> dict[Path, Entry | None]:
+        """Return the paths in or below a folder, with what a bucket says of them."""
+        path = self.path(folder)
+        if self.remote:
+            objects = self.bucket.listed(self.key(folder), recursive)
+            return {path / name: entry for name, entry in objects.items() if _shows(PurePath(name))}
+        if recursive:
+            files = [file for file in path.rglob("*") if file.is_file()]
+        else:
+            files = [*path.iterdir()] if path.is_dir() else []
+        return {file: None for file in files if _shows(file.relative_to(path))}
 
     def _send(self, path: Path, source: Path) -> None:
         name = self.key(path)
-        if name.startswith(tuple(f"{folder}/" for folder in CHANGING)) and source.stat().st_size <= ONE_REQUEST:
+        if name.startswith(CHANGING) and source.stat().st_size <= ONE_REQUEST:
             self._write(name, source.read_bytes())
         else:
             self.bucket.upload(source, name)
+
+    def _send_folder(self, name: str, files: dict[str, Path], entries: dict[str, dict[str, Any]]) -> None:
+        """Upload the files of a folder that are new and its manifest, then remove all others."""
+        before = self._entries(self._content(f"{name}{MANIFEST}"), f"{self.uri}: {name}")
+        if entries != before:
+            if before is not None and any(before.get(file, listed) != listed for file, listed in entries.items()):
+                self.bucket.delete(f"{name}{MANIFEST}")  # better absent than with the content of two
+            new = [file for file, listed in entries.items() if before is None or before.get(file) != listed]
+            at_once(lambda file: self.bucket.upload(files[file], f"{name}/{file}"), new)
+            self._write(f"{name}{MANIFEST}", as_manifest(entries))
+            others = self.bucket.listed(name, recursive=True).keys() - entries.keys() - {CARD}
+            at_once(lambda file: self.bucket.delete(f"{name}/{file}"), others)
+        if CARD in files:
+            self.bucket.upload(files[CARD], f"{name}/{CARD}")
 
     def _write(self, name: str, content: bytes) -> None:
         """Replace the version of an object that this process wrote last, or, as the holder of the lease, a later one."""
@@ -468,8 +382,8 @@ class BucketStore(Store):
                     lease.confirm()
 
     def _content(self, name: str) -> bytes | None:
-        there = self.bucket.read(name)
-        return there[0] if there else None
+        stored = self.bucket.read(name)
+        return stored[0] if stored else None
 
     def _leases(self, name: str) -> Iterable[Lease]:
         return [
@@ -483,8 +397,9 @@ class BucketStore(Store):
         for lease in self._leases(name):
             lease.check()
 
-    def _get_now(self, path: Path, entry: Entry) -> Path | None:
+    def _get_now(self, path: Path, entry: Entry | None) -> Path | None:
         """Return a copy of an object that the store just described, or None if it has been removed since."""
+        assert entry is not None, "a bucket describes its objects"
         if entry.size > SMALL:
             with contextlib.suppress(OSError):
                 here = path.stat()
@@ -541,6 +456,10 @@ def _files(folder: Path) -> dict[str, Path]:
     found = (path for path in sorted(folder.rglob("*")) if path.is_file() and not TEMPORARY.fullmatch(path.name))
     paths = {path.relative_to(folder).as_posix(): path for path in found}
     return {name: path for name, path in paths.items() if ASIDE not in name and not name.endswith((CHECKSUM, DAMAGED))}
+
+
+def _tag_of(content: bytes) -> Tag:
+    return {"sha256": hashlib.sha256(content).hexdigest()}
 
 
 def _read(path: Path) -> bytes | None:

@@ -11,7 +11,7 @@ import pytest
 from run_commands import EVALUATION, TINY, overrides, raysts, result
 
 from raysts.commands import remove
-from raysts.storage.store import FolderStore
+from raysts.storage.store import Store
 
 SETTINGS = overrides(TINY, EVALUATION, {"evaluation.tasks": "[stsb]"})
 STUDENT = overrides({"sed.data.sample": 60, "sed.batch": 8, "train.max_steps": 3}, EVALUATION)
@@ -62,16 +62,16 @@ def test_nothing_goes_without_a_yes(storage: Path) -> None:
 
 def test_a_removal_that_is_killed_goes_on(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After each artifact that is gone the record still names the rest, until it goes itself."""
-    delete = FolderStore.delete
+    delete = Store.delete
     for most in range(50):
         left = iter(range(most))
 
-        def killed(store: FolderStore, key: Any, left: Iterator[int] = left) -> None:
+        def killed(store: Store, key: Any, left: Iterator[int] = left) -> None:
             if next(left, None) is None:
                 raise KeyboardInterrupt
             delete(store, key)
 
-        monkeypatch.setattr(FolderStore, "delete", killed)
+        monkeypatch.setattr(Store, "delete", killed)
         try:
             remove.remove("student", storage, yes=True)
         except KeyboardInterrupt:

@@ -28,7 +28,7 @@ from raysts.storage import bucket as object_store
 from raysts.storage import client
 from raysts.storage.bucket import Bucket, Conflict
 from raysts.storage.client import canonical
-from raysts.storage.store import BucketStore, FolderStore, Store
+from raysts.storage.store import Store
 
 
 def test_every_node_writes_a_uri_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,9 +78,9 @@ def test_a_path_says_which_store_it_belongs_to(monkeypatch: pytest.MonkeyPatch, 
     store = Store.open("s3://bucket/a+b/100%?endpoint_override=h:1")
     assert store.root.parent == tmp_path / "with+plus"
     found = Store.of(store.root / "runs" / "x")
-    assert isinstance(found, BucketStore) and found == store and found.key(store.root / "runs" / "x") == "runs/x"
+    assert found.remote and found == store and found.key(store.root / "runs" / "x") == "runs/x"
     assert (found.bucket.bucket, found.bucket.prefix) == ("bucket", "a+b/100%")
-    assert Store.of(tmp_path / "runs") == FolderStore(tmp_path / "runs")
+    assert Store.of(tmp_path / "runs") == Store(tmp_path / "runs")
     with pytest.raises(InputError, match="must stay in its folder"):
         Store.of(store.root / "runs" / ".." / ".." / "other")
 

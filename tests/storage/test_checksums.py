@@ -16,7 +16,7 @@ from raysts.storage.atomic import atomic_write, write_json
 from raysts.storage.checksums import checked_write, intact, read_record, write_record
 from raysts.storage.foreign import check_ordinary
 from raysts.storage.foreign import read_json as read_foreign
-from raysts.storage.store import FolderStore
+from raysts.storage.store import Store
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda content: b"",
@@ -115,7 +115,7 @@ def test_readers_beside_a_writer_never_see_damage(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", [*DAMAGE, "missing"])
 def test_a_damaged_folder_is_absent(how: str, tmp_path: Path) -> None:
-    store = FolderStore(tmp_path)
+    store = Store(tmp_path)
     for _ in range(2):
         with store.put_dir("model") as draft:
             (draft / "deep").mkdir()

@@ -139,7 +139,7 @@ def is_store(node: ast.expr) -> bool:
     made = isinstance(node, ast.Call) and ast.unparse(node.func) in (
         "Store.of",
         "Store.open",
-        "FolderStore",
+        "Store",
         "store_of",
     )
     return made or ast.unparse(node).rpartition(".")[2] == "store"

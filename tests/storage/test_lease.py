@@ -23,7 +23,7 @@ from raysts.storage.atomic import start_of
 from raysts.storage.bucket import Bucket
 from raysts.storage.client import canonical
 from raysts.storage.lease import Lease, place
-from raysts.storage.store import BucketStore, Store
+from raysts.storage.store import Store
 
 LOCK, RECORD = "locks/a.lock", "pipelines/a.json"
 
@@ -172,9 +172,9 @@ def test_what_was_on_its_way_when_the_lock_was_taken_is_refused(
             assert let_through.wait(30)
 
     with s3_faults.proxy(s3_endpoint) as between:
-        first = BucketStore(tmp_path / "first", canonical(s3).replace(s3_endpoint[-5:], between.endpoint[-5:]))
-        second = BucketStore(tmp_path / "second", canonical(s3))
-        reader = BucketStore(tmp_path / "reader", canonical(s3))
+        first = Store(tmp_path / "first", canonical(s3).replace(s3_endpoint[-5:], between.endpoint[-5:]))
+        second = Store(tmp_path / "second", canonical(s3))
+        reader = Store(tmp_path / "reader", canonical(s3))
         monkeypatch.setattr(lease, "place", lambda: "first machine")
         with first.lock(LOCK, "first", of=first.path(RECORD)):
             first.write_json(RECORD, {"of": "first"})
@@ -210,7 +210,7 @@ def test_what_was_on_its_way_when_the_lock_was_taken_is_refused(
 
 def test_what_an_earlier_holder_wrote_late_is_replaced(s3: str, tmp_path: Path) -> None:
     """It came between the takeover and the first write of the next holder, who has seen another version."""
-    late, holder = BucketStore(tmp_path / "late", canonical(s3)), Store.open(s3)
+    late, holder = Store(tmp_path / "late", canonical(s3)), Store.open(s3)
     with holder.lock(LOCK, "holder", of=holder.path(RECORD)):
         holder.write_json(RECORD, {"of": "holder"})
         overwrite(late.bucket, RECORD, b'{"of": "late"}')

@@ -14,7 +14,7 @@ from raysts.errors import InputError, RunFailed
 from raysts.search.record import read_records
 from raysts.storage import store as storage
 from raysts.storage.bucket import Bucket
-from raysts.storage.store import BucketStore, Store
+from raysts.storage.store import Store
 
 
 def test_keys_stay_in_the_storage(s3: str, tmp_path: Path) -> None:
@@ -68,10 +68,10 @@ def test_only_what_changed_travels(s3: str, tmp_path: Path, monkeypatch: pytest.
     assert len(moved) == 2 and all("two" in move for move in moved)
 
 
-def two_machines(s3: str, tmp_path: Path) -> tuple[BucketStore, BucketStore]:
+def two_machines(s3: str, tmp_path: Path) -> tuple[Store, Store]:
     here = Store.open(s3)
-    assert isinstance(here, BucketStore)
-    return here, BucketStore(tmp_path / "another machine" / here.root.name, here.uri)
+    assert here.remote
+    return here, Store(tmp_path / "another machine" / here.root.name, here.uri)
 
 
 def test_a_folder_written_in_place_arrives_as_it_is(s3: str, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_listing_cannot_name_a_file_outside_its_folder(name: str, s3: str, tmp
     """Keys are any text: one of them may hold dots."""
     boto3 = pytest.importorskip("boto3")
     client, store = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"]), Store.open(s3)
-    assert isinstance(store, BucketStore)
+    assert store.remote
     client.put_object(Bucket=store.bucket.bucket, Key=f"some/prefix/pipelines/{name}", Body=b"{}")
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(InputError, match="must stay in its folder"):
@@ -169,7 +169,7 @@ def test_a_folder_that_somebody_made_in_a_console_is_a_folder(s3: str) -> None:
     """It is an object of no bytes whose name ends in a slash."""
     boto3 = pytest.importorskip("boto3")
     client, store = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"]), Store.open(s3)
-    assert isinstance(store, BucketStore)
+    assert store.remote
     store.write_json("runs/x/run.json", 1)
     for key in ("some/prefix/", "some/prefix/runs/", "some/prefix/runs/x/", "some/prefix/empty/"):
         client.put_object(Bucket=store.bucket.bucket, Key=key, Body=b"")

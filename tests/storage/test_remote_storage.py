@@ -20,7 +20,7 @@ from raysts.errors import InputError
 from raysts.storage import lease
 from raysts.storage.bucket import Bucket
 from raysts.storage.foreign import read_json
-from raysts.storage.store import BucketStore, Store
+from raysts.storage.store import Store
 from raysts.training import checkpoint
 
 SHORT = {
@@ -77,7 +77,7 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def bucket_of(root: Path) -> Bucket:
     store = Store.of(root)
-    assert isinstance(store, BucketStore)
+    assert store.remote
     return store.bucket
 
 

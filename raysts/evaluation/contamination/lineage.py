@@ -8,7 +8,7 @@ from pathlib import Path
 from raysts.recipes.recipe import Data
 from raysts.recipes.tree import built
 from raysts.storage.runs import RunFolder, record_of
-from raysts.storage.store import BucketStore, Store
+from raysts.storage.store import Store
 
 TINY = "tiny"
 
@@ -106,7 +106,7 @@ def _of_backbone(name: str, runs: Path, seen: set[Path]) -> TrainedOn:
 def _on_this_machine(path: Path) -> Path:
     """Return a recorded path on this machine: of an object store it may name another machine's mirror."""
     store = Store.of(path)
-    return Store.open(store.uri).path(store.key(path)) if isinstance(store, BucketStore) else path
+    return Store.open(store.uri).path(store.key(path)) if store.remote else path
 
 
 def _is_untrained(folder: Path) -> bool:

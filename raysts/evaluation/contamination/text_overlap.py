@@ -22,7 +22,6 @@ from raysts.data.windows import select, selected_rows
 from raysts.errors import InputError
 from raysts.recipes.recipe import Data
 from raysts.schema import TABLES, table_columns
-from raysts.storage.store import FolderStore
 
 TRAIN_TABLES = ("nli/train", "sts/stsb_train", "sick/sick_train", "wikipedia/sentences")
 """Tables that sentence models are trained on."""
@@ -175,7 +174,7 @@ def check_folder(corpus: Corpus) -> dict[str, Any]:
 
 
 def _unused(corpus: Corpus) -> list[dict[str, str]]:
-    if corpus.empty or not isinstance(corpus.store, FolderStore):
+    if corpus.empty or corpus.store.remote:
         return []
     read = {path for name in corpus.tables() for path in corpus.files(name)}
     return unused(corpus.root, lambda path: path in read or path.name == "manifest.json" or "words" in path.parts)

@@ -13,7 +13,7 @@ from raysts.evaluation.contamination.lineage import TrainedOn, trained_on
 from raysts.recipes.recipe import Data
 from raysts.recipes.tree import to_plain
 from raysts.storage import runs
-from raysts.storage.store import BucketStore, Store
+from raysts.storage.store import Store
 
 
 @pytest.fixture(params=["folder", "bucket from another machine"])
@@ -34,7 +34,7 @@ def write_run(store: Store, run: str, table: str, parents: list[str], **record: 
 
 def of(model: Path) -> TrainedOn:
     store = Store.of(model)
-    if isinstance(store, BucketStore):
+    if store.remote:
         shutil.rmtree(store.root, ignore_errors=True)
     return trained_on(model)
 
