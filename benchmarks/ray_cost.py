@@ -53,10 +53,10 @@ def jobs_of(work: dict[str, Any], model: Path, folder: Path, steps: int) -> list
 
 
 def _train_alone(job: Job) -> None:
-    from raysts.pipeline.local import train_chain
+    from raysts.training.attempt import attempt
     from raysts.training.runtime import Runtime
 
-    reason = train_chain([job], lambda _: Runtime("cpu", threads=1))
+    reason = attempt([job], Runtime("cpu", threads=1)).reason
     if reason is not None:
         raise SystemExit(reason)
 

@@ -24,9 +24,10 @@ import psutil
 from raysts.commands.options import RunOptions
 from raysts.commands.study import planned as planned_study
 from raysts.commands.tune import tune as run_search
-from raysts.pipeline.local import LocalExecutor, train_chain
+from raysts.pipeline.local import LocalExecutor
 from raysts.search.space import grid
 from raysts.search.study import Study
+from raysts.training.attempt import attempt
 from raysts.training.runtime import Runtime
 
 
@@ -47,7 +48,7 @@ def plain(args: Any, overrides: dict[str, Any], folder: Path) -> dict[str, float
     jobs = [study.trial(point, 0).job for point in grid(study.search.space) or []]
     runtime, ends = Runtime("cpu", threads=args.threads), Ends()
     for job in jobs:
-        reason = train_chain([job], lambda _: runtime)
+        reason = attempt([job], runtime).reason
         if reason:
             raise SystemExit(reason)
         ends.note()

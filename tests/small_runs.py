@@ -147,7 +147,7 @@ class Watched(Runtime):
         self.module = module
         return module
 
-    def report(self, line: dict[str, Any]) -> None:
+    def report(self, job: Any, line: dict[str, Any]) -> None:
         self.lines.append(line)
 
     def weights(self) -> dict[str, torch.Tensor]:

@@ -31,13 +31,14 @@ from raysts.cluster.metrics import show_line, show_members
 from raysts.cluster.preflight import Requirements, node_problem
 from raysts.cluster.queue import Ended, MemberQueue, QueueState, Slot
 from raysts.cluster.stream import read_streamed
-from raysts.errors import InputError, RunFailed, StoreFailed
+from raysts.errors import InputError, RunFailed
 from raysts.models.memory import worker_gigabytes
-from raysts.pipeline.local import Say, fail
+from raysts.pipeline.local import Say
 from raysts.recipes.recipe import Resources
+from raysts.storage.runs import RunFolder
 from raysts.training import checkpoint
-from raysts.training.job import Job, finished
-from raysts.training.loop import train
+from raysts.training.attempt import attempt, fail_chain
+from raysts.training.job import Job
 from raysts.training.monitor import RunMonitor
 from raysts.training.runtime import Preempted, Preemption, Runtime, averaged
 from raysts.training.shard import shard
@@ -219,9 +220,10 @@ class RayRuntime(Runtime):
             return shard(module, self.device, precision)
         return averaged(module, self.device) if self.world > 1 else module
 
-    def observe(self, facts: dict[str, Any], line: dict[str, Any], sentences: int) -> None:
-        member = facts.get("member")
-        show_line(facts["system"], facts["stage"], facts["role"] if member is None else member, line, sentences)
+    def observe(self, job: Job, line: dict[str, Any]) -> None:
+        facts, member = job.facts, job.facts.get("member")
+        name = facts["role"] if member is None else member
+        show_line(facts["system"], facts["stage"], name, line, job.recipe.spec.sentences)
 
     def barrier(self) -> None:
         if self.world > 1:
@@ -257,7 +259,7 @@ def take_members(
         with runs.at_work:
             while (taken := runtime.broadcast(_take(queue, slot, chains) if runtime.rank == 0 else None)) is not None:
                 member, reason = taken
-                reason = reason or _train(chains[member], runtime)
+                reason = reason or attempt(chains[member], runtime).reason
                 if runtime.rank == 0:
                     ray.get(queue.end.remote(slot, reason))
                 gc.collect()  # the next one begins where this one did
@@ -275,31 +277,10 @@ def _take(queue: Any, slot: Slot, chains: Chains) -> tuple[int, str | None] | No
     member = ray.get(queue.take.remote(slot))
     if member is None:
         return None
-    stand = [finished(job) is not None or str(checkpoint.last(job.folder / "checkpoints")) for job in chains[member]]
+    folders = [job.folder for job in chains[member]]
+    stand = [RunFolder(run).finished() is not None or str(checkpoint.last(run / "checkpoints")) for run in folders]
     progress = ray.get(queue.begin.remote(slot, stand))
     if progress.deaths <= DEATHS:
         return member, None
     cause = f"its processes died {progress.deaths} times without getting on, the last time so: {progress.cause}"
     return member, fail_chain(chains[member], cause)
-
-
-def _train(chain: Sequence[Job], runtime: Runtime) -> str | None:
-    """Train a chain to its end. Return the reason why it failed, or None.
-
-    Training is deterministic: an error that all workers find at the same step would come again. Another one of several
-    workers may be the echo of a death and leaves the others in a collective: it ends the run, which begins again.
-    """
-    for job in chain:
-        try:
-            train(job, runtime)
-        except Exception as error:
-            if runtime.world > 1 and (isinstance(error, StoreFailed) or not isinstance(error, RunFailed)):
-                raise
-            return fail(job, error) if runtime.rank == 0 else str(error)
-    return None
-
-
-def fail_chain(chain: Sequence[Job], cause: str) -> str | None:
-    """Put on record why a chain was not trained. Return the reason, or None if it was."""
-    unfinished = next((job for job in chain if finished(job) is None), None)
-    return None if unfinished is None else fail(unfinished, RunFailed(cause))

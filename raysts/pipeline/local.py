@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import traceback
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from raysts.errors import InputError, RunFailed, StoreFailed, limit_reached, without_secrets
 from raysts.recipes.recipe import Resources
-from raysts.storage.runs import RunFolder
-from raysts.storage.store import Store
-from raysts.training.job import Job, title
-
-if TYPE_CHECKING:  # a plan needs no torch
-    from raysts.training.runtime import Runtime
+from raysts.training.job import Job
 
 Say = Callable[[str], None]
 Worker = Callable[..., Callable[[Any], Any]]
@@ -77,54 +70,18 @@ class LocalExecutor:
 
     def train(self, chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
         """Do the work of :meth:`Executor.train`, one chain after the other."""
+        from raysts.training.attempt import attempt
         from raysts.training.monitor import RunMonitor
         from raysts.training.runtime import Runtime
 
         reasons: list[str | None] = []
         with RunMonitor(say, sum(map(len, chains))) as monitor:
-
-            def runtime(job: Job) -> Runtime:
-                return Runtime(
-                    self.device or resources.device,
-                    threads=self.threads,
-                    say=None if monitor.bars else lambda text: say(f"{title(job)}: {text}"),
-                    watch=lambda: monitor.update([job], len(chains) - len(reasons) - 1),
-                )
-
+            runtime = Runtime(
+                self.device or resources.device,
+                threads=self.threads,
+                say=None if monitor.bars else say,
+                watch=lambda job: monitor.update([job], len(chains) - len(reasons) - 1),
+            )
             for chain in chains:
-                reasons.append(train_chain(chain, runtime))
+                reasons.append(attempt(chain, runtime).reason)
         return reasons
-
-
-def train_chain(chain: Sequence[Job], runtime: Callable[[Job], Runtime]) -> str | None:
-    """Train the runs of a member in order and return the reason of failure, or None.
-
-    Training is deterministic, so a retry repeats the error. An error therefore ends the chain and is recorded. Only
-    the death of the process is retried, by the process that started it.
-    """
-    from raysts.training.loop import train
-
-    for job in chain:
-        try:
-            train(job, runtime(job))
-        except Exception as error:
-            return fail(job, error)
-    return None
-
-
-def fail(job: Job, error: BaseException) -> str:
-    """Mark a run as failed and return the reason as a message."""
-    expected = isinstance(error, (InputError, RunFailed))
-    reason = str(error) if expected else limit_reached(error) or f"{type(error).__name__}: {error}"
-    reason, log = without_secrets(reason), job.folder / "error.log"
-    try:
-        job.folder.mkdir(parents=True, exist_ok=True)
-        log.write_text(without_secrets("".join(traceback.format_exception(error))), encoding="utf-8")
-        run = RunFolder(job.folder)
-        run.write(run.written() | {"status": "failed", "reason": reason})
-        with contextlib.suppress(StoreFailed):  # it may be the reason
-            for path in (log, job.folder / "run.json"):
-                Store.of(path).upload(path)
-    except OSError:
-        return f"{title(job)} (run {job.id}): {reason}"  # nothing can be written; the reason still reaches the user
-    return f"{title(job)} (run {job.id}): {reason} [log: {log}]"

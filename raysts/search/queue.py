@@ -138,5 +138,5 @@ def run_locally(queue: TrialQueue, progress: SearchProgress, resources: Resource
 
         place = partial(TrialRuntime, resources.device, threads=resources.cpus)
         show()
-        runtime = partial(place, metric=metric, report=report, watch=show)
+        runtime = partial(place, metric=metric, report=report, watch=lambda job, show=show: show())
         queue.done(trial.id, run_trial(trial.job, metric, runtime, trial.earlier))

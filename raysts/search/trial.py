@@ -4,16 +4,18 @@ import errno
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
 
 from raysts.errors import Infeasible, limit_of
 from raysts.evaluation.run_metric import RunMetric
-from raysts.pipeline.local import LocalExecutor, fail
+from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.step import Step
 from raysts.search.space import Point
 from raysts.storage.store import Store
+from raysts.training.attempt import attempt
 from raysts.training.job import Job
 from raysts.training.loop import train
 from raysts.training.metrics import read_metrics
@@ -62,7 +64,7 @@ class TrialRuntime(Runtime):
         metric: the metric to report.
         report: takes the value of the metric and the metrics line of every evaluation but the last. Early stopping raises
             an exception in it, and has nothing to save at the last step.
-        watch: is called after every metrics line.
+        watch: is called after every metrics line, with its run.
     """
 
     saves_end = False
@@ -74,13 +76,13 @@ class TrialRuntime(Runtime):
         threads: int | None = None,
         metric: RunMetric,
         report: Callable[[float, dict[str, Any]], None] = lambda value, line: None,
-        watch: Callable[[], None] = lambda: None,
+        watch: Callable[[Job], None] = lambda job: None,
         where: str = "in-process",
     ) -> None:
         super().__init__(device, threads=threads, watch=watch)
         self.where, self._metric, self._report = where, metric, report
 
-    def report(self, line: dict[str, Any]) -> None:
+    def report(self, job: Job, line: dict[str, Any]) -> None:
         value = self._metric.of_line(line)
         if value is not None and line["step"] < line["steps"]:
             self._report(value, line)
@@ -118,16 +120,10 @@ def run_trial(
 
 
 def _train(job: Job, metric: RunMetric, runtime: Callable[[], Runtime], earlier: Sequence[Step]) -> TrialOutcome:
-    current = job
-    try:
-        measured = runtime()
-        for step in earlier:
-            current = step.job or job
-            make(step, str(measured.device))
-        current = job
-        record = train(job, measured)
-    except Exception as error:
-        reason = fail(current, error)
+    measured = runtime()
+    before = [(step.job or job, partial(make, step, str(measured.device))) for step in earlier]
+    record, error, reason = attempt([job], measured, before)
+    if error is not None:
         if limit_of(error) == errno.ENOMEM:
             first_line = (str(error) or type(error).__name__).splitlines()[0]
             return TrialOutcome("infeasible", None, f"out of memory: {first_line}")

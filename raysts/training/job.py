@@ -1,6 +1,5 @@
 """Training run as a value: inputs, folder and state."""
 
-import contextlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,6 @@ from raysts.data.batches import BatchOrder
 from raysts.evaluation.dev import Dev
 from raysts.models.layers import Layers
 from raysts.recipes.recipe import Recipe
-from raysts.storage.runs import RunFolder
 
 ORPHAN_WAIT = 60.0
 """Seconds to wait for a run folder whose writer is about to die with its killed driver."""
@@ -46,6 +44,12 @@ class Job:
     dev: Dev | None = None
     facts: dict[str, Any]
 
+    @property
+    def title(self) -> str:
+        """Name of the run for people."""
+        member, stage = self.facts.get("member"), self.facts.get("stage")
+        return str(stage) if member is None else f"{self.facts.get('role', 'member')} {member} {stage}"
+
 
 def total_steps(recipe: Recipe, order: BatchOrder) -> int:
     """Return the optimiser steps of a run."""
@@ -53,24 +57,3 @@ def total_steps(recipe: Recipe, order: BatchOrder) -> int:
     if steps and train.min_steps and steps < train.min_steps:
         steps = math.ceil(train.min_steps / order.steps_per_epoch) * order.steps_per_epoch
     return min(steps, train.max_steps or steps)
-
-
-def writing(job: Job) -> contextlib.AbstractContextManager[None]:
-    """Return the lock of the run folder's writer, which gets the files to resume from."""
-    return RunFolder(job.folder).lock(f"training of run {job.id}", ORPHAN_WAIT)
-
-
-def finished(job: Job) -> dict[str, Any] | None:
-    """Return the record of a finished run, or None."""
-    return RunFolder(job.folder).finished()
-
-
-def title(job: Job) -> str:
-    """Return the name of a run for people."""
-    member, stage = job.facts.get("member"), job.facts.get("stage")
-    return str(stage) if member is None else f"{job.facts.get('role', 'member')} {member} {stage}"
-
-
-def name_of(job: Job) -> str:
-    """Return the name of a run in error messages."""
-    return f"run {job.id} ({job.facts.get('stage')}, member {job.facts.get('member')})"

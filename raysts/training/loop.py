@@ -6,9 +6,10 @@ import contextlib
 import hashlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +17,8 @@ from raysts.cpu.kernels import keep_memory
 from raysts.cpu.rowwise import clip
 from raysts.data.batches import BatchOrder
 from raysts.data.windows import Windows
-from raysts.errors import Infeasible
+from raysts.errors import Infeasible, RunFailed
+from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.ids import derive_seed
 from raysts.models import lora
 from raysts.models.encoder import Encoder
@@ -24,19 +26,19 @@ from raysts.models.packing import has_kernel, to_device
 from raysts.models.precision import autocast, numbers
 from raysts.models.pretrained import load, randomise
 from raysts.models.sentence_model import SentenceModel
-from raysts.models.tokens import LocalBatch
+from raysts.models.tokens import LocalBatch, Tokens
 from raysts.objectives import MODULES
 from raysts.objectives.objective import Batch
 from raysts.ops import collective
+from raysts.recipes.catalog import BANK_TEXTS
 from raysts.storage.runs import RunFolder, Upload
+from raysts.storage.store import Store
 from raysts.training import checkpoint, optim, record
 from raysts.training.checkpoint import CheckpointPolicy
-from raysts.training.job import Job, finished, name_of, total_steps, writing
+from raysts.training.job import ORPHAN_WAIT, Job, total_steps
 from raysts.training.metrics import MetricsLog, metrics_until
 from raysts.training.runtime import Preempted, Preemption, Runtime
-from raysts.training.selection import CachedTokensModel, evaluate
 from raysts.training.shard import own
-from raysts.training.targets import held_arrays
 
 
 def train(job: Job, runtime: Runtime) -> dict[str, Any]:
@@ -46,11 +48,13 @@ def train(job: Job, runtime: Runtime) -> dict[str, Any]:
         Infeasible: the loss is not finite, or there are too few rows for a batch.
         Preempted: this process was told to end; the run has saved its progress.
     """
-    with writing(job) if runtime.rank == 0 else contextlib.nullcontext():
+    folder = RunFolder(job.folder)
+    writing = folder.lock(f"training of run {job.id}", ORPHAN_WAIT)  # which receives the files to resume from
+    with writing if runtime.rank == 0 else contextlib.nullcontext():
         runtime.barrier()  # nobody reads anything before the folder is ours: its last writer may just have finished
         if runtime.rank > 0:
-            RunFolder(job.folder).join()
-        done = finished(job)
+            folder.join()
+        done = folder.finished()
         if done is not None:
             return done
         run = Run(job, runtime)
@@ -59,6 +63,20 @@ def train(job: Job, runtime: Runtime) -> dict[str, Any]:
         finally:  # others may write here then
             run.close()
         return run.record
+
+
+class CachedTokensModel(SentenceModel):
+    """Model with a replaceable encoder, which tokenises its development sentences once."""
+
+    def __init__(self, model: SentenceModel) -> None:
+        super().__init__(model.encoder, model.tokenizer, model.max_length, prompts=model.prompts)
+        self._tokenized: tuple[Sequence[str], Tokens] | None = None
+
+    def tokenize(self, texts: Sequence[str], prompt: str | None = None) -> Tokens:
+        """Return the token ids of ``texts``, computed at the first evaluation."""
+        if self._tokenized is None or self._tokenized[0] is not texts:
+            self._tokenized = texts, super().tokenize(texts, prompt)
+        return self._tokenized[1]
 
 
 CHECK_EVERY = 10
@@ -141,7 +159,7 @@ class Run:
         self.wrapped = runtime.wrap(self.objective, self.precision)
         self.optimizer = optim.build(recipe.optim, self.objective)
         self.windows = Windows(job.store, job.teacher)
-        self.objective.hold(held_arrays(job, self.windows), device)
+        self.objective.hold(self._held_arrays(), device)
         self.order = BatchOrder(
             self.windows.sizes,
             recipe.group,
@@ -196,6 +214,25 @@ class Run:
             lora.adapt(model.encoder, recipe.train.lora, derive_seed(job.seed, "lora"))
         model.normalize = False
         return model
+
+    def _held_arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays that a distillation holds: the map of its teachers' vectors, and its bank."""
+        job, windows, arrays = self.job, self.windows, dict[str, np.ndarray]()
+        if job.to_target is not None:
+            if Store.of(job.to_target).get(job.to_target) is None:
+                raise RunFailed(
+                    f"{job.to_target}: it was removed or damaged. Run the same command again to make it again"
+                )
+            arrays["to_target"] = np.load(job.to_target)
+        if getattr(job.recipe.settings, "bank", 0):
+            stride = 1 + job.recipe.data.spans  # of a text and its spans, the text comes first
+            texts = np.arange(windows.rows // stride)
+            if len(texts) > BANK_TEXTS:
+                rng = np.random.default_rng(derive_seed(job.seed, "bank"))
+                texts = np.sort(rng.choice(len(texts), BANK_TEXTS, replace=False))
+            arrays["bank_rows"] = stride * texts
+            arrays["bank"] = windows.teacher_vectors(arrays["bank_rows"])
+        return arrays
 
     @property
     def over(self) -> bool:
@@ -274,12 +311,12 @@ class Run:
                 state.stopped = train.patience is not None and state.since_best >= train.patience
             if self.log is not None:
                 self.log.write(line)
-                self.runtime.observe(self.job.facts, line, self.job.recipe.spec.sentences)
+                self.runtime.observe(self.job, line)
         last = last or state.stopped
         if save or (self.runtime.saves_end if last else due_save):
             self._save()
         if due_eval or last:
-            self.runtime.report(line)
+            self.runtime.report(self.job, line)
         if due_line:
             self.last_log, self.examples_since = time.monotonic(), 0
 
@@ -295,7 +332,7 @@ class Run:
         if not math.isfinite(mean_loss) or not torch.isfinite(sums).all():
             wrong = "weights are not finite" if math.isfinite(mean_loss) else f"the loss is {mean_loss}"
             raise Infeasible(
-                f"{name_of(self.job)}: {wrong} between steps {state.step - state.loss_count + 1} and {state.step}; "
+                f"{wrong} between steps {state.step - state.loss_count + 1} and {state.step}; "
                 f"lower {recipe.objective}.optim.lr ({recipe.optim.lr:g}) or set {recipe.objective}.train.precision=fp32"
             )
         return mean_loss
@@ -328,7 +365,40 @@ class Run:
         self.saved = time.monotonic(), time.monotonic() - began
 
     def _evaluate(self) -> dict[str, float]:
-        return evaluate(self.job, self.runtime, self.objective.candidates(), self.scored, self.state)
+        """Score the candidates on dev, keep the best if dev selects, and return the scores of the best now.
+
+        Rank 0 scores, and all processes receive the result.
+        """
+        job, runtime, state, candidates = self.job, self.runtime, self.state, self.objective.candidates()
+        assert job.dev is not None
+        scores = torch.zeros(len(candidates), len(job.dev.metrics), dtype=torch.float64)
+        if not job.recipe.by_dev:
+            candidates = dict(list(candidates.items())[:1])
+        scoring = runtime.rank == 0 or runtime.shards  # all processes run what is sharded
+        for i, encoder in enumerate(candidates.values() if scoring else ()):
+            self.scored.encoder = encoder
+            try:
+                dev_scores = job.dev.scores(self.scored)
+                scores[i] = torch.tensor([dev_scores[metric] for metric in job.dev.metrics], dtype=torch.float64)
+            except UndefinedCorrelationError:
+                scores[i] = math.nan  # every process learns it, and ends
+        scores = collective.total(scores.to(runtime.device) * (runtime.rank == 0)).cpu()
+        if not torch.isfinite(scores).all():
+            raise Infeasible(
+                f"after {state.step} steps the model gives the same or no finite similarity for every dev pair; lower "
+                f"{job.recipe.objective}.optim.lr ({job.recipe.optim.lr:g})"
+            )
+        first = scores[: len(candidates), 0].tolist()
+        number = first.index(max(first))  # the first of equals: the default candidate
+        name, score = list(candidates)[number], first[number]
+        state.latest = dict(zip(job.dev.metrics, scores[number].tolist(), strict=True))
+        state.since_best += 1
+        if state.best is None or score > state.best:
+            state.best, state.best_step, state.best_candidate, state.since_best = score, state.step, name, 0
+            state.best_scores = state.latest
+            if job.recipe.by_dev and scoring:
+                checkpoint.save_best(job.folder / "checkpoints", state, candidates[name], runtime.rank)
+        return state.latest
 
     def finish(self) -> None:
         """Write the selected model, then mark the run as done."""

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +79,9 @@ def last_metrics(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     return _parse(lines[-1]) if lines else None
+
+
+def figures(line: Mapping[str, Any]) -> list[str]:
+    """Return loss and dev score of a metrics line as text for people, without what it lacks."""
+    shown = (("loss", 1, 4), ("dev", 100, 2))
+    return [f"{name} {scale * line[name]:.{digits}f}" for name, scale, digits in shown if line.get(name) is not None]

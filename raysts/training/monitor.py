@@ -8,14 +8,13 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any
 
 from raysts.errors import StoreFailed
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import at_once
-from raysts.training.job import Job, title
-from raysts.training.metrics import last_metrics
+from raysts.training.job import Job
+from raysts.training.metrics import figures, last_metrics
 
 EVERY = 1.0
 """Seconds between looks at the files."""
@@ -50,9 +49,7 @@ class RunMonitor:
             self.bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.looked = self.looked_far = 0.0
         self.update([], self.waiting)
         if self.bars is not None:
@@ -96,9 +93,8 @@ class RunMonitor:
     def status(self) -> str:
         running = [(job, self.lines[job.id]) for job in self.watched.values() if job.id in self.lines]
         parts = [f"{len(self.finished)} of {self.total} runs done", f"{len(running)} training, {self.waiting} waiting"]
-        for name, scale, digits in (("loss", 1, 4), ("dev", 100, 2)):
-            values = [line[name] for _, line in running if line.get(name) is not None]
-            parts += [f"{name} {scale * sum(values) / len(values):.{digits}f}"] if values else []
+        values = {name: [line[name] for _, line in running if line.get(name) is not None] for name in ("loss", "dev")}
+        parts += figures({name: sum(column) / len(column) for name, column in values.items() if column})
         rate = sum(job.recipe.spec.sentences * line.get("examples_per_second", 0.0) for job, line in running)
         parts += [f"{rate:.0f} sentences/s"] if rate else []
         if (progress := self._progress) > 0:
@@ -114,20 +110,14 @@ class RunMonitor:
 
     def _say(self, job: Job, line: dict[str, Any], record: dict[str, Any]) -> None:
         seconds = (record.get("timings") or {}).get("train_seconds") or 0.0
-        parts = [f"{title(job)}: {record.get('steps')} steps in {seconds:.1f} s"]
-        if line.get("loss") is not None:
-            parts.append(f"loss {line['loss']:.4f}")
-        score = (record.get("dev") or {}).get("kept")
-        if score is not None:
-            parts.append(f"dev {100 * score:.2f}")
-        (self.bars.console.print if self.bars is not None else self.say)(", ".join(parts))
+        result = figures({"loss": line.get("loss"), "dev": (record.get("dev") or {}).get("kept")})
+        text = ", ".join([f"{job.title}: {record.get('steps')} steps in {seconds:.1f} s", *result])
+        (self.bars.console.print if self.bars is not None else self.say)(text)
 
     def _draw(self, job: Job, line: dict[str, Any]) -> None:
-        note = f"{line['step']}/{line['steps']} loss {line['loss']:.3f}" + (
-            f" dev {100 * line['dev']:.1f}" if "dev" in line else ""
-        )
+        note = " ".join([f"{line['step']}/{line['steps']}", *figures(line)])
         if job.id not in self.tasks:
-            self.tasks[job.id] = self.bars.add_task(title(job), total=line["steps"], note=note)
+            self.tasks[job.id] = self.bars.add_task(job.title, total=line["steps"], note=note)
         done = line["step"] == line["steps"]
         self.bars.update(self.tasks[job.id], completed=line["step"], note=note, visible=not done)
 

@@ -3,6 +3,7 @@
 import contextlib
 from datetime import UTC, datetime
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -63,23 +64,19 @@ def end(record: dict[str, Any], job: Job, state: TrainState, candidate: str, sec
 
     ``candidate``: name of the encoder that is kept if dev does not select.
     """
-    by_dev = job.recipe.by_dev
-    scores = state.best_scores if by_dev else state.latest
-    dev = {
-        "kept": state.best if by_dev else next(iter(scores.values()), None),
-        "scores": scores,
-        "best": state.best,
-        "best_step": state.best_step,
-    }
+    choice: dict[str, Any] = {"step": state.step, "candidate": candidate}
+    score, scores, selected_by = next(iter(state.latest.values()), None), state.latest, None
+    if job.recipe.by_dev and job.dev is not None:
+        choice = {"step": state.best_step, "candidate": state.best_candidate}
+        score, scores, selected_by = state.best, state.best_scores, job.dev.name
+    dev = {"kept": score, "scores": scores, "best": state.best, "best_step": state.best_step}
     record |= {
         "status": "done",
         "finished_at": _utc_now(),
         "steps": state.step,
-        "kept": {"step": state.best_step, "candidate": state.best_candidate}
-        if by_dev
-        else {"step": state.step, "candidate": candidate},
+        "kept": choice,
         "dev": None if state.best is None else dev,
-        "selected_by": job.dev.name if by_dev and job.dev is not None else None,
+        "selected_by": selected_by,
     }
     record["timings"] |= {"train_seconds": round(state.seconds, 3), "last_start_seconds": round(seconds, 3)}
 
@@ -91,17 +88,16 @@ def _utc_now() -> str:
 def _device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    cpuinfo = Path("/proc/cpuinfo")
-    names = [line for line in cpuinfo.read_text().splitlines() if "model name" in line] if cpuinfo.exists() else []
-    return names[0].split(":")[1].strip() if names else "CPU"
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line for line in lines if "model name" in line).split(":")[1].strip()
+    return "CPU"
 
 
 @cache
 def _versions() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
-
     versions = {}
     for name in ("raysts", "torch", "transformers", "ray", "numpy", "pyarrow"):
-        with contextlib.suppress(PackageNotFoundError):
-            versions[name] = version(name)
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
     return versions

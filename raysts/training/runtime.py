@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 from raysts.data.batches import Reader, read_batches
+from raysts.training.job import Job
+from raysts.training.metrics import figures
 
 
 class Preemption(IntEnum):
@@ -29,7 +31,7 @@ class Runtime:
 
     Args:
         say: receives the reported lines as text.
-        watch: is called after every metrics line.
+        watch: is called after every metrics line, with its run.
 
     Attributes:
         read: source of batches.
@@ -47,7 +49,7 @@ class Runtime:
         threads: int | None = None,
         read: Reader = read_batches,
         say: Callable[[str], None] | None = None,
-        watch: Callable[[], None] = lambda: None,
+        watch: Callable[[Job], None] = lambda job: None,
     ) -> None:
         self.rank, self.world = 0, 1
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -64,14 +66,16 @@ class Runtime:
         """
         return module
 
-    def report(self, line: dict[str, Any]) -> None:
+    def report(self, job: Job, line: dict[str, Any]) -> None:
         """Report one metrics line (dev evaluations and the end of a run)."""
         if self._say is not None:
-            self._say(progress_text(line))
+            rate = line.get("examples_per_second")
+            speed = [f"{rate:.0f} examples/s"] if rate else []
+            self._say(", ".join([f"{job.title}: step {line['step']}/{line['steps']}", *figures(line), *speed]))
 
-    def observe(self, facts: dict[str, Any], line: dict[str, Any], sentences: int) -> None:
-        """Pass every metrics line to observers. ``sentences``: texts of an example."""
-        self._watch()
+    def observe(self, job: Job, line: dict[str, Any]) -> None:
+        """Pass every metrics line to observers."""
+        self._watch(job)
 
     def barrier(self) -> None:
         """Wait for the other processes."""
@@ -79,16 +83,6 @@ class Runtime:
     def preemption(self) -> Preemption:
         """Return the termination notice so far. It never decreases."""
         return Preemption.NONE
-
-
-def progress_text(line: dict[str, Any]) -> str:
-    """Return a metrics line as text for people."""
-    parts = [f"step {line['step']}/{line['steps']}"]
-    shown = (("loss", 1, 4), ("dev", 100, 2))
-    parts += [f"{name} {scale * line[name]:.{digits}f}" for name, scale, digits in shown if line.get(name) is not None]
-    if line.get("examples_per_second"):
-        parts.append(f"{line['examples_per_second']:.0f} examples/s")
-    return ", ".join(parts)
 
 
 def averaged(module: nn.Module, device: torch.device) -> nn.Module:

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,22 +31,13 @@ def write_scalars(
     from tensorboardX.summary import scalar
 
     with store.put_dir(folder) as draft, contextlib.closing(EventsWriter(str(draft / "events"), lines)) as writer:
-        for step, when, line in numbers(metrics, start):
+        for line in metrics:
+            when = start + line.get("seconds", 0.0)
             for name, value in line.items():
-                writer.write_event(Event(wall_time=when, step=step, summary=scalar(name, value)))
+                if name not in ("step", "steps") and type(value) in (int, float):  # a bool is an int, and no number
+                    writer.write_event(Event(wall_time=when, step=line["step"], summary=scalar(name, float(value))))
         if hparams is not None:
             for summary in as_summaries(dict(hparams), {"kept": 0.0}):
                 writer.write_event(Event(wall_time=time.time(), summary=summary))
         if kept is not None:
             writer.write_event(Event(wall_time=time.time(), step=kept[0], summary=scalar("kept", kept[1])))
-
-
-def numbers(metrics: Sequence[Mapping[str, Any]], start: float) -> Iterator[tuple[int, float, dict[str, float]]]:
-    """Yield step, Unix time and numbers of every line."""
-    for line in metrics:
-        named = {
-            name: float(value)
-            for name, value in line.items()
-            if name not in ("step", "steps") and type(value) in (int, float)  # a bool is an int, and no number
-        }
-        yield line["step"], start + line.get("seconds", 0.0), named

@@ -22,7 +22,7 @@ from raysts.data.windows import Windows
 from raysts.errors import InputError, RunFailed, StoreFailed
 from raysts.models.pretrained import load
 from raysts.models.tokens import LocalBatch
-from raysts.pipeline.local import LocalExecutor, train_chain
+from raysts.pipeline.local import LocalExecutor
 from raysts.recipes.recipe import Optim, Resources, Train
 from raysts.storage.atomic import lock
 from raysts.storage.bucket import Bucket
@@ -31,6 +31,7 @@ from raysts.storage.foreign import read_json
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import Store
 from raysts.training import checkpoint, loop
+from raysts.training.attempt import attempt
 from raysts.training.loop import train
 from raysts.training.metrics import last_metrics
 from raysts.training.optim import learning_rate
@@ -130,7 +131,7 @@ def test_a_checkpoint_goes_to_a_bucket_beside_the_steps(stage: Stage, s3: str, m
         send(bucket, local, path)
 
     class Seen(Watched):
-        def observe(self, facts: dict[str, Any], line: dict[str, Any], sentences: int) -> None:
+        def observe(self, job: Any, line: dict[str, Any]) -> None:
             if line["step"] == 3:
                 stepped.set()
 
@@ -320,18 +321,18 @@ def test_the_layout_of_a_run_is_kept_on_resume(stage: Stage, tmp_path: Path) -> 
 
 def test_a_failed_run_goes_on_and_forgets_its_failure(stage: Stage, tmp_path: Path) -> None:
     job = stage.job("nli", tmp_path / "run", checkpoint_every=2, dev=False, epochs=1.0)
-    reason = train_chain([job], lambda job: Watched(read=interrupted_at(3)))
+    reason = attempt([job], Watched(read=interrupted_at(3))).reason
     assert reason is not None and "Interrupted: at step 3" in reason and "error.log" in reason
     assert read_json(job.folder / "run.json")["status"] == "failed"
     assert "Interrupted" in (job.folder / "error.log").read_text()
-    assert train_chain([job], lambda job: Watched()) is None
+    assert attempt([job], Watched()).reason is None
     record = read_json(job.folder / "run.json")
     assert record["status"] == "done" and "reason" not in record
 
 
 def test_a_kill_between_the_last_step_and_the_record(stage: Stage, tmp_path: Path) -> None:
     class DiesAtTheEnd(Watched):
-        def report(self, line: dict[str, Any]) -> None:
+        def report(self, job: Any, line: dict[str, Any]) -> None:
             if line["step"] == line["steps"]:
                 raise Interrupted
 
@@ -446,7 +447,7 @@ def test_patience_goes_on_counting_after_a_kill(stage: Stage, tmp_path: Path) ->
 
 def test_an_early_stop_survives_a_kill(stage: Stage, tmp_path: Path) -> None:
     class DiesWhenStopped(Watched):
-        def report(self, line: dict[str, Any]) -> None:
+        def report(self, job: Any, line: dict[str, Any]) -> None:
             if line["step"] == 3:
                 raise Interrupted
 
@@ -499,7 +500,7 @@ def test_a_member_that_diverges_fails_alone(stage: Stage, tmp_path: Path) -> Non
     good = stage.job("nli", tmp_path / "good", dev=False, epochs=1.0)
     bad = without(stage.job("nli", tmp_path / "bad", dev=False, optim=HOT), id="bad")
     after = without(good, folder=tmp_path / "after")
-    outcomes = [train_chain(chain, lambda job: Watched()) for chain in ([good], [bad, after])]
+    outcomes = [attempt(chain, Watched()).reason for chain in ([good], [bad, after])]
     assert outcomes[0] is None and outcomes[1] is not None and "bad" in outcomes[1]
     assert not after.folder.exists(), "the stage after the failed one is not begun"
 
@@ -579,7 +580,7 @@ def test_passes_are_added_until_there_are_enough_steps(stage: Stage, tmp_path: P
 
 def test_a_run_with_a_bank_resumes_bit_for_bit(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 70 texts 40 are drawn, and the teachers' vectors are mapped."""
-    monkeypatch.setattr("raysts.training.targets.BANK_TEXTS", 40)
+    monkeypatch.setattr("raysts.training.loop.BANK_TEXTS", 40)
     job = stage.job("sed", tmp_path / "whole", dev=False, checkpoint_every=2, settings={"loss": "cosine", "bank": 0.1})
     turn, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(32, 32)))
     np.save(tmp_path / "map.npy", turn.astype(np.float32))

@@ -3,23 +3,24 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from raysts.recipes.recipe import DEFAULTS
 from raysts.storage.checksums import write_record
 from raysts.training import monitor
+from raysts.training.job import Job
 from raysts.training.monitor import RunMonitor, duration
 
 
-def job(folder: Path, number: int) -> Any:
-    (folder / str(number)).mkdir()
+def job(path: Path, number: int) -> Job:
+    folder = path / str(number)
+    folder.mkdir()
     facts = {"stage": "nli", "member": number}
-    return SimpleNamespace(id=str(number), folder=folder / str(number), facts=facts, recipe=DEFAULTS["nli"])
+    return Job(id=folder.name, recipe=DEFAULTS["nli"], seed=0, folder=folder, parent=path, store=path, facts=facts)
 
 
-def stand(of: Any, step: int, status: str = "running", **more: float) -> None:
+def stand(of: Job, step: int, status: str = "running", **more: float) -> None:
     line = {"step": step, "steps": 100, "loss": 0.5, "examples_per_second": 10.0, **more}
     (of.folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
     write_record(of.folder / "run.json", {"status": status, "steps": step})

@@ -1,0 +1,73 @@
+"""Attempts to train a chain of runs: in this process, in a member's worker, in a trial."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from raysts.errors import InputError, RunFailed, StoreFailed, limit_reached, without_secrets
+from raysts.storage.runs import RunFolder, RunState
+from raysts.storage.store import Store
+from raysts.training.job import Job
+from raysts.training.loop import train
+from raysts.training.runtime import Runtime
+
+
+class Attempt(NamedTuple):
+    """Result of an attempt: the record of the last run, or the error that ended it and its message."""
+
+    record: dict[str, Any]
+    error: Exception | None = None
+    reason: str | None = None
+
+
+def attempt(chain: Sequence[Job], runtime: Runtime, before: Sequence[tuple[Job, Callable[[], object]]] = ()) -> Attempt:
+    """Train the runs of a chain in order, each from its last checkpoint.
+
+    Training is deterministic, so a retry repeats the error. An error therefore ends the chain and is recorded. Only
+    the death of the process is retried, by the process that started it. Of several processes that train together, one
+    may meet the echo of another's death, which leaves the others in a collective: such an error is raised, and ends them.
+
+    Args:
+        chain: the runs.
+        runtime: the process.
+        before: work that precedes the chain, with the run that fails if it does.
+    """
+    record: Any = {}
+    tasks: list[tuple[Job, Callable[[], object]]] = [(job, partial(train, job, runtime)) for job in chain]
+    for job, work in [*before, *tasks]:
+        try:
+            record = work()
+        except Exception as error:
+            if runtime.world > 1 and (isinstance(error, StoreFailed) or not isinstance(error, RunFailed)):
+                raise
+            return Attempt({}, error, fail(job, error) if runtime.rank == 0 else str(error))
+    return Attempt(record)
+
+
+def fail(job: Job, error: BaseException) -> str:
+    """Mark a run as failed and return the reason as a message."""
+    expected = isinstance(error, (InputError, RunFailed))
+    reason = str(error) if expected else limit_reached(error) or f"{type(error).__name__}: {error}"
+    reason, log = without_secrets(reason), job.folder / "error.log"
+    message = f"{job.title} (run {job.id}): {reason}"
+    try:
+        job.folder.mkdir(parents=True, exist_ok=True)
+        log.write_text(without_secrets("".join(traceback.format_exception(error))), encoding="utf-8")
+        run = RunFolder(job.folder)
+        run.write(run.written() | {"status": RunState.FAILED, "reason": reason})
+        with contextlib.suppress(StoreFailed):  # it may be the reason
+            for path in (log, job.folder / "run.json"):
+                Store.of(path).upload(path)
+    except OSError:
+        return message  # nothing can be written, and the reason still reaches the user
+    return f"{message} [log: {log}]"
+
+
+def fail_chain(chain: Sequence[Job], cause: str) -> str | None:
+    """Mark the first unfinished run of a chain as failed. Return the reason, or None if all are finished."""
+    unfinished = next((job for job in chain if RunFolder(job.folder).finished() is None), None)
+    return None if unfinished is None else fail(unfinished, RunFailed(cause))
