@@ -54,7 +54,7 @@ def claims(
     settings = dict(overrides or {})
     if counted := [key for key in settings if key in ("members", "students")]:
         raise InputError(f"{', '.join(counted)}: is what --seeds says; leave it out")
-    called = f"{paper!r}, seeds={seeds}, scale={scale!r}, stand_ins={stand_ins}, overrides={dict(overrides or {})!r}"
+    called = f"{paper!r}, seeds={seeds}, scale={scale!r}, stand_ins={stand_ins}, overrides={settings!r}"
     line = command or f"raysts.claims({called})"
     options = RunOptions(data, storage, None, address, line, strict_contamination, skip_bad, say, stand_ins=stand_ins)
     recipes = {name: f"claims-{name}@{scale}" for name in ([paper] if paper else CLAIMS)}

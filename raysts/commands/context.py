@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from raysts.commands.models import locate
 from raysts.commands.options import RunOptions, say_on_stderr
 from raysts.commands.result import RunResult
-from raysts.commands.screen import Screen, cautions
+from raysts.commands.screen import Screen
 from raysts.data.corpora import Corpus
 from raysts.data.user import UserData
 from raysts.data.world import world_path
@@ -165,29 +165,15 @@ def check_name(name: str | None) -> None:
         raise InputError(f"--{problem}")
 
 
-def run_plan(plan: Plan, options: RunOptions) -> RunResult:
-    """Run the remaining steps of a checked plan (see :func:`raysts.run`)."""
-    check_name(options.name)
-    Store.of(plan.storage).check(writes=True)
-    with contextlib.ExitStack() as stack:
-        screen = stack.enter_context(Screen(options.say))
-        for line in cautions(plan, options.address):
-            screen(line)
-        chosen = stack.enter_context(executor(options.address, plan))
-        return run_on(chosen, plan, options, screen)
-
-
 def run_on(executor: Executor, plan: Plan, options: RunOptions, screen: Screen) -> RunResult:
-    """Run the remaining steps of a checked plan on an existing executor."""
-    name = options.name or plan.pipeline.name
-    command = options.command or f"raysts run {name}"
-
-    def report(store: Store, record: Mapping[str, Any]) -> Path:
-        return write_report(report_data(store, record), store.path(f"reports/{name}"))
-
+    """Run the remaining steps of a checked plan (see :func:`raysts.run`)."""
     from raysts.pipeline.run import run
 
-    fields = run(plan, executor, name, command, screen, report, screen.follow)
+    def report(store: Store, record: Mapping[str, Any]) -> Path:
+        return write_report(report_data(store, record), store.path(f"reports/{record['name']}"))
+
+    name = options.name or plan.pipeline.name
+    fields = run(plan, executor, name, options.command or f"raysts run {name}", screen, report, screen.follow)
     rows = named_teachers(fields["results"], fields.get("teachers", {}))
     return RunResult(fields, summary(rows, plan.pipeline.compared, plan.distributed))
 

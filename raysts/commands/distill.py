@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from raysts.commands import options as opt
-from raysts.commands.options import Command, Result, RunOptions, option, say_on_stderr
+from raysts.commands.options import Command, Result, RunOptions, option
 from raysts.commands.run import text_of
 from raysts.errors import InputError
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from raysts.storage.store import Store
 
 
+@opt.takes(opt.RunGroup)
 def distill(
     models: Annotated[
         Sequence[str],
@@ -31,10 +32,6 @@ def distill(
     data: opt.Data = None,
     storage: opt.StoragePlace = None,
     *,
-    text: opt.Text = None,
-    column: opt.TextColumn = None,
-    dev: opt.Dev = None,
-    test: opt.Test = None,
     from_run: Annotated[str | None, option("take the members of this run", "NAME")] = None,
     from_study: Annotated[str | None, option("take the best of this study ('raysts tune')", "NAME")] = None,
     top: Annotated[
@@ -60,11 +57,7 @@ def distill(
             "MODEL",
         ),
     ] = None,
-    name: str | None = None,
-    address: opt.Address = None,
-    command: opt.CommandLine = None,
-    skip_bad: opt.SkipBad = False,
-    say: opt.Say = say_on_stderr,
+    **options: Unpack[opt.RunGroup],
 ) -> Result:
     """Distil a student from trained models, a run's members, or a study's best (SED section 4).
 
@@ -79,13 +72,12 @@ def distill(
             combines the teachers. It defaults to their mean if they have one starting model and the width of the student,
             else to ``concat``, the concatenation of unit vectors. A student with another starting model than its teachers
             learns directions (``sed.loss=cosine``) at 3e-4, of a target turned to its axes (``sed.axes=student``).
-        name: name of the run (default: distilled, or the name of the run or study and -distilled).
 
     Returns:
         as :func:`raysts.run`.
     """
-    from raysts.commands.context import checked_plan, run_plan, run_record, store_of
-    from raysts.data.user import UserData
+    from raysts.commands import experiment
+    from raysts.commands.context import run_record, store_of
     from raysts.recipes.names import pipeline_of
 
     if from_study is not None and (models or from_run):
@@ -99,14 +91,14 @@ def distill(
         models, overrides = [keep_index], {**(overrides or {}), "keep_index": True}
     if prompt is not None:
         overrides = {**(overrides or {}), "teacher_prompt": prompt}
-    own = UserData.of(text, column, dev, test)
-    store, source = store_of(storage), from_run or from_study
-    name = name or (f"{source}-distilled" if source else "distilled")
-    line = command or f"raysts.distill({list(models)!r}, {dict(overrides or {})!r})"
-    chosen: list[str] = []  # messages for after all checks
-    options = RunOptions(data, storage, name, address, line, skip_bad=skip_bad, say=chosen.append, own=own)
+    source = from_run or from_study
+    name = options.pop("name", None) or (f"{source}-distilled" if source else "distilled")
+    options.setdefault("command", f"raysts.distill({list(models)!r}, {dict(overrides or {})!r})")
+    opened = RunOptions.of(data=data, storage=storage, name=name, **options)
+    store, messages = store_of(storage), list[str]()  # messages for after all checks
+    quiet = replace(opened, say=messages.append)
     if from_study is not None:
-        pipeline, record = _study_pipeline(from_study, top, overrides, options)
+        pipeline, record = _study_pipeline(from_study, top, overrides, quiet)
     elif bool(models) == bool(from_run):
         raise InputError(
             "distill needs teachers, from one place: MODEL arguments, --from-run NAME (the members of a run), or --from-study "
@@ -115,12 +107,11 @@ def distill(
     else:
         record = run_record(store, from_run) if from_run else {}
         models = record["pipeline"]["teachers"] or _finished_members(record, store) if record else models
-        pipeline = _models_pipeline(models, top, overrides, record.get("pipeline", {}), options)
-    options = replace(options.after(record), say=say)
-    plan = checked_plan(pipeline_of(pipeline, overrides), options)
-    for line in chosen:
-        say(line)
-    return run_plan(plan, options)
+        pipeline = _models_pipeline(models, top, overrides, record.get("pipeline", {}), quiet)
+    checked = experiment.planned(pipeline_of(pipeline, overrides), {}, opened.after(record))
+    for line in messages:
+        opened.say(line)
+    return experiment.run(checked)
 
 
 def student_search(models: Sequence[str], overrides: Mapping[str, Any], options: RunOptions) -> Search:

@@ -1,4 +1,4 @@
-"""Execution of experiments: their search, their pipelines one after another, and one report.
+"""Execution of experiments: their searches, their pipelines one after another, and one report.
 
 A system by its own name is an experiment of one pipeline without a label.
 """
@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from raysts.commands.context import check_name, checked_plan, corpus_of, executor, run_on, run_plan, store_of
+from raysts.commands.context import check_name, checked_plan, corpus_of, executor, run_on, store_of
 from raysts.commands.models import locate
 from raysts.commands.options import Result, RunOptions
-from raysts.commands.screen import Screen
+from raysts.commands.screen import Screen, cautions
 from raysts.data.world import tiny_config
 from raysts.errors import InputError, RunFailed
 from raysts.models import pretrained, static
@@ -23,13 +23,15 @@ from raysts.pipeline.inputs import TINY
 from raysts.pipeline.plan import Plan, describe
 from raysts.recipes.recipe import Pipeline
 from raysts.recipes.tree import to_plain
-from raysts.storage.store import Store
 
 if TYPE_CHECKING:
     from raysts.papers.claims import Claim
     from raysts.search.search import Search
     from raysts.search.space import Point
     from raysts.search.study import Study
+
+Best = Mapping[str | None, "Point"]
+"""The best points of the searches of an experiment, by backbone."""
 
 ASSUMED = 12
 """Assumed number of layers of an encoder that cannot be read."""
@@ -58,12 +60,9 @@ class Planned:
         """Return the name of the run."""
         return self.options.name or _name(self.recipe)
 
-    def plans_at(self, best: Mapping[str | None, Point]) -> Mapping[str, Plan]:
-        """Return the plans at the best points of the searches, by backbone.
-
-        Contamination was checked before the searches.
-        """
-        return _plans(self.recipe, self.overrides, replace(self.options, strict_contamination=False), best)[0]
+    def at(self, best: Best) -> Planned:
+        """Return the plans at the best points. Contamination was checked before the searches."""
+        return planned(self.recipe, self.overrides, replace(self.options, strict_contamination=False), best)
 
 
 def _name(recipe: str | Pipeline) -> str:
@@ -77,90 +76,79 @@ def _run_name(name: str, label: str) -> str:
 # -- plans ---------------------------------------------------------------------------------------------------------------
 
 
-def planned(recipe: str | Pipeline, overrides: Mapping[str, Any], options: RunOptions) -> Planned:
+def planned(
+    recipe: str | Pipeline, overrides: Mapping[str, Any], options: RunOptions, best: Best | None = None
+) -> Planned:
     """Return the checked plans of an experiment, or of a pipeline. Start nothing.
+
+    With ``best`` the searches are over.
 
     Raises:
         InputError: all problems that would stop a pipeline later, in one message.
     """
-    plans, claims, notes = _plans(recipe, overrides, options, {})
-    studies = {}
-    for label, backbone, search in _searches(recipe, overrides):
-        from raysts.commands.study import planned as planned_study
-
-        name = _run_name(options.name or _name(recipe), label)
-        studies[backbone] = planned_study(search, {}, replace(options, name=name))
-    return Planned(
-        recipe=recipe, overrides=overrides, options=options, plans=plans, studies=studies, claims=claims, notes=notes
-    )
-
-
-def _plans(
-    recipe: str | Pipeline, overrides: Mapping[str, Any], options: RunOptions, best: Mapping[str | None, Point]
-) -> tuple[Mapping[str, Plan], Mapping[Claim, str | None], Sequence[str]]:
-    """Return the checked plans by label, and the claims of the experiment with notes on them."""
-    by_label: Mapping[str, Pipeline] = _pipelines(recipe, overrides, options, best)
-    claims: Mapping[Claim, str | None] = {}
-    notes: Sequence[str] = ()
+    pipelines: Mapping[str, Pipeline] = _pipelines(recipe, overrides, options, best)
+    about: dict[str, Any] = {}
     if is_experiment(recipe) and (paper := experiments.experiment_of(recipe).claims):
         from raysts.papers.verdicts import agenda
 
         corpus = corpus_of(options.data, skip_bad=options.skip_bad, own=options.own)
-        claims, by_label, notes = agenda(paper, by_label, corpus, options.stand_ins)
+        about["claims"], pipelines, about["notes"] = agenda(paper, pipelines, corpus, options.stand_ins)
     plans: dict[str, Plan] = {}
     problems: list[str] = []
-    for label, pipeline in by_label.items():
+    for label, pipeline in pipelines.items():
         try:
             plans[label] = checked_plan(pipeline, options)
         except InputError as error:
             problems += error.problems
     if problems:
         raise InputError(list(dict.fromkeys(problems)))
-    return plans, claims, notes
+    studies = {}
+    for label, backbone, search in [] if best else _searches(recipe, overrides):
+        from raysts.commands.study import planned as planned_study
+
+        name = _run_name(options.name or _name(recipe), label)
+        studies[backbone] = planned_study(search, {}, replace(options, name=name))
+    return Planned(recipe=recipe, overrides=overrides, options=options, plans=plans, studies=studies, **about)
 
 
 def _pipelines(
     recipe: str | Pipeline,
     overrides: Mapping[str, Any],
     options: RunOptions,
-    best: Mapping[str | None, Point] | None = None,
+    best: Best | None = None,
     assumptions: list[str] | None = None,
 ) -> dict[str, Pipeline]:
     """Return the pipelines of an experiment by label.
 
-    Args:
-        recipe: name of the experiment, perhaps at a scale; or a pipeline, to which overrides have been applied.
-        overrides: overrides of its pipelines. The backbone may be a run id of the storage.
-        options: options of the command.
-        best: best points of the searches, by backbone.
-        assumptions: takes those about a backbone that is not on this machine. Without it such a backbone is an error.
+    Overrides have been applied to a pipeline. ``assumptions`` takes those about a backbone that is not on this machine.
+    Without it such a backbone is an error.
     """
     if isinstance(recipe, Pipeline):
         return {"": recipe}
-
-    def depth(backbone: str) -> int:
-        if backbone == TINY:
-            return int(tiny_config()["num_hidden_layers"])
-        try:
-            config = pretrained.check(locate(backbone, store_of(options.storage), fetch=assumptions is None))
-        except InputError:
-            if assumptions is None:
-                raise
-            if backbone in experiments.DEPTHS:
-                return experiments.DEPTHS[backbone]
-            assumptions.append(
-                f"backbone '{backbone}' cannot be read on this machine: shown as an encoder of {ASSUMED} layers"
-            )
-            return ASSUMED
-        if config["model_type"] == static.MODEL_TYPE:
-            return 0
-        return int(config[family_of(config["model_type"]).depth])
-
     if experiments.experiment_of(recipe).search:
         from raysts.search.search import pipeline_overrides
 
         overrides = pipeline_overrides(overrides)
-    return experiments.pipelines(recipe, overrides, depth, best)
+    return experiments.pipelines(recipe, overrides, lambda backbone: _depth(backbone, options, assumptions), best)
+
+
+def _depth(backbone: str, options: RunOptions, assumptions: list[str] | None) -> int:
+    """Return the number of layers of a backbone, 0 of word vectors."""
+    if backbone == TINY:
+        return int(tiny_config()["num_hidden_layers"])
+    try:
+        config = pretrained.check(locate(backbone, store_of(options.storage), fetch=assumptions is None))
+    except InputError:
+        if assumptions is None:
+            raise
+        if backbone in experiments.DEPTHS:
+            return experiments.DEPTHS[backbone]
+        assumptions.append(
+            f"backbone '{backbone}' cannot be read on this machine: shown as an encoder of {ASSUMED} layers"
+        )
+        return ASSUMED
+    kind = config["model_type"]
+    return 0 if kind == static.MODEL_TYPE else int(config[family_of(kind).depth])
 
 
 def _searches(recipe: str | Pipeline, overrides: Mapping[str, Any]) -> list[tuple[str, str | None, Search]]:
@@ -177,10 +165,9 @@ def _searches(recipe: str | Pipeline, overrides: Mapping[str, Any]) -> list[tupl
     searches = []
     for backbone in backbones:
         label = f"{experiments.prefix(backbone) if len(backbones) > 1 else ''}{name}"
-        if experiment.points[0].label == "":
-            label = ""
         choice = {"backbone": backbone} if backbone else {}
-        searches.append((label, backbone, find_search(search, {**settings, **choice})))
+        alone = experiment.points[0].label == ""
+        searches.append(("" if alone else label, backbone, find_search(search, {**settings, **choice})))
     return searches
 
 
@@ -214,24 +201,22 @@ def described(checked: Planned) -> Result:
         nodes |= _titled("" if study.name == checked.name else study.name, steps)
         if study.complete and study.best_point:
             best[backbone] = study.best_point.point
+    plans = checked.at(best).plans if best else checked.plans
     later: dict[str, Any] = {}
-    for label, plan in (checked.plans_at(best) if best else checked.plans).items():
-        titled = _titled(label, describe(plan)["nodes"])
-        later |= {step_id: node for step_id, node in titled.items() if step_id not in later}
+    for label, plan in plans.items():
+        later = _titled(label, describe(plan)["nodes"]) | later
     new = [node for step_id, node in later.items() if step_id not in nodes]
     if len(best) < len(checked.studies):  # costs are known before the end of a search, ids are not
         new = [{**node, "id": f"(after the grid) {i}", "needs": []} for i, node in enumerate(new)]
     first = next(iter(checked.plans.values()))
     result = {
-        "storage": Store.of(first.storage).uri,
+        "storage": first.store.uri,
         **describe(first, []),
         "name": _name(checked.recipe),
         "skipped": _skipped_files(checked.plans),
         "nodes": [*nodes.values(), *new],
     }
-    if checked.notes:
-        result["notes"] = checked.notes
-    return result
+    return {**result, "notes": checked.notes} if checked.notes else result
 
 
 def _titled(label: str, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -248,12 +233,15 @@ def _skipped_files(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
 def run(checked: Planned) -> Result:
     """Run the searches of an experiment, then its pipelines (see :func:`raysts.run`).
 
+    Each pipeline with a label is a run ``<name>.<label>`` with a report. A failed one does not stop the others.
+
     Raises:
         RunFailed: some trials or pipelines failed.
     """
     options, name, plans = checked.options, checked.name, checked.plans
     for label in plans:
         check_name(_run_name(name, label))
+    store_of(options.storage).check(writes=True)
     for note in checked.notes:
         options.say(note)
     best: dict[str | None, Point] = {}
@@ -267,38 +255,39 @@ def run(checked: Planned) -> Result:
         best[backbone] = study_result["best"]["overrides"]
         options.say(f"{name}: goes on with {text_of(best[backbone])}")
         searched = {key: study_result[key] for key in ("study", "best", "best_run", "points")}
-    if best:
-        plans = checked.plans_at(best)
-    if [*plans] == [""]:
-        result = run_plan(plans[""], replace(options, name=name))
-        result.update(searched)
-        return result
-    return _run_all(checked, plans)
+    plans = checked.at(best).plans if best else plans
+    results: dict[str, Result] = {}
+    failures: list[str] = []
+    with Screen(options.say) as screen:
+        for line in cautions(plans[""], options.address) if "" in plans else ():
+            screen(line)
+        with executor(options.address, *plans.values()) as chosen:
+            for number, (label, plan) in enumerate(plans.items(), start=1):
+                if label:
+                    screen(f"{name}: {label}, {number} of {len(plans)}")
+                try:
+                    results[label] = run_on(chosen, plan, replace(options, name=_run_name(name, label)), screen)
+                except RunFailed as error:
+                    if not label:
+                        raise
+                    failures.append(f"{_run_name(name, label)}: {error}")
+    if "" not in results:
+        return _report(checked, plans, results, failures)
+    results[""].update(searched)
+    return results[""]
 
 
-def _run_all(checked: Planned, plans: Mapping[str, Plan]) -> Result:
-    """Run the pipelines in turn, and write the tables of the paper.
+def _report(
+    checked: Planned, plans: Mapping[str, Plan], results: Mapping[str, Result], failures: Sequence[str]
+) -> Result:
+    """Write the tables of the paper, or its claims, and return the result of all pipelines.
 
-    Each is a run ``<name>.<label>`` with a report. A failed run does not stop the others.
+    Raises:
+        RunFailed: some pipelines failed. The tables of the others are written.
     """
     from raysts.papers import claims_page, measured, tables, verdicts
 
-    options, name = checked.options, checked.name
-    store = store_of(options.storage)
-    store.check(writes=True)
-    rows: list[dict[str, Any]] = []
-    left_out: list[dict[str, Any]] = []
-    failures: list[str] = []
-    with Screen(options.say) as screen, executor(options.address, *plans.values()) as chosen:
-        for number, (label, plan) in enumerate(plans.items(), start=1):
-            screen(f"{name}: {label}, {number} of {len(plans)}")
-            try:
-                outcome = run_on(chosen, plan, replace(options, name=_run_name(name, label)), screen)
-            except RunFailed as error:
-                failures.append(f"{_run_name(name, label)}: {error}")
-                continue
-            rows += [{**row, "study": name, "trial": label} for row in outcome["results"]]
-            left_out += [{**member, "trial": label} for member in outcome["left_out"]]
+    name, store = checked.name, store_of(checked.options.storage)
     experiment, folder = experiments.EXPERIMENTS[_name(checked.recipe)], store.path(f"reports/{name}")
     result: Result = {"status": "done", "storage": store.uri, "name": name, "model": None}
     if experiment.paper:
@@ -308,8 +297,10 @@ def _run_all(checked: Planned, plans: Mapping[str, Plan]) -> Result:
     if failures:
         raise RunFailed("\n".join(failures))
     if experiment.claims:
-        command = options.command or f"raysts run {checked.recipe}"
+        command = checked.options.command or f"raysts run {checked.recipe}"
         judged = verdicts.claims_data(experiment.claims, checked.claims, plans, name, command)
         result["report"] = str(claims_page.write_report(judged, folder))
         result |= {"claims": [verdict.as_plain() for verdict in judged.verdicts], "text": claims_page.text(judged)}
+    rows = [{**row, "study": name, "trial": label} for label, done in results.items() for row in done["results"]]
+    left_out = [{**member, "trial": label} for label, done in results.items() for member in done["left_out"]]
     return {**result, "results": rows, "left_out": left_out, "skipped": _skipped_files(plans)}

@@ -7,11 +7,13 @@ rest inside the functions, so that ``raysts COMMAND --help`` answers at once.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import Parameter as Argument
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict, TypeVar, get_args, get_type_hints
 
 from cyclopts import Group, Parameter, Token
 from cyclopts.validators import MutuallyExclusive
@@ -59,7 +61,7 @@ def say_on_stderr(text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Options of the execution of a command, as in :func:`raysts.run`."""
+    """Options of a command, without its subject. ``own``: the data that text, column, dev and test name."""
 
     data: str | Path | None = None
     storage: str | Path | None = None
@@ -72,6 +74,14 @@ class RunOptions:
     own: UserData | None = None
     verify: bool = False
     stand_ins: bool = False
+
+    @classmethod
+    def of(cls, **options: Any) -> RunOptions:
+        """Return the options of a command that takes a group of options (see below)."""
+        from raysts.data.user import UserData
+
+        user_data = UserData.of(*(options.pop(key, None) for key in ("text", "column", "dev", "test")))
+        return cls(own=user_data, **options)
 
     def after(self, record: Result) -> RunOptions:
         """Return these options with the data of a recorded run or study, unless they name data.
@@ -287,13 +297,6 @@ Precision = Annotated[
     ),
 ]
 
-
-def check_precision(name: str) -> None:
-    """Raise InputError for an unknown precision."""
-    if name not in PRECISIONS:
-        raise InputError(f"--precision {name}: must be one of {', '.join(PRECISIONS)}{nearest(name, PRECISIONS)}")
-
-
 Resamples = Annotated[int, option("bootstrap resamples of an interval; 0 for no intervals", "N")]
 
 
@@ -301,3 +304,67 @@ def layers_option(default: str, of: str = "", **settings: Any) -> Parameter:
     """Return ``--layers``."""
     help_text = f"pool the last K layers{of}, or 'first_last' (default: {default})"
     return option(help_text, "K", converter=_layers, **settings)
+
+
+def check_precision(name: str) -> None:
+    """Raise InputError for an unknown precision."""
+    if name not in PRECISIONS:
+        raise InputError(f"--precision {name}: must be one of {', '.join(PRECISIONS)}{nearest(name, PRECISIONS)}")
+
+
+# -- groups of options that several commands take as ``**options`` -------------------------------------------------------
+
+
+class TextOptions(TypedDict, total=False):
+    """The user's data that a search reads."""
+
+    text: Text
+    column: TextColumn
+    dev: Dev
+    skip_bad: SkipBad
+
+
+class UserOptions(TextOptions, total=False):
+    """The user's data that a run reads."""
+
+    test: Test
+
+
+class WorkOptions(TypedDict, total=False):
+    """Where the work runs and what it is called."""
+
+    name: Annotated[
+        str | None, option("name in the storage (default: that of the recipe, or what it comes from)", "NAME")
+    ]
+    address: Address
+    command: CommandLine
+    say: Say
+
+
+class SearchOptions(TextOptions, WorkOptions, total=False):
+    """Options of a search."""
+
+
+class RunGroup(UserOptions, WorkOptions, total=False):
+    """Options of a run."""
+
+    strict_contamination: StrictContamination
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def takes(group: type) -> Callable[[Function], Function]:
+    """Return a decorator: ``**options`` of a function become keyword parameters, for parser, help and Tab."""
+
+    def expand(function: Function) -> Function:
+        hints, signature = get_type_hints(group, include_extras=True), inspect.signature(function)
+        parameters = [one for one in signature.parameters.values() if one.kind is not Argument.VAR_KEYWORD]
+        for name, hint in hints.items():
+            default = False if get_args(hint)[0] is bool else None
+            parameters.append(Argument(name, Argument.KEYWORD_ONLY, default=default, annotation=hint))
+        function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        function.__annotations__ = {**function.__annotations__, **hints}
+        return function
+
+    return expand

@@ -29,7 +29,7 @@ from raysts.commands import (
     status,
     tune,
 )
-from raysts.commands.options import Command, option
+from raysts.commands.options import HIDDEN, Command, option
 from raysts.errors import InputError
 from raysts.ids import sources
 
@@ -144,6 +144,8 @@ def _entry(command: Command) -> Any:
     arguments = []
     for name, argument in inspect.signature(command.function).parameters.items():
         hint = hints[name]
+        if HIDDEN in typing.get_args(hint):
+            continue
         kind = Argument.POSITIONAL_ONLY if name in command.positional else Argument.KEYWORD_ONLY
         value, *about = typing.get_args(hint) if typing.get_origin(hint) is Annotated else [hint]
         if Mapping in (typing.get_origin(part) for part in typing.get_args(value)):

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from raysts.commands import options as opt
-from raysts.commands.options import Command, Result, RunOptions
+from raysts.commands.options import Command, Result
 
 if TYPE_CHECKING:
     from raysts.pipeline.plan import Plan
 
 
+@opt.takes(opt.UserOptions)
 def plan(
     recipe: opt.RecipeName,
     overrides: opt.Overrides = None,
     data: opt.Data = None,
     storage: opt.StoragePlace = None,
-    skip_bad: opt.SkipBad = False,
-    verify: bool = False,
     *,
-    text: opt.Text = None,
-    column: opt.TextColumn = None,
-    dev: opt.Dev = None,
-    test: opt.Test = None,
+    verify: bool = False,
+    **options: Unpack[opt.UserOptions],
 ) -> Plan:
     """Return the checked plan of a pipeline: its steps and their states. Start nothing.
 
@@ -34,40 +30,22 @@ def plan(
         InputError: all problems that would stop the pipeline later, in one message.
     """
     from raysts.commands.context import checked_plan
+    from raysts.commands.run_file import open_run
     from raysts.recipes.names import pipeline_of
 
-    places = {"text": text, "column": column, "dev": dev, "test": test, "data": data, "storage": storage}
-    recipe, settings, options = _open_run(recipe, overrides, places, skip_bad, verify)
-    return checked_plan(pipeline_of(recipe, settings), options)
+    subject, settings, opened = open_run(recipe, overrides, data=data, storage=storage, verify=verify, **options)
+    return checked_plan(pipeline_of(subject, settings if isinstance(subject, str) else {}), opened)
 
 
-def _open_run(
-    recipe: Any, overrides: Mapping[str, Any] | None, places: dict[str, Any], skip_bad: bool, verify: bool
-) -> tuple[Any, dict[str, Any], RunOptions]:
-    """Return the recipe, the overrides and the options of a plan, with those of its file."""
-    from raysts.commands.run_file import read_run
-    from raysts.data.user import UserData
-
-    recipe, settings, chosen = read_run(recipe, overrides, **places, name=None)
-    user_data = UserData.of(*(chosen[place] for place in ("text", "column", "dev", "test")))
-    options = RunOptions(
-        chosen["data"], chosen["storage"], chosen["name"], skip_bad=skip_bad, own=user_data, verify=verify
-    )
-    return recipe, settings, options
-
-
+@opt.takes(opt.UserOptions)
 def described(
     recipe: opt.RecipeName,
     overrides: opt.Overrides = None,
     data: opt.Data = None,
     storage: opt.StoragePlace = None,
-    skip_bad: opt.SkipBad = False,
-    verify: bool = False,
     *,
-    text: opt.Text = None,
-    column: opt.TextColumn = None,
-    dev: opt.Dev = None,
-    test: opt.Test = None,
+    verify: bool = False,
+    **options: Unpack[opt.UserOptions],
 ) -> Result:
     """Print every step, its cost and what is done. Starts nothing.
 
@@ -81,16 +59,12 @@ def described(
         (id, kind, title, status, resources, sentences, needs); of an experiment about claims notes: claims that cannot be
         measured and are not run.
     """
-    from raysts.papers.experiments import is_experiment
-    from raysts.recipes.names import pipeline_of
+    from raysts.commands.run_file import open_run
 
-    places = {"text": text, "column": column, "dev": dev, "test": test, "data": data, "storage": storage}
-    recipe, settings, options = _open_run(recipe, overrides, places, skip_bad, verify)
-    # A wrong name is reported before torch is imported.
-    subject = recipe if is_experiment(recipe) else pipeline_of(recipe, settings)
+    run = open_run(recipe, overrides, data=data, storage=storage, verify=verify, **options)
     from raysts.commands import experiment
 
-    return {"status": "done", **experiment.described(experiment.planned(subject, settings, options))}
+    return {"status": "done", **experiment.described(experiment.planned(*run))}
 
 
 def plan_text(result: Result) -> str:

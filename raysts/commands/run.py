@@ -6,28 +6,21 @@ import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Unpack
 
 from raysts.commands import options as opt
-from raysts.commands.options import Command, Result, RunOptions, say_on_stderr
+from raysts.commands.options import Command, Result
 
 
+@opt.takes(opt.RunGroup)
 def run(
     recipe: opt.RecipeName,
     overrides: opt.Overrides = None,
     data: opt.Data = None,
     storage: opt.StoragePlace = None,
     *,
-    text: opt.Text = None,
-    column: opt.TextColumn = None,
-    dev: opt.Dev = None,
-    test: opt.Test = None,
-    name: str | None = None,
-    address: opt.Address = None,
-    command: opt.CommandLine = None,
-    strict_contamination: opt.StrictContamination = False,
-    skip_bad: opt.SkipBad = False,
     tasks: opt.Tasks = None,
-    say: opt.Say = say_on_stderr,
+    **options: Unpack[opt.RunGroup],
 ) -> Result:
     """Run a pipeline to its end. Finished steps are not repeated.
 
@@ -47,26 +40,17 @@ def run(
         :func:`raysts.tune`. An experiment has the page of its tables as ``report`` and None as ``model``, and its rows and
         ``left_out`` members name their point.
     """
-    from raysts.commands.run_file import read_run
-    from raysts.data.user import UserData
-    from raysts.papers.experiments import is_experiment
-    from raysts.recipes.names import pipeline_of
+    from raysts.commands.run_file import open_run
 
     called = str(recipe) if isinstance(recipe, Path) else getattr(recipe, "name", recipe)
-    line = command or f"raysts.run({called!r}, {dict(overrides or {})!r})"
-    places = {"text": text, "column": column, "dev": dev, "test": test}
-    recipe, settings, chosen = read_run(recipe, overrides, **places, data=data, storage=storage, name=name)
-    user_data = UserData.of(*(chosen[place] for place in places))
-    settings |= {"evaluation.tasks": list(tasks)} if tasks else {}
-    storage_options = chosen["data"], chosen["storage"], chosen["name"]
-    options = RunOptions(*storage_options, address, line, strict_contamination, skip_bad, say, user_data)
-    # A wrong name is reported before torch is imported.
-    subject = recipe if is_experiment(recipe) else pipeline_of(recipe, settings)
+    options.setdefault("command", f"raysts.run({called!r}, {dict(overrides or {})!r})")
+    settings = {**(overrides or {}), **({"evaluation.tasks": list(tasks)} if tasks else {})}
+    subject, settings, opened = open_run(recipe, settings, data=data, storage=storage, **options)
     from raysts.commands import experiment
     from raysts.commands.screen import Screen
 
-    with Screen(say) as screen:
-        return experiment.run(experiment.planned(subject, settings, replace(options, say=screen)))
+    with Screen(opened.say) as screen:
+        return experiment.run(experiment.planned(subject, settings, replace(opened, say=screen)))
 
 
 def text_of(result: Result) -> str:

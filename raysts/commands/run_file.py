@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import yaml
 
-from raysts.commands.options import MAKE, Command, Result, option
+from raysts.commands.options import MAKE, Command, Result, RunOptions, option
 from raysts.errors import InputError
+
+if TYPE_CHECKING:
+    from raysts.recipes.recipe import Pipeline
 
 PLACES = ("text", "column", "dev", "test", "data", "storage", "name")
 """Keys of a run file that are options of the command; paths start in the current folder, as on the command line."""
@@ -36,18 +39,29 @@ def read_run(
                 f"'base: ct-sed@small'; 'raysts init' writes such a file"
             )
         return recipe, settings, options
-    of_file = {key: value for key, value in plain.items() if key in PLACES}
     for key in ("dev", "test"):
-        if not isinstance(of_file.get(key, {}), Mapping):
+        if not isinstance(plain.get(key, {}), Mapping):
             raise InputError(
-                f"{recipe}: {key}={of_file[key]!r}: must be a mapping from names to files, as {{mine: pairs.csv}}"
+                f"{recipe}: {key}={plain[key]!r}: must be a mapping from names to files, as {{mine: pairs.csv}}"
             )
-    chosen = {key: of_file.get(key) if options.get(key) is None else options[key] for key in {*of_file, *options}}
+    from_file = {key: plain[key] for key in PLACES if options.get(key) is None and key in plain}
     changes = {key: value for key, value in plain.items() if key not in (*PLACES, "base")}
-    unused = [f"{recipe}: {key}: this command takes no such option" for key in of_file if key not in options]
-    if unused and "text" in options:
-        raise InputError(unused)
-    return str(plain["base"]), {**_dotted_keys(changes), **settings}, {key: chosen[key] for key in options}
+    return str(plain["base"]), {**_dotted_keys(changes), **settings}, {**options, **from_file}
+
+
+def open_run(
+    recipe: Any, overrides: Mapping[str, Any] | None, **options: Any
+) -> tuple[Pipeline | str, dict[str, Any], RunOptions]:
+    """Return the pipeline, or the name of an experiment, with the overrides and the options of ``run`` or ``plan``.
+
+    A wrong name is reported before torch is imported.
+    """
+    from raysts.papers.experiments import is_experiment
+    from raysts.recipes.names import pipeline_of
+
+    recipe, settings, options = read_run(recipe, overrides, **options)
+    opened = RunOptions.of(**options)
+    return recipe if is_experiment(recipe) else pipeline_of(recipe, settings), settings, opened
 
 
 def _dotted_keys(changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 from raysts.commands import options as opt
-from raysts.commands.options import Command, Result, RunOptions, option, say_on_stderr
+from raysts.commands.options import Command, Result, RunOptions, option
 from raysts.errors import InputError
 
 if TYPE_CHECKING:
     from raysts.search.search import Search
 
-
-if TYPE_CHECKING:
     SearchName = str | Search
 else:
     SearchName = Annotated[
@@ -26,6 +24,7 @@ else:
     ]
 
 
+@opt.takes(opt.SearchOptions)
 def tune(
     search: SearchName,
     overrides: opt.Overrides = None,
@@ -33,10 +32,6 @@ def tune(
     storage: opt.StoragePlace = None,
     *,
     models: Annotated[Sequence[str], option("teachers of distill, as 'raysts distill' takes them", "MODEL")] = (),
-    text: opt.Text = None,
-    column: opt.TextColumn = None,
-    dev: opt.Dev = None,
-    name: str | None = None,
     warm_start: Annotated[
         str | None, option("learn from the points of this earlier study (searches that sample)", "STUDY")
     ] = None,
@@ -44,10 +39,7 @@ def tune(
     wandb: Annotated[
         str | None, option("also log every trial as a run of Weights & Biases (on Ray)", "PROJECT")
     ] = None,
-    address: opt.Address = None,
-    command: opt.CommandLine = None,
-    skip_bad: opt.SkipBad = False,
-    say: opt.Say = say_on_stderr,
+    **options: Unpack[opt.SearchOptions],
 ) -> Result:
     """Search options on Ray Tune with Optuna. The same command continues a stopped search.
 
@@ -64,7 +56,6 @@ def tune(
     Args:
         search: a name (``raysts.search.searches.SEARCHES``), the name of a system with its space in the overrides,
             ``distill``, or a Search.
-        name: name of the study in the storage (default: the search's name).
 
     Returns:
         status, storage, name, study (path), report (path), metric, mode (``max`` or ``min``), trials (number that
@@ -78,19 +69,17 @@ def tune(
     """
     from raysts.commands.distill import student_search
     from raysts.commands.study import planned, run_study
-    from raysts.data.user import UserData
 
     settings = dict(overrides or {})
-    line = command or f"raysts.tune({getattr(search, 'name', search)!r}, {settings!r})"
-    user_data = UserData.of(text, column, dev)
-    options = RunOptions(data, storage, name, address, line, skip_bad=skip_bad, say=say, own=user_data)
+    options.setdefault("command", f"raysts.tune({getattr(search, 'name', search)!r}, {settings!r})")
+    opened = RunOptions.of(data=data, storage=storage, **options)
     if search == "distill":
-        search = student_search(models, settings, options)
+        search = student_search(models, settings, opened)
     elif models:
         raise InputError(
             f"tune {search}: {models[0]}: only 'tune distill' takes teachers; leave the MODEL arguments out"
         )
-    return run_study(planned(search, settings, options), options, warm_start=warm_start, mlflow=mlflow, wandb=wandb)
+    return run_study(planned(search, settings, opened), opened, warm_start=warm_start, mlflow=mlflow, wandb=wandb)
 
 
 def _text(result: Result) -> str:
