@@ -123,7 +123,6 @@ def evaluate(
     from raysts.evaluation.contamination.lineage import merge_histories, trained_on
     from raysts.evaluation.cost import ModelCost
     from raysts.evaluation.sts import load_pairs_file
-    from raysts.evaluation.tasks import ModelTask
     from raysts.evaluation.transfer import PROBE
     from raysts.ids import content_id, folder_id
     from raysts.models import pretrained
@@ -165,7 +164,9 @@ def evaluate(
     computes: Any = {"precision": precision}
     other = None if precision == "fp32" else precision
     graph = open_onnx(path, **options, layers=layers, documents_by=documents_by, precision=other)
-    if graph is not None and (refused := [name for name in tasks if isinstance(harness.TASKS.get(name), ModelTask)]):
+    if graph is not None and (
+        refused := [name for name in tasks if name in harness.TASKS and harness.TASKS[name].asks_model]
+    ):
         raise InputError(f"model '{path}' is ONNX, and {', '.join(refused)} reads token vectors. Name other --tasks")
     loaded: Any = graph or pretrained.load(path, **options, layers=loaded_layers, **computes)
     context = _context(record, str(model), content)

@@ -13,7 +13,6 @@ from raysts.errors import InputError
 from raysts.evaluation import harness
 from raysts.evaluation.cost import ModelCost
 from raysts.evaluation.scores import ModelScores
-from raysts.evaluation.tasks import ModelTask
 from raysts.models import pretrained
 from raysts.models.layers import Layers
 from raysts.models.prompts import Text
@@ -32,7 +31,7 @@ def comparable_tasks(corpus: Corpus, tasks: Sequence[str] | None) -> tuple[tuple
     checked, by_name = harness.check_tasks(corpus, tasks), harness.tasks_of(corpus)
     unnamed = [name for name in checked if by_name[name].heavy and not tasks]
     left_out = dict.fromkeys(unnamed, "it takes minutes a model; name it in --tasks")
-    of_models = [name for name in checked if isinstance(by_name[name], ModelTask)]
+    of_models = [name for name in checked if by_name[name].asks_model]
     left_out |= dict.fromkeys(of_models, "its values are not of single rows, so there is nothing to pair")
     chosen = tuple(name for name in checked if name not in left_out)
     refused = [name for name in tasks or () if name in left_out]

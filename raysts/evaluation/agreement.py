@@ -10,10 +10,11 @@ does: most random pairs are far apart for any model.
 Legend: P texts of a pool, Q of them queries, K nearest texts.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -86,44 +87,23 @@ def read_pairs(path: Path, sha256: str, split: str) -> tuple[Pairs]:
 # -- nearest texts -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class NearestTexts(LabelledSet):
     """Held-out texts, and the texts of a pool that are nearest to each by a teacher.
 
     Attributes:
-        pool: P different texts, first the Q held-out ones.
+        texts: P different texts, first the Q held-out ones.
         nearest: [Q, K] places in the pool.
     """
 
-    sha256: str
-    pool: list[str]
     nearest: np.ndarray
-    name: str = AGREEMENT
-    gold: None = None
-    rows: Mapping[str, np.ndarray] = field(default_factory=dict)
-    subsets: Mapping[str, np.ndarray] = field(default_factory=dict)
-
-    @property
-    def texts(self) -> list[str]:
-        return self.pool
-
-    @property
-    def size(self) -> int:
-        return len(self.nearest)
 
     def row_scores(self, represent: Represent, similarities: Similarities) -> list[RowScores]:
-        pool = represent(self.pool)
+        pool, draw = represent(self.texts), f"{self.name}/nearest"
+        nearest = {name: nearest_texts(pool, similarity, self.size) for name, similarity in similarities.items()}
         return [
-            RowScores(
-                dataset=self.name,
-                split="test",
-                sha256=self.sha256,
-                similarity=name,
-                metrics=(f"overlap@{NEAREST}",),
-                values=_shares(nearest_texts(pool, similarity, self.size), self.nearest),
-                draw=f"{self.name}/nearest",
-            )
-            for name, similarity in similarities.items()
+            self.scored(_shares(nearest_QK, self.nearest), f"overlap@{NEAREST}", similarity=name, draw=draw)
+            for name, nearest_QK in nearest.items()
         ]
 
 
@@ -169,4 +149,5 @@ def agreement_sets(teacher: Model, content: str, text: UserText) -> list[Labelle
     unit_QD = unit(vectors["vectors"][: len(held_out)])
     table = pairs_of(held_out, unit_QD @ unit_QD.T, SPLITS[1]).drop_columns("split")
     pairs = replace(pairs_from_table(table, AGREEMENT, sha256), aggregations=("all",))
-    return [pairs, NearestTexts(sha256, pool, nearest_texts(vectors, similarity, len(held_out)))]
+    shared: dict[str, Any] = {"name": AGREEMENT, "sha256": sha256, "texts": pool, "size": len(held_out)}
+    return [pairs, NearestTexts(nearest=nearest_texts(vectors, similarity, len(held_out)), **shared)]

@@ -12,7 +12,7 @@ from raysts.data.corpora import Corpus
 from raysts.data.user import DEV as STS_DEV
 from raysts.errors import InputError
 from raysts.evaluation import retrieval
-from raysts.evaluation.entailment import DEV, TwoWay, load_entailment
+from raysts.evaluation.entailment import DEV, load_entailment, two_way
 from raysts.evaluation.scores import AREAS, RowScores
 from raysts.evaluation.sts import Pairs, load_pairs
 from raysts.evaluation.tasks import LabelledSet, Model, Represent, Similarities, lookup
@@ -103,7 +103,7 @@ def load_dev(corpus: Corpus, table: str) -> Dev:
         name = corpus.title(table)
         sets += split_pairs(load_pairs(corpus, table, name=name))
     elif table == DEV:
-        sets += [TwoWay(name, load_entailment(corpus, table), split="dev")]
+        sets += [two_way(name, load_entailment(corpus, table), split="dev")]
     else:
         sets += [load_pairs(corpus, table, name=name, split="dev")]
     problems = [f"development set {problem}" for part in sets for problem in part.problems()]

@@ -6,7 +6,7 @@ larger variance. Shapes: N pairs.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from raysts.data.derive import label_codes
 from raysts.evaluation.scores import AREAS, RowScores
 from raysts.evaluation.statistics import UndefinedCorrelationError, best_threshold
 from raysts.evaluation.sts import Pairs, pair_similarities, pairs_from_table
-from raysts.evaluation.tasks import LabelledSet, Represent, Representation, Similarities, Task
+from raysts.evaluation.tasks import LabelledSet, Represent, Representation, Similarities, Source, Task
 from raysts.ops.similarity import Similarity
 from raysts.schema import NLI_LABELS
 
@@ -77,55 +77,17 @@ def two_way_scores(pairs: Pairs, representation: Representation, similarity: Sim
     return scores_N
 
 
-@dataclass(frozen=True, slots=True)
-class LabelledPairs(LabelledSet):
-    """Pairs of hypothesis and premise."""
-
-    name: str
-    pairs: Pairs
-
-    @property
-    def rows(self) -> Mapping[str, np.ndarray]:
-        return self.pairs.rows
-
-    @property
-    def gold(self) -> np.ndarray | None:
-        return None
-
-    @property
-    def subsets(self) -> Mapping[str, np.ndarray]:
-        return {}
-
-    @property
-    def texts(self) -> list[str]:
-        return self.pairs.sentences
-
-    @property
-    def size(self) -> int:
-        return self.pairs.size
-
-
-@dataclass(frozen=True, slots=True)
-class TwoWay(LabelledPairs):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TwoWay(LabelledSet):
     """Entailment against the rest: areas under the curve, and accuracy at the thresholds of other pairs.
 
     Attributes:
+        pairs: hypotheses and premises.
         thresholds: by name in results the pairs that give the threshold of an accuracy; the first is compared.
     """
 
-    thresholds: Mapping[str, Pairs] = field(default_factory=dict)
-    split: str = "test"
-
-    @property
-    def gold(self) -> np.ndarray:
-        return self.pairs.gold
-
-    @property
-    def texts(self) -> list[str]:
-        if not self.thresholds:
-            return self.pairs.sentences
-        every = (self.pairs, *self.thresholds.values())
-        return list(dict.fromkeys(text for pairs in every for text in pairs.sentences))
+    pairs: Pairs
+    thresholds: Mapping[str, Pairs]
 
     @property
     def datasets(self) -> tuple[str, ...]:
@@ -140,25 +102,27 @@ class TwoWay(LabelledPairs):
         ]
 
     def row_scores(self, represent: Represent, similarities: Similarities) -> list[RowScores]:
-        found: list[RowScores] = []
-        representations = {p.name: represent(p.sentences) for p in (self.pairs, *self.thresholds.values())}
+        scores: list[RowScores] = []
+        representations = {p.name: represent(p.texts) for p in (self.pairs, *self.thresholds.values())}
         for called, similarity in similarities.items():
             scores_N = two_way_scores(self.pairs, representations[self.pairs.name], similarity)
-            known: dict[str, Any] = {"split": self.split, "sha256": self.pairs.sha256, "similarity": called}
-            known["draw"] = f"{self.name}/{self.split}"
-            found.append(
-                RowScores(dataset=self.name, metrics=AREAS, values=scores_N, gold=self.gold, compared=False, **known)
-            )
+            scores.append(self.scored(scores_N, *AREAS, similarity=called, gold=self.gold, compared=False))
             for dataset, pairs in self.thresholds.items():
                 on_others = two_way_scores(pairs, representations[pairs.name], similarity)
                 right_N = (scores_N >= _threshold(called, on_others, pairs)) == (self.gold == 1)
-                found.append(right(right_N, dataset=dataset, compared=dataset == self.name, **known))
-        return found
+                columns: dict[str, Any] = {"dataset": dataset, "draw": f"{self.name}/{self.split}"}
+                scores.append(
+                    self.scored(right_N, "accuracy", similarity=called, compared=dataset == self.name, **columns)
+                )
+        return scores
 
 
-def right(right_N: np.ndarray, **known: Any) -> RowScores:
-    """Return row scores of an accuracy: 1 for each row that is right."""
-    return RowScores(metrics=("accuracy",), values=right_N.astype(np.float64), **known)
+def two_way(name: str, pairs: Pairs, thresholds: Mapping[str, Pairs] | None = None, split: str = "test") -> TwoWay:
+    """Return labelled pairs as a set of two-way inference."""
+    others = thresholds or {}
+    texts = list(dict.fromkeys(text for each in (pairs, *others.values()) for text in each.texts))
+    shared: dict[str, Any] = {"sha256": pairs.sha256, "size": pairs.size, "rows": pairs.rows, "gold": pairs.gold}
+    return TwoWay(name=name, split=split, texts=texts, pairs=pairs, thresholds=others, **shared)
 
 
 def _threshold(called: str, scores_N: np.ndarray, pairs: Pairs) -> float:
@@ -167,28 +131,28 @@ def _threshold(called: str, scores_N: np.ndarray, pairs: Pairs) -> float:
     return best_threshold(scores_N, pairs.gold == 1, tried)
 
 
-@dataclass(frozen=True, slots=True)
-class Direction(LabelledPairs):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Direction(LabelledSet):
     """Pairs of entailment: which of the two sentences entails the other, by similarity and by variance.
 
     Beside it the accuracy of calling the longer sentence (in words) the premise, role ``baseline``. Ties are wrong. Results
     are of all pairs, of those that are one-way, and by the ratio of lengths, whose ``n`` are its histogram.
     """
 
+    pairs: Pairs
+
     def problems(self) -> list[str]:
         return [] if self.size else [f"{self.pairs.name}: no pair is entailment; '{self.name}' needs some"]
 
     def row_scores(self, represent: Represent, similarities: Similarities) -> list[RowScores]:
-        words = np.array([len(sentence.split()) for sentence in self.texts])
+        words = np.array([len(str(sentence).split()) for sentence in self.texts])
+        groups = _groups(self.pairs, words)
         by_model = right_by_model(self.pairs, represent(self.texts), similarities)
-        known: dict[str, Any] = {
-            "dataset": self.name, "split": "test", "sha256": self.pairs.sha256, "draw": f"{self.name}/test",
-            "subsets": _groups(self.pairs, words),
-        }  # fmt: skip
         longer_N = words[self.pairs.right] > words[self.pairs.left]
+        baseline: dict[str, Any] = {"role": "baseline", "compared": False, "subsets": groups}
         return [
-            *(right(right_N, similarity=called, **known) for called, right_N in by_model.items()),
-            right(longer_N, similarity="length", role="baseline", compared=False, **known),
+            *(self.scored(right_N, "accuracy", similarity=name, subsets=groups) for name, right_N in by_model.items()),
+            self.scored(longer_N, "accuracy", similarity="length", **baseline),
         ]
 
 
@@ -197,17 +161,17 @@ def right_by_model(pairs: Pairs, representation: Representation, similarities: S
 
     Other similarities say nothing about the direction; only one Gaussian a text has a variance.
     """
-    found: dict[str, np.ndarray] = {}
+    right: dict[str, np.ndarray] = {}
     back = replace(pairs, left=pairs.right, right=pairs.left)
     for called, similarity in similarities.items():
         forward_N, backward_N = (pair_similarities(p, representation, similarity) for p in (pairs, back))
         if not np.allclose(forward_N, backward_N, rtol=1e-9, atol=1e-12):
-            found[called] = forward_N > backward_N
+            right[called] = forward_N > backward_N
     if "log_var" in representation and representation["log_var"].dtype != object:  # not those of a text's tokens
         # sum of log sigma; half of log_var, which changes no comparison
         spread = representation["log_var"].astype(np.float64).sum(axis=1)
-        found["variance"] = spread[pairs.right] > spread[pairs.left]
-    return found
+        right["variance"] = spread[pairs.right] > spread[pairs.left]
+    return right
 
 
 def _groups(pairs: Pairs, words: np.ndarray) -> dict[str, np.ndarray]:
@@ -221,71 +185,37 @@ def _groups(pairs: Pairs, words: np.ndarray) -> dict[str, np.ndarray]:
     return groups
 
 
-@dataclass(frozen=True, slots=True)
-class TwoWayTask(Task):
-    """Two-way inference on a labelled table, with the threshold of SNLI dev.
-
-    Attributes:
-        own: a table that gives another threshold, as set ``<name>-own``.
-    """
-
-    name: str
-    table: str
-    own: str | None = None
-    unasked: bool = True
-
-    def is_default(self, corpus: Corpus) -> bool:
-        return self.unasked
-
-    def expected(self) -> tuple[str, ...]:
-        return self.table, DEV
-
-    def _thresholds(self, corpus: Corpus) -> dict[str, str]:
-        """Return the names of accuracies, with the table that gives each its threshold."""
-        thresholds = {self.name: DEV}
-        if self.own is not None and corpus.has_labels(self.own):
-            thresholds[f"{self.name}-own"] = self.own
-        return thresholds
-
-    def tables(self, corpus: Corpus) -> tuple[str, ...]:
-        needed = (self.table, *self._thresholds(corpus).values())
-        return needed if all(map(corpus.has_labels, needed)) else ()
-
-    def load(self, corpus: Corpus) -> Sequence[TwoWay]:
-        thresholds = {name: load_entailment(corpus, table) for name, table in self._thresholds(corpus).items()}
-        return [TwoWay(self.name, load_entailment(corpus, self.table), thresholds)]
-
-
-@dataclass(frozen=True, slots=True)
-class DirectionTask(Task):
-    """The direction of entailment on a labelled table."""
-
-    name: str
-    table: str
-    unasked: bool = True
-
-    def is_default(self, corpus: Corpus) -> bool:
-        return self.unasked
-
-    def expected(self) -> tuple[str, ...]:
-        return (self.table,)
-
-    def tables(self, corpus: Corpus) -> tuple[str, ...]:
-        return (self.table,) if corpus.has_labels(self.table) else ()
-
-    def load(self, corpus: Corpus) -> Sequence[Direction]:
-        return [Direction(self.name, load_entailment(corpus, self.table, entailed=True))]
-
-
-ENTAILMENT_TASKS: dict[str, TwoWayTask | DirectionTask] = {
-    task.name: task
-    for task in (
-        TwoWayTask("snli-2way", "nli/snli_test"),
-        TwoWayTask("sick-2way", "sick/sick_test", own="sick/sick_trial"),
-        DirectionTask("snli-direction", "nli/snli_test"),
-        DirectionTask("sick-direction", "sick/sick_test"),
-        TwoWayTask("xnli-2way", "nli/xnli_en_test", unasked=False),
-        DirectionTask("xnli-direction", "nli/xnli_en_test", unasked=False),
+def _read_two_way(corpus: Corpus, source: Source) -> TwoWay:
+    """Read a table with the thresholds of SNLI dev, and as set ``<name>-own`` of the optional table."""
+    table, *others = source.present(corpus)
+    thresholds = zip((source.name, f"{source.name}-own"), others, strict=False)
+    return two_way(
+        source.name, load_entailment(corpus, table), {name: load_entailment(corpus, of) for name, of in thresholds}
     )
+
+
+def _read_direction(corpus: Corpus, source: Source) -> Direction:
+    pairs = load_entailment(corpus, source.tables[0], entailed=True)
+    shared: dict[str, Any] = {"sha256": pairs.sha256, "size": pairs.size, "rows": pairs.rows, "texts": pairs.texts}
+    return Direction(name=source.name, pairs=pairs, **shared)
+
+
+def two_way_task(name: str, table: str, own: Sequence[str] = (), unasked: bool = True) -> Task:
+    """Return the task of two-way inference on a labelled table. ``own``: a table that gives another threshold."""
+    return Task(name, (Source(name, (table, DEV), _read_two_way, tuple(own), labels=True),), unasked=unasked)
+
+
+def direction_task(name: str, table: str, unasked: bool = True) -> Task:
+    """Return the task of the direction of entailment on a labelled table."""
+    return Task(name, (Source(name, (table,), _read_direction, labels=True),), unasked=unasked)
+
+
+ENTAILMENT_TASKS: dict[str, Task] = {
+    "snli-2way": two_way_task("snli-2way", "nli/snli_test"),
+    "sick-2way": two_way_task("sick-2way", "sick/sick_test", own=["sick/sick_trial"]),
+    "snli-direction": direction_task("snli-direction", "nli/snli_test"),
+    "sick-direction": direction_task("sick-direction", "sick/sick_test"),
+    "xnli-2way": two_way_task("xnli-2way", "nli/xnli_en_test", unasked=False),
+    "xnli-direction": direction_task("xnli-direction", "nli/xnli_en_test", unasked=False),
 }
 """The tasks of GaussCSE by name, and the same on XNLI, of which the paper has nothing."""

@@ -1,6 +1,7 @@
 """Evaluation of a model on every task at once: each distinct text is embedded once, for all tasks."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,21 +17,19 @@ from raysts.evaluation.entailment import ENTAILMENT_TASKS
 from raysts.evaluation.results import ResultRow, git_commit
 from raysts.evaluation.scores import ModelScores, RowScores, result_rows, scores_by_set
 from raysts.evaluation.statistics import RESAMPLES
-from raysts.evaluation.sts import STS_TASKS, StsTask
+from raysts.evaluation.sts import STS_TASKS, sts_task
 from raysts.evaluation.tasks import (
     LabelledSet,
     LayeredModel,
     Model,
-    ModelSets,
-    ModelTask,
     Represent,
     Representation,
     Similarities,
     Task,
     lookup,
 )
-from raysts.evaluation.transfer import PROBE, TransferTask
-from raysts.evaluation.words.task import WordsTask
+from raysts.evaluation.transfer import PROBE, TRANSFER, TransferSet
+from raysts.evaluation.words.task import WORDS, WordSets
 from raysts.evaluation.words.vectors import is_static
 from raysts.models.layers import Layers
 from raysts.models.prompts import Text
@@ -39,9 +38,9 @@ from raysts.schema import RESULTS, SCHEMA_VERSION, TESTS
 TASKS: dict[str, Task] = {
     **STS_TASKS,
     **ENTAILMENT_TASKS,
-    retrieval.NAME: retrieval.RetrievalTask(),
-    "transfer": TransferTask(),
-    "words": WordsTask(),
+    retrieval.NAME: retrieval.ALL_SETS,
+    "transfer": TRANSFER,
+    "words": WORDS,
 }
 """Every public task by name. Adding a task is one entry."""
 
@@ -57,22 +56,20 @@ Progress = Callable[[int, int], None]
 # -- which tasks ----------------------------------------------------------------------------------------------------------
 
 
-def tasks_of(corpus: Corpus, probe: str = PROBE) -> dict[str, Task]:
+def tasks_of(corpus: Corpus) -> dict[str, Task]:
     """Return every task by name: the public ones, then the user's own test sets, then the retrieval sets.
-
-    ``probe``: one of :data:`raysts.evaluation.transfer.PROBES`.
 
     Raises:
         InputError: as :func:`taken_names` says.
     """
     if problems := taken_names(corpus):
         raise InputError(problems)
-    own = {table.removeprefix(TESTS): table for table in corpus.tests()}
+    user = {table.removeprefix(TESTS): table for table in corpus.tests()}
+    searched = map(retrieval.retrieval_task, corpus.retrieval_sets())
     return {
         **TASKS,
-        "transfer": TransferTask(probe=probe),
-        **{name: StsTask(name, (table,)) for name, table in own.items()},
-        **{f"{retrieval.NAME}:{name}": retrieval.RetrievalTask(name) for name in corpus.retrieval_sets()},
+        **{name: sts_task(name, table) for name, table in user.items()},
+        **{task.name: task for task in searched},
     }
 
 
@@ -103,7 +100,8 @@ def left_out(corpus: Corpus, tasks: Sequence[str]) -> list[str]:
         missing = by_name[name].left_out(corpus)
         tables = ", ".join(dict.fromkeys(table for tables in missing.values() for table in tables))
         if missing:
-            lines.append(f"{name}: left out {', '.join(missing)}; {corpus.where} has not all of {tables}")
+            sets = ", ".join(one.removeprefix(f"{name}:") for one in missing)
+            lines.append(f"{name}: left out {sets}; {corpus.where} has not all of {tables}")
         lines += [remark for labelled in by_name[name].sets(corpus) for remark in labelled.remarks]
     return lines
 
@@ -116,8 +114,8 @@ def check_tasks(corpus: Corpus, names: Sequence[str] | None = None, heavy: bool 
     """
     by_name, names = tasks_of(corpus), [names] if isinstance(names, str) else names
     if unknown := [name for name in names or () if name not in by_name]:
-        known = ", ".join(by_name)
-        raise InputError([f"unknown task '{name}'{nearest(name, by_name)}; tasks are {known}" for name in unknown])
+        possible = ", ".join(by_name)
+        raise InputError([f"unknown task '{name}'{nearest(name, by_name)}; tasks are {possible}" for name in unknown])
     if absent := [name for name in names or () if not by_name[name].tables(corpus)]:
         raise InputError([_no_files(corpus, name, by_name[name]) for name in absent])
     chosen = tuple(dict.fromkeys(names)) if names else default_tasks(corpus, heavy)
@@ -145,23 +143,29 @@ def _no_files(corpus: Corpus, name: str, task: Task) -> str:
 
 
 def sets_of(corpus: Corpus, tasks: Iterable[str], probe: str = PROBE) -> list[LabelledSet]:
-    """Return the labelled sets of the tasks."""
-    by_name = tasks_of(corpus, probe)
-    return [labelled for name in tasks for labelled in by_name[name].sets(corpus)]
+    """Return the labelled sets of the tasks. ``probe``: one of :data:`raysts.evaluation.transfer.PROBES`."""
+    by_name = tasks_of(corpus)
+    sets = [labelled for name in tasks for labelled in by_name[name].sets(corpus)]
+    return [replace(labelled, probe=probe) if isinstance(labelled, TransferSet) else labelled for labelled in sets]
 
 
 def sentences(corpus: Corpus, tasks: Iterable[str]) -> list[Text]:
     """Return the distinct texts of the tasks in order of first appearance."""
-    return list(dict.fromkeys(text for labelled in sets_of(corpus, tasks) for text in labelled.texts))
+    return distinct_texts(sets_of(corpus, tasks))
 
 
-def model_sets(corpus: Corpus, tasks: Iterable[str], contextual: bool) -> list[ModelSets]:
+def distinct_texts(sets: Iterable[LabelledSet]) -> list[Text]:
+    """Return the distinct texts of labelled sets in order of first appearance."""
+    return list(dict.fromkeys(text for labelled in sets for text in labelled.texts))
+
+
+def model_sets(corpus: Corpus, tasks: Iterable[str], contextual: bool) -> list[WordSets]:
     """Return what the tasks ask for of a model itself: a ``contextual`` one, or word vectors.
 
     Raises:
         InputError: such a model cannot be measured on this data.
     """
-    return [task.read(corpus, contextual) for name in tasks if isinstance(task := TASKS.get(name), ModelTask)]
+    return [WORDS.read(corpus, contextual) for name in tasks if TASKS.get(name) is WORDS]
 
 
 def find_contamination(
@@ -211,7 +215,7 @@ def evaluate(
         resamples: bootstrap resamples of an interval.
         similarities: default: the model's.
         contaminated: the training text of the model in the test sets; these have values on their clean rows too.
-        probe: as of :func:`tasks_of`.
+        probe: as of :func:`sets_of`.
         progress: is called as texts are embedded.
 
     Raises:
@@ -220,7 +224,7 @@ def evaluate(
     """
     tasks, context = check_tasks(corpus, tasks), context or {}
     of_model: list[ResultRow] = []
-    if any(isinstance(TASKS.get(name), ModelTask) for name in tasks):
+    if WORDS.name in tasks:
         from raysts.models.sentence_model import SentenceModel
 
         assert isinstance(model, SentenceModel), "such a task asks for token vectors"
@@ -242,8 +246,7 @@ def evaluate_sets(
     progress: Progress | None = None,
 ) -> list[ResultRow]:
     """Return the results rows of a model on labelled sets. Arguments as of :func:`evaluate`."""
-    texts = list(dict.fromkeys(text for labelled in sets for text in labelled.texts))
-    if not texts:
+    if not (texts := distinct_texts(sets)):
         return []
     if isinstance(model, LayeredModel):
         by_layers = model.represent_layers(

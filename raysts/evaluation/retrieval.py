@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from raysts.evaluation.tasks import (
     Represent,
     Representation,
     Similarities,
+    Source,
     Task,
     join_fingerprints,
     take,
@@ -56,7 +57,6 @@ DEPTH = 1_000
 
 _DOCUMENTS = 8_192  # compared at once with _QUERIES: 8 MB of similarities
 _QUERIES = 128
-_MOST_PROBLEMS = 5
 
 
 # -- search --------------------------------------------------------------------------------------------------------------
@@ -174,19 +174,20 @@ class TwoEncoders:
         return dict([next(iter(self.queries.similarities.items()))])
 
     def problems(self) -> list[str]:
-        own, known = next(iter(self.similarities)), [name for name, _ in SIMILARITIES.values()]
-        found = []
+        """Return the reasons why their vectors cannot be compared, or an empty list."""
+        called, possible = next(iter(self.similarities)), [name for name, _ in SIMILARITIES.values()]
+        problems = []
         if self.queries.dim != self.documents.dim:
-            found.append(
+            problems.append(
                 f"--documents-by: it gives vectors of {self.documents.dim} dimensions and the model of {self.queries.dim}; they "
                 f"must be as many, for queries are compared with documents"
             )
-        if own not in known:
-            found.append(
-                f"--documents-by: the model compares texts by '{own}', which asks both sides for more than a vector; it must "
-                f"be one of {', '.join(known)}"
+        if called not in possible:
+            problems.append(
+                f"--documents-by: the model compares texts by '{called}', which asks both sides for more than a vector; it must "
+                f"be one of {', '.join(possible)}"
             )
-        return found
+        return problems
 
     def represent(self, texts: list[Text]) -> Representation:
         return self.represent_layers(texts, (self.layers,))[self.layers]
@@ -209,62 +210,37 @@ class TwoEncoders:
 # -- a set ---------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class RetrievalSet(LabelledSet):
     """A retrieval set: documents in descending order of their ids, and the queries that have judgements.
 
     Attributes:
         judgements: of each query the rows of judged documents, ascending, and their scores, both int64 [J].
         rows: the queries of the table that have judgements.
-        empty: documents without title and text, which are left out. One that is relevant counts as not found.
     """
 
-    name: str
-    sha256: str
     documents: list[SideText]
     queries: list[SideText]
     judgements: list[tuple[np.ndarray, np.ndarray]]
-    rows: Mapping[str, np.ndarray]
-    split: str = "test"
-    gold: None = None
-    subsets: Mapping[str, np.ndarray] = field(default_factory=dict)
-    empty: int = 0
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        remarks = (f"{self.name}: {self.empty:,} documents without title and text left out",) if self.empty else ()
-        return (
-            remarks if is_installed() else (*remarks, f"{self.name}: no row of BM25; pip install {' '.join(PACKAGES)}")
-        )
-
-    @property
-    def texts(self) -> list[Text]:
-        return list(dict.fromkeys([*self.queries, *self.documents]))
-
-    @property
-    def size(self) -> int:
-        return len(self.queries)
 
     def row_scores(self, represent: Represent, similarities: Similarities) -> list[RowScores]:
         queries, documents = represent(self.queries), represent(self.documents)
-        found = []
+        scores = []
         for called, similarity in similarities.items():
             try:
                 ranked_QK = search(queries, documents, similarity)
             except UndefinedCorrelationError as error:
                 raise UndefinedCorrelationError(f"{self.name}: {error}") from error
-            found += self._scores(ranked_QK, called)
-        return found
+            scores += self._scores(ranked_QK, similarity=called)
+        return scores
 
     def baseline_scores(self) -> list[RowScores]:
-        return self._scores(search_words(self), "bm25", role=BM25, compared=False) if is_installed() else []
+        if not is_installed():
+            return []
+        return self._scores(search_words(self), similarity="bm25", role=BM25, compared=False)
 
-    def _scores(self, ranked_QK: np.ndarray, similarity: str, **facts: Any) -> list[RowScores]:
-        facts |= {"dataset": self.name, "split": self.split, "sha256": self.sha256, "similarity": similarity}
-        return [
-            RowScores(metrics=(metric,), values=values_Q, draw=f"{self.name}/{self.split}", **facts)
-            for metric, values_Q in self.measure(ranked_QK).items()
-        ]
+    def _scores(self, ranked_QK: np.ndarray, **columns: Any) -> list[RowScores]:
+        return [self.scored(values_Q, metric, **columns) for metric, values_Q in self.measure(ranked_QK).items()]
 
     def measure(self, ranked_QK: np.ndarray) -> dict[str, np.ndarray]:
         """Return every metric of every query [Q], from the documents ranked for it."""
@@ -295,41 +271,30 @@ def _metrics(gains_K: np.ndarray, relevant_J: np.ndarray) -> tuple[float, float,
     )
 
 
-@dataclass(frozen=True, slots=True)
+def _read(corpus: Corpus, source: Source) -> RetrievalSet:
+    columns = {part: [column.name for column in RETRIEVAL[part]] for part in RETRIEVAL}
+    tables = {part: corpus.read(table, columns[part]) for part, table in zip(RETRIEVAL, source.tables, strict=True)}
+    sha256 = join_fingerprints(corpus, source.tables)
+    return _retrieval_set(source.name, _with_text_ids(tables), sha256, source.name.replace(":", "/"))
+
+
 class RetrievalTask(Task):
-    """Retrieval in one set, or in every one of the corpus."""
+    """Retrieval in every set of the corpus."""
 
-    name: str | None = None
+    def sources(self, corpus: Corpus) -> tuple[Source, ...]:
+        return tuple(map(_source, corpus.retrieval_sets()))
 
-    def expected(self) -> tuple[str, ...]:
-        return tuple(f"{NAME}/{self.name or 'NAME'}/{part}" for part in RETRIEVAL)
 
-    def _names(self, corpus: Corpus) -> list[str]:
-        """Return the names of the sets that have all tables."""
-        names = corpus.retrieval_sets() if self.name is None else [self.name]
-        return [name for name in names if all(corpus.files(table) for table in RetrievalTask(name).expected())]
+def _source(name: str) -> Source:
+    return Source(f"{NAME}:{name}", tuple(f"{NAME}/{name}/{part}" for part in RETRIEVAL), _read)
 
-    def tables(self, corpus: Corpus) -> tuple[str, ...]:
-        return tuple(table for name in self._names(corpus) for table in RetrievalTask(name).expected())
 
-    def is_default(self, corpus: Corpus) -> bool:
-        return self.name is None
+def retrieval_task(name: str) -> Task:
+    """Return the task of one set."""
+    return Task(f"{NAME}:{name}", (_source(name),), unasked=False)
 
-    def left_out(self, corpus: Corpus) -> dict[str, list[str]]:
-        names = corpus.retrieval_sets() if self.name is None else ()
-        return {name: list(RetrievalTask(name).expected()) for name in names if name not in self._names(corpus)}
 
-    def problems(self, corpus: Corpus) -> list[str]:
-        return [
-            problem for name in self._names(corpus) for problem in _problems(_columns(corpus, name), f"{NAME}/{name}")
-        ]
-
-    def load(self, corpus: Corpus) -> Sequence[RetrievalSet]:
-        found = []
-        for name in self._names(corpus):
-            prints = [corpus.fingerprint(table) for table in RetrievalTask(name).expected()]
-            found.append(_retrieval_set(f"{NAME}:{name}", _columns(corpus, name), prints))
-        return found
+ALL_SETS = RetrievalTask(NAME, (_source("NAME"),))
 
 
 def documents_of(sets: Sequence[LabelledSet]) -> list[Text]:
@@ -367,29 +332,29 @@ def user_set(corpus: Corpus, name: str) -> RetrievalSet:
     Raises:
         InputError: its tables cannot be used together.
     """
-    tables = {part: corpus[f"{DEVS}{name}/{part}"] for part in RETRIEVAL}
-    columns = _ids_as_text({part: table.read() for part, table in tables.items()})
-    if problems := _problems(columns, f"--dev {name}"):
+    names = [f"{DEVS}{name}/{part}" for part in RETRIEVAL]
+    tables = {part: corpus[table].read() for part, table in zip(RETRIEVAL, names, strict=True)}
+    return replace(
+        _retrieval_set(name, _with_text_ids(tables), join_fingerprints(corpus, names), f"--dev {name}"), split="dev"
+    )
+
+
+def _with_text_ids(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+    cast = {"query_id": pa.string(), "doc_id": pa.string()}
+    return {
+        part: table.cast(pa.schema([field.with_type(cast.get(field.name, field.type)) for field in table.schema]))
+        for part, table in tables.items()
+    }
+
+
+def _retrieval_set(name: str, tables: Mapping[str, pa.Table], sha256: str, where: str) -> RetrievalSet:
+    """Return a set from its tables.
+
+    Raises:
+        InputError: the tables cannot be used together. ``where`` names them.
+    """
+    if problems := _problems(tables, where):
         raise InputError(problems)
-    return replace(_retrieval_set(name, columns, [table.fingerprint for table in tables.values()]), split="dev")
-
-
-def _columns(corpus: Corpus, name: str) -> dict[str, pa.Table]:
-    names = {part: [column.name for column in RETRIEVAL[part]] for part in RETRIEVAL}
-    return _ids_as_text({part: corpus.read(f"{NAME}/{name}/{part}", names[part]) for part in RETRIEVAL})
-
-
-def _ids_as_text(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-    tables = dict(tables)
-    for part, table in tables.items():
-        for column in ("query_id", "doc_id"):
-            if column in table.column_names:
-                at = table.column_names.index(column)
-                tables[part] = table = table.set_column(at, column, table.column(column).cast(pa.string()))
-    return tables
-
-
-def _retrieval_set(name: str, tables: Mapping[str, pa.Table], prints: Sequence[str]) -> RetrievalSet:
     documents = tables["corpus"].sort_by([("doc_id", "descending")])
     texts = _document_texts(documents)
     ids = documents.column("doc_id").to_pylist()
@@ -397,19 +362,31 @@ def _retrieval_set(name: str, tables: Mapping[str, pa.Table], prints: Sequence[s
     # Those without text come after all others: no search reaches them.
     row_of = {doc_id: row for row, doc_id in enumerate(dict.fromkeys([*filled, *ids]))}
     judged: dict[str, dict[int, int]] = {}
-    qrels = tables["qrels"]
-    for query_id, doc_id, score in zip(*(qrels.column(c).to_pylist() for c in qrels.column_names), strict=True):
+    for query_id, doc_id, score in zip(
+        *(tables["qrels"].column(of.name).to_pylist() for of in RETRIEVAL["qrels"]), strict=True
+    ):
         judged.setdefault(query_id, {})[row_of[doc_id]] = int(score)
     rows = pc.is_in(tables["queries"].column("query_id"), pa.array(judged, pa.string()))
     queries = tables["queries"].filter(rows)
+    sides = (
+        [SideText(text, "query") for text in queries.column("text").to_pylist()],
+        [SideText(text, "document") for text in texts if text],
+    )
+    remarks = []
+    if empty := len(texts) - len(filled):
+        remarks.append(f"{name}: {empty:,} documents without title and text left out")
+    if not is_installed():
+        remarks.append(f"{name}: no row of BM25; pip install {' '.join(PACKAGES)}")
     return RetrievalSet(
         name=name,
-        sha256=join_fingerprints(prints),
-        documents=[SideText(text, "document") for text in texts if text],
-        queries=[SideText(text, "query") for text in queries.column("text").to_pylist()],
-        judgements=[_sorted(judged[query_id]) for query_id in queries.column("query_id").to_pylist()],
+        sha256=sha256,
+        texts=list(dict.fromkeys([*sides[0], *sides[1]])),
+        size=len(queries),
         rows={f"{name.replace(':', '/')}/queries": np.asarray(rows.to_numpy())},
-        empty=len(texts) - len(filled),
+        remarks=tuple(remarks),
+        queries=sides[0],
+        documents=sides[1],
+        judgements=[_sorted(judged[query_id]) for query_id in queries.column("query_id").to_pylist()],
     )
 
 
@@ -429,7 +406,7 @@ def _sorted(scores: Mapping[int, int]) -> tuple[np.ndarray, np.ndarray]:
 
 def _problems(tables: Mapping[str, pa.Table], where: str) -> list[str]:
     """Return why the tables of a set cannot be used together, or an empty list."""
-    found = []
+    problems = []
     ids = {part: tables[part].column(c).to_pylist() for part, c in (("corpus", "doc_id"), ("queries", "query_id"))}
     qrels = tables["qrels"]
     ids["qrels"] = list(zip(*(qrels.column(column).to_pylist() for column in ("query_id", "doc_id")), strict=True))
@@ -437,26 +414,26 @@ def _problems(tables: Mapping[str, pa.Table], where: str) -> list[str]:
         twice = [value for value, count in Counter(values).items() if count > 1]
         if twice:
             what = "pair of query_id and doc_id" if part == "qrels" else "id"
-            found.append(
+            problems.append(
                 f"{where}/{part}: {len(twice):,} {what}s are there several times (the first: {_shown(twice[0])}); every "
                 f"{what} may be there once, remove the others"
             )
     for column, part in (("query_id", "queries"), ("doc_id", "corpus")):
-        known = set(ids[part])
-        unknown = [value for value in dict.fromkeys(qrels.column(column).to_pylist()) if value not in known]
+        existing = set(ids[part])
+        unknown = [value for value in dict.fromkeys(qrels.column(column).to_pylist()) if value not in existing]
         if unknown:
-            found.append(
+            problems.append(
                 f"{where}/qrels: {len(unknown):,} values of '{column}' are not in {where}/{part} (the first: "
                 f"{_shown(unknown[0])}); judgements must be of what is there, remove them or complete the table"
             )
     if not any(_document_texts(tables["corpus"])):
-        found.append(f"{where}/corpus: no document has a title or a text; a search needs at least one")
+        problems.append(f"{where}/corpus: no document has a title or a text; a search needs at least one")
     judged = set(qrels.column("query_id").to_pylist()).intersection(ids["queries"])
     if not judged:
-        found.append(f"{where}/qrels: no query has a judgement; a score needs at least one")
+        problems.append(f"{where}/qrels: no query has a judgement; a score needs at least one")
     elif pc.max(qrels.column("score").cast(pa.float64())).as_py() <= 0:
-        found.append(f"{where}/qrels: no score is above 0, so nothing is relevant; the set measures nothing")
-    return found
+        problems.append(f"{where}/qrels: no score is above 0, so nothing is relevant; the set measures nothing")
+    return problems
 
 
 def _shown(value: object) -> str:

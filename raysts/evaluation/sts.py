@@ -7,8 +7,7 @@ average by the number of pairs (BERT-flow).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +24,7 @@ from raysts.evaluation.tasks import (
     Represent,
     Representation,
     Similarities,
+    Source,
     Task,
     join_fingerprints,
     take,
@@ -34,51 +34,35 @@ from raysts.ops.similarity import Similarity
 EQUAL = "has pairs of equal texts alone, which are all as similar to any model; sentence1 and sentence2 must be different columns"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Pairs(LabelledSet):
-    """Scored sentence pairs, each distinct sentence once.
+    """Scored sentence pairs.
 
     Attributes:
-        left, right: [N] places in ``sentences``.
+        left, right: [N] places in ``texts``.
         gold: [N] float64 scores.
-        subsets: the rows of each subset, in order of first appearance; empty of a set without subsets.
+        subsets: in order of first appearance; empty of a set without subsets.
         aggregations: those of the results.
     """
 
-    name: str
-    sha256: str
-    sentences: list[str]
     left: np.ndarray
     right: np.ndarray
     gold: np.ndarray
-    subsets: Mapping[str, np.ndarray]
-    split: str = "test"
     aggregations: tuple[str, ...] = ("all", "mean", "wmean")
-    rows: Mapping[str, np.ndarray] = field(default_factory=dict)
     compared: bool = True
-
-    @property
-    def texts(self) -> list[str]:
-        return self.sentences
-
-    @property
-    def size(self) -> int:
-        return len(self.gold)
 
     def take(self, rows: np.ndarray) -> Pairs:
         """Return some of the pairs, without subsets."""
-        return replace(self, left=self.left[rows], right=self.right[rows], gold=self.gold[rows], subsets={})
+        left, right, gold = (column[rows] for column in (self.left, self.right, self.gold))
+        return replace(self, left=left, right=right, gold=gold, size=len(gold), subsets={})
 
     def row_scores(self, represent: Represent, similarities: Similarities) -> list[RowScores]:
-        representation = represent(self.sentences)
+        representation = represent(self.texts)
         return [
-            RowScores(
-                dataset=self.name,
-                split=self.split,
-                sha256=self.sha256,
+            self.scored(
+                pair_similarities(self, representation, unordered(similarity)),
+                *METRICS,
                 similarity=name,
-                metrics=METRICS,
-                values=pair_similarities(self, representation, unordered(similarity)),
                 gold=self.gold,
                 subsets=self.subsets if len(self.subsets) > 1 else {},
                 aggregations=self.aggregations,
@@ -89,18 +73,18 @@ class Pairs(LabelledSet):
         ]
 
     def problems(self) -> list[str]:
-        found = []
+        problems = []
         parts = {f"{self.name}: subset '{subset}'": rows for subset, rows in self.subsets.items()}
         for where, rows in (parts or {f"{self.name}:": np.arange(self.size)}).items():
             distinct = len(np.unique(self.gold[rows]))
             if distinct < 2:
-                found.append(
+                problems.append(
                     f"{where} has {len(rows)} row(s) and {distinct} distinct score(s); a correlation needs at least two "
                     f"different scores: add rows, merge the subset into another, or remove it"
                 )
             elif (self.left[rows] == self.right[rows]).all():
-                found.append(f"{where} {EQUAL}")
-        return found
+                problems.append(f"{where} {EQUAL}")
+        return problems
 
 
 def pairs_from_table(table: pa.Table, name: str, sha256: str, split: str = "test") -> Pairs:
@@ -114,7 +98,8 @@ def pairs_from_table(table: pa.Table, name: str, sha256: str, split: str = "test
     return Pairs(
         name=name,
         sha256=sha256,
-        sentences=texts.dictionary.to_pylist(),
+        texts=texts.dictionary.to_pylist(),
+        size=table.num_rows,
         left=codes[: table.num_rows],
         right=codes[table.num_rows :],
         gold=table.column("score").cast(pa.float64()).to_numpy(),
@@ -139,12 +124,10 @@ def _subsets(table: pa.Table, name: str) -> dict[str, np.ndarray]:
 
 def load_pairs(corpus: Corpus, *tables: str, name: str | None = None, split: str = "test") -> Pairs:
     """Read the pairs of one canonical table, or of several one after the other."""
-    wanted = ["sentence1", "sentence2", "score", "subset"]
-    parts = [corpus.read(table, wanted) for table in tables]
-    sha256 = join_fingerprints([corpus.fingerprint(table) for table in tables])
+    parts = [corpus.read(table, ["sentence1", "sentence2", "score", "subset"]) for table in tables]
     table = pa.concat_tables(parts, promote_options="permissive")
     rows = {name: np.ones(len(part), bool) for name, part in zip(tables, parts, strict=True)}
-    return replace(pairs_from_table(table, name or tables[0], sha256, split), rows=rows)
+    return replace(pairs_from_table(table, name or tables[0], join_fingerprints(corpus, tables), split), rows=rows)
 
 
 def load_pairs_file(path: str | Path) -> Pairs:
@@ -184,31 +167,20 @@ def unordered(similarity: Similarity) -> Similarity:
     return lambda a, b: (similarity(a, b) + similarity(b, a)) / 2
 
 
-@dataclass(frozen=True, slots=True)
-class StsTask(Task):
-    """Test set of one table, or of several in order."""
-
-    name: str
-    parts: tuple[str, ...]
-
-    def expected(self) -> tuple[str, ...]:
-        return self.parts
-
-    def tables(self, corpus: Corpus) -> tuple[str, ...]:
-        return self.parts if all(map(corpus.files, self.parts)) else ()
-
-    def load(self, corpus: Corpus) -> Sequence[Pairs]:
-        return [load_pairs(corpus, *self.parts, name=self.name)]
+def sts_task(name: str, *tables: str) -> Task:
+    """Return the task of a test set of one table, or of several in order."""
+    return Task(name, (Source(name, tables, _read),))
 
 
-STS_TASKS: dict[str, StsTask] = {
-    task.name: task
-    for task in (
-        *(StsTask(f"sts{year}", (f"sts/sts{year}",)) for year in range(12, 17)),
-        StsTask("stsb", ("sts/stsb_test",)),
-        StsTask("sickr", ("sick/sick_test",)),
-        # MTEB's SICK-R: the whole corpus as one test set of 9,927 pairs.
-        StsTask("sickr-all", ("sick/sick_trial", "sick/sick_train", "sick/sick_test")),
-    )
+def _read(corpus: Corpus, source: Source) -> Pairs:
+    return load_pairs(corpus, *source.tables, name=source.name)
+
+
+STS_TASKS: dict[str, Task] = {
+    **{name: sts_task(name, f"sts/{name}") for name in ("sts12", "sts13", "sts14", "sts15", "sts16")},
+    "stsb": sts_task("stsb", "sts/stsb_test"),
+    "sickr": sts_task("sickr", "sick/sick_test"),
+    # MTEB's SICK-R: the whole corpus as one test set of 9,927 pairs.
+    "sickr-all": sts_task("sickr-all", "sick/sick_trial", "sick/sick_train", "sick/sick_test"),
 }
 """The STS sets by task name."""

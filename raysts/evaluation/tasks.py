@@ -5,18 +5,18 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
 from raysts.data.corpora import Corpus
+from raysts.errors import InputError
 from raysts.evaluation.scores import RowScores
 from raysts.models.layers import Layers
 from raysts.models.prompts import Text
 from raysts.ops.similarity import Similarity
-
-if TYPE_CHECKING:
-    from raysts.models.sentence_model import SentenceModel
+from raysts.schema import TABLES
 
 Representation = Mapping[str, np.ndarray]
 """Arrays with one row per text: ``vectors`` [N, D] of a plain encoder, ``mu`` and ``log_var`` of a Gaussian."""
@@ -62,44 +62,29 @@ class LayeredModel(Model, Protocol):
         """
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LabelledSet(ABC):
     """Labelled rows in memory: a set that a task measures, or that selects.
 
     Attributes:
+        sha256: fingerprint of its tables.
+        texts: the distinct texts, in order of first appearance.
+        size: number of pairs, queries or other rows.
         rows: by test table the rows that the values are of, [rows of the table] bool; searched for training text.
         gold: labels of these rows, if a value needs two that differ.
         subsets: rows of each subset by name, if a value needs differing labels in each of them.
+        remarks: sentences on rows of the files that are left out.
     """
 
-    __slots__ = ()
-    if TYPE_CHECKING:  # at run time a data class would take a property for the default of its field
-
-        @property
-        def name(self) -> str: ...
-
-        @property
-        def rows(self) -> Mapping[str, np.ndarray]: ...
-
-        @property
-        def gold(self) -> np.ndarray | None: ...
-
-        @property
-        def subsets(self) -> Mapping[str, np.ndarray]: ...
-
-    @property
-    @abstractmethod
-    def texts(self) -> Sequence[Text]:
-        """The distinct texts, in order of first appearance."""
-
-    @property
-    @abstractmethod
-    def size(self) -> int:
-        """Number of pairs, queries or other rows."""
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """Sentences on rows of the files that are left out."""
-        return ()
+    name: str
+    sha256: str
+    texts: Sequence[Text]
+    size: int
+    split: str = "test"
+    rows: Mapping[str, np.ndarray] = field(default_factory=dict)
+    gold: np.ndarray | None = None
+    subsets: Mapping[str, np.ndarray] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
     @property
     def datasets(self) -> tuple[str, ...]:
@@ -122,84 +107,117 @@ class LabelledSet(ABC):
         """Return the scores of what needs no model, beside the models of a table."""
         return []
 
+    def scored(self, values_N: np.ndarray, *metrics: str, **columns: Any) -> RowScores:
+        """Return row scores of the set. ``columns``: other fields than the set determines."""
+        shared = {"dataset": self.name, "split": self.split, "sha256": self.sha256, "draw": f"{self.name}/{self.split}"}
+        return RowScores(metrics=metrics, values=values_N.astype(np.float64), **{**shared, **columns})
 
-MOST_LOADED = 16
-_loaded: dict[Any, list[Any]] = {}
+
+@dataclass(frozen=True)
+class Source:
+    """The tables of one set, and the function that reads them.
+
+    Attributes:
+        name: of the set in results.
+        tables: none of them may be missing.
+        optional: tables that are read too, if they exist.
+        labels: every table needs its labels, which are optional in SICK.
+    """
+
+    name: str
+    tables: tuple[str, ...]
+    read: Callable[[Corpus, Source], LabelledSet]
+    optional: tuple[str, ...] = ()
+    labels: bool = False
+
+    def missing(self, corpus: Corpus) -> list[str]:
+        """Return the tables that are missing, lack labels, or have the user's data in their place."""
+        return [table for table in self.tables if not self._has(corpus, table)]
+
+    def present(self, corpus: Corpus) -> tuple[str, ...]:
+        """Return the tables to read, none if one is missing."""
+        if self.missing(corpus):
+            return ()
+        return (*self.tables, *(table for table in self.optional if self._has(corpus, table)))
+
+    def _has(self, corpus: Corpus, table: str) -> bool:
+        present = corpus.has_labels(table) if self.labels else bool(corpus.files(table))
+        return present and not (table in TABLES and table in corpus.own)
+
+
+MOST_LOADED = 64
+_loaded: dict[Any, LabelledSet] = {}
 """The sets that were loaded last: every model that is measured asks for them."""
 
 
-class Task(ABC):
-    """Measurement with a name: the tables that it reads, and their labelled sets."""
+@dataclass(frozen=True)
+class Task:
+    """Measurement with a name: its sets, and the tables that they read.
 
-    heavy: ClassVar[bool] = False
-    """It takes minutes a model: pipelines, which evaluate many, measure it only if it is named."""
+    Attributes:
+        heavy: it takes minutes a model: pipelines, which evaluate many, measure it only if it is named.
+        unasked: it runs where no task is named.
+    """
 
-    @abstractmethod
+    name: str
+    listed: tuple[Source, ...]
+    heavy: bool = False
+    unasked: bool = True
+
+    asks_model: ClassVar[bool] = False
+    """It asks for more of a model than representations of texts: it has no labelled sets."""
+
+    def sources(self, corpus: Corpus) -> tuple[Source, ...]:
+        """Return the sources that the task has with this corpus."""
+        return self.listed
+
     def expected(self) -> tuple[str, ...]:
         """Return every table that the task can read, for the message about missing ones."""
+        return tuple(dict.fromkeys(table for source in self.listed for table in source.tables))
 
-    @abstractmethod
     def tables(self, corpus: Corpus) -> tuple[str, ...]:
-        """Return the tables to read from this corpus, none if one that the task needs is missing."""
-
-    @abstractmethod
-    def load(self, corpus: Corpus) -> Sequence[LabelledSet]:
-        """Read the sets of a corpus that has the tables."""
+        """Return the tables to read from this corpus."""
+        return tuple(dict.fromkeys(table for source in self.sources(corpus) for table in source.present(corpus)))
 
     def problems(self, corpus: Corpus) -> list[str]:
         """Return why the sets cannot be measured, or an empty list."""
-        return [problem for labelled in self.sets(corpus) for problem in labelled.problems()]
+        problems = []
+        for source in self.sources(corpus):
+            try:
+                problems += [problem for labelled in _load(corpus, source) for problem in labelled.problems()]
+            except InputError as error:
+                problems += error.problems
+        return problems
 
     def sets(self, corpus: Corpus) -> list[LabelledSet]:
-        """Return the sets of a corpus, none if it lacks tables. The last ones are cached."""
-        tables = self.tables(corpus)
-        if not tables:
-            return []
-        key = self, tuple((table, corpus.fingerprint(table)) for table in tables)
-        if key not in _loaded:
-            if len(_loaded) >= MOST_LOADED:
-                _loaded.clear()
-            _loaded[key] = list(self.load(corpus))
-        return _loaded[key]
+        """Return the sets of a corpus, without those that lack tables. The last ones are cached."""
+        return [labelled for source in self.sources(corpus) for labelled in _load(corpus, source)]
 
     def is_default(self, corpus: Corpus) -> bool:
         """Return True if the task runs unasked on a corpus that has its tables."""
-        return True
+        return self.unasked
 
     def left_out(self, corpus: Corpus) -> dict[str, list[str]]:
         """Return the sets of the task that the corpus lacks, with the tables that each needs."""
-        return {}
+        return {source.name: tables for source in self.sources(corpus) if (tables := source.missing(corpus))}
 
 
-class ModelSets(Protocol):
-    """Sets of a task that asks for more of a model than representations of texts."""
-
-    @property
-    def size(self) -> int:
-        """Number of sentences that a model reads, or 0."""
-
-    def row_scores(self, model: SentenceModel, layers: Sequence[Layers] | None) -> dict[Layers, list[RowScores]]:
-        """Return the row scores by choice of layers, by default those that suit the task."""
-
-
-class ModelTask(Task):
-    """A task that asks for more of a model than representations of texts."""
-
-    def load(self, corpus: Corpus) -> Sequence[LabelledSet]:
-        return ()
-
-    @abstractmethod
-    def read(self, corpus: Corpus, contextual: bool) -> ModelSets:
-        """Read what a model is measured on: a ``contextual`` one, or word vectors.
-
-        Raises:
-            InputError: a model cannot be measured on this data.
-        """
+def _load(corpus: Corpus, source: Source) -> list[LabelledSet]:
+    """Return the set of a source in a list, which is empty if a table is missing."""
+    if not (tables := source.present(corpus)):
+        return []
+    key = source, tuple((table, corpus.fingerprint(table)) for table in tables)
+    if key not in _loaded:
+        if len(_loaded) >= MOST_LOADED:
+            _loaded.clear()
+        _loaded[key] = source.read(corpus, source)
+    return [_loaded[key]]
 
 
-def join_fingerprints(fingerprints: Sequence[str]) -> str:
+def join_fingerprints(corpus: Corpus, tables: Sequence[str]) -> str:
     """Return the fingerprint of several tables together, or that of the only one."""
-    return fingerprints[0] if len(fingerprints) == 1 else hashlib.sha256("".join(fingerprints).encode()).hexdigest()
+    prints = [corpus.fingerprint(table) for table in tables]
+    return prints[0] if len(prints) == 1 else hashlib.sha256("".join(prints).encode()).hexdigest()
 
 
 def take(representation: Representation, rows: np.ndarray) -> dict[str, np.ndarray]:

@@ -8,10 +8,9 @@ another grid of penalties, for features that are not standardised.
 Shapes: N rows, D dimensions.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +20,7 @@ from raysts.data.derive import label_codes
 from raysts.evaluation import probes, senteval
 from raysts.evaluation.scores import RowScores
 from raysts.evaluation.statistics import METRICS, UndefinedCorrelationError
-from raysts.evaluation.tasks import LabelledSet, Represent, Similarities, Task, join_fingerprints
+from raysts.evaluation.tasks import LabelledSet, Represent, Similarities, Source, Task, join_fingerprints
 from raysts.schema import TABLES, TEST_TABLES
 
 PROBES = {"standard": probes, "senteval": senteval}
@@ -48,90 +47,30 @@ class Part:
         return np.concatenate([np.abs(first_ND - second_ND), first_ND * second_ND], axis=1)
 
 
-@dataclass(frozen=True, slots=True)
-class TransferSource:
-    """Tables of one set.
-
-    Without ``train`` all of ``test`` is cross-validated. Without ``dev`` folds of ``train`` choose.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TransferSet(LabelledSet):
+    """Rows of one set.
 
     Attributes:
-        scores: a pair's score is predicted, not its label.
+        parts: train, dev and test. Without train all of test is cross-validated, without dev folds of train choose.
+        probe: a key of ``PROBES``.
     """
 
-    name: str
-    test: str
-    train: str | None = None
-    dev: str | None = None
-    scores: bool = False
-
-    @property
-    def tables(self) -> tuple[str, ...]:
-        return tuple(table for table in (self.train, self.dev, self.test) if table)
-
-    def missing(self, corpus: Corpus) -> list[str]:
-        """Return the tables that are missing, or lack the labels (which are optional in SICK)."""
-        there = corpus.files if self.scores else corpus.has_labels
-        return [table for table in self.tables if not there(table) or table in corpus.own]
-
-    def load(self, corpus: Corpus, probe: str) -> "TransferSet":
-        # The training rows decide a score as much as the asked ones.
-        sha256 = join_fingerprints([corpus.fingerprint(table) for table in self.tables])
-        return TransferSet(self.name, self, sha256, tuple(self._part(corpus, table) for table in self.tables), probe)
-
-    def _part(self, corpus: Corpus, table: str) -> Part:
-        texts = [column.name for column in TABLES[table] if column.kind == "text"]
-        columns = corpus.read(table, [*texts, "score" if self.scores else "label"])
-        return Part(table, tuple(columns.column(name).to_pylist() for name in texts), _gold(columns, table))
-
-
-@dataclass(frozen=True, slots=True)
-class TransferSet(LabelledSet):
-    """Rows of one set. ``parts``: train, dev and test, as far as they exist."""
-
-    name: str
-    source: TransferSource
-    sha256: str
     parts: tuple[Part, ...]
-    probe: str
-
-    @property
-    def rows(self) -> Mapping[str, np.ndarray]:
-        return {self.source.test: np.ones(self.size, bool)} if self.source.test in TEST_TABLES else {}
-
-    @property
-    def gold(self) -> np.ndarray | None:
-        return self.parts[-1].gold if self.source.scores else None
-
-    @property
-    def subsets(self) -> Mapping[str, np.ndarray]:
-        return {}
-
-    @property
-    def texts(self) -> list[str]:
-        return list(dict.fromkeys(text for part in self.parts for texts in part.texts for text in texts))
-
-    @property
-    def size(self) -> int:
-        return len(self.parts[-1].gold)
+    probe: str = PROBE
 
     def problems(self) -> list[str]:
-        if self.source.scores:
+        if self.gold is not None:
             return score_problems(self.parts)
-        fewest = 1 if self.source.dev else 2
-        return label_problems(self.parts[0], self.parts[1:], fewest if self.source.train else 3)
+        return label_problems(self.parts[0], self.parts[1:], fewest=4 - len(self.parts))
 
     def row_scores(self, represent: Represent, similarities: Similarities) -> list[RowScores]:
         features = [self._finite(part.features(lambda texts: represent(texts)["vectors"])) for part in self.parts]
-        split = "test" if self.source.train else "cv"
-        known: dict[str, Any] = {
-            "dataset": self.name, "split": split, "sha256": self.sha256, "draw": f"{self.name}/{split}",
-            "similarity": None if self.probe == PROBE else self.probe,
-        }  # fmt: skip
-        if self.source.scores:
-            predicted_N, gold_N = _related(PROBES[self.probe], self, features)
-            return [RowScores(metrics=METRICS, values=predicted_N, gold=gold_N, **known)]
-        predicted_N, gold_N = _classified(PROBES[self.probe], self, features)
-        return [RowScores(metrics=("accuracy",), values=(predicted_N == gold_N) * 1.0, **known)]
+        called = None if self.probe == PROBE else self.probe
+        if self.gold is not None:
+            predicted_N = _predict_scores(PROBES[self.probe], self, features)
+            return [self.scored(predicted_N, *METRICS, gold=self.gold, similarity=called)]
+        return [self.scored(_predict_right(PROBES[self.probe], self, features), "accuracy", similarity=called)]
 
     def _finite(self, features_ND: np.ndarray) -> np.ndarray:
         bad = len(features_ND) - int(np.isfinite(features_ND).all(axis=1).sum())
@@ -143,13 +82,33 @@ class TransferSet(LabelledSet):
         return features_ND
 
 
-def _gold(found: pa.Table, table: str) -> np.ndarray:
-    if "score" in found.column_names:
-        return np.asarray(found.column("score").cast(pa.float64()).to_numpy())
-    known = next(column.labels for column in TABLES[table] if column.name == "label")
-    if known:  # given as names or as their codes
-        return np.array(known)[label_codes(found.column("label"), known)]
-    return np.asarray(found.column("label").cast(pa.string()).to_numpy(zero_copy_only=False), dtype=str)
+def _read(corpus: Corpus, source: Source) -> TransferSet:
+    """Read a set: its labels, or else scores."""
+    parts = []
+    for table in source.tables:
+        texts = [column.name for column in TABLES[table] if column.kind == "text"]
+        columns = corpus.read(table, [*texts, "label" if source.labels else "score"])
+        parts.append(Part(table, tuple(columns.column(name).to_pylist() for name in texts), _gold(columns, table)))
+    test = parts[-1]
+    return TransferSet(
+        name=source.name,
+        sha256=join_fingerprints(corpus, source.tables),  # training rows decide a score as much as the test's
+        texts=list(dict.fromkeys(text for part in parts for texts in part.texts for text in texts)),
+        size=len(test.gold),
+        split="test" if len(parts) > 1 else "cv",
+        rows={test.table: np.ones(len(test.gold), bool)} if test.table in TEST_TABLES else {},
+        gold=None if source.labels else test.gold,
+        parts=tuple(parts),
+    )
+
+
+def _gold(columns: pa.Table, table: str) -> np.ndarray:
+    if "score" in columns.column_names:
+        return np.asarray(columns.column("score").cast(pa.float64()).to_numpy())
+    labels = next(column.labels for column in TABLES[table] if column.name == "label")
+    if labels:  # given as names or as their codes
+        return np.array(labels)[label_codes(columns.column("label"), labels)]
+    return np.asarray(columns.column("label").cast(pa.string()).to_numpy(zero_copy_only=False), dtype=str)
 
 
 def label_problems(train: Part, asked: Sequence[Part], fewest: int) -> list[str]:
@@ -185,76 +144,51 @@ def score_problems(parts: Sequence[Part]) -> list[str]:
 
 
 def _rows(which: np.ndarray) -> str:
-    found = np.flatnonzero(which)
-    more = f" and {len(found) - _MOST_ROWS} more" if len(found) > _MOST_ROWS else ""
-    return f"row {', '.join(map(str, found[:_MOST_ROWS]))}{more}"
+    numbers = np.flatnonzero(which)
+    more = f" and {len(numbers) - _MOST_ROWS} more" if len(numbers) > _MOST_ROWS else ""
+    return f"row {', '.join(map(str, numbers[:_MOST_ROWS]))}{more}"
 
 
-def _sick(name: str, scores: bool) -> TransferSource:
-    return TransferSource(name, "sick/sick_test", "sick/sick_train", "sick/sick_trial", scores)
+def _source(name: str, table: str, *splits: str, labels: bool = True) -> Source:
+    return Source(name, tuple(f"{table}{split}" for split in splits), _read, labels=labels)
 
 
-TRANSFER_SETS: tuple[TransferSource, ...] = (
-    *(TransferSource(name, f"senteval/{name}") for name in ("mr", "cr", "mpqa", "subj")),
-    *(
-        TransferSource(name, f"senteval/{name}_test", f"senteval/{name}_train", f"senteval/{name}_dev")
-        for name in ("sst2", "sst5")
-    ),
-    *(TransferSource(name, f"senteval/{name}_test", f"senteval/{name}_train") for name in ("trec", "mrpc")),
-    _sick("sick-e", scores=False),
-    _sick("sickr-relatedness", scores=True),
-    TransferSource("stsb-relatedness", "sts/stsb_test", "sts/stsb_train", "sts/stsb_dev", scores=True),
+TRANSFER_SETS: tuple[Source, ...] = (
+    *(_source(name, f"senteval/{name}", "") for name in ("mr", "cr", "mpqa", "subj")),
+    *(_source(name, f"senteval/{name}", "_train", "_dev", "_test") for name in ("sst2", "sst5")),
+    *(_source(name, f"senteval/{name}", "_train", "_test") for name in ("trec", "mrpc")),
+    _source("sick-e", "sick/sick", "_train", "_trial", "_test"),
+    _source("sickr-relatedness", "sick/sick", "_train", "_trial", "_test", labels=False),
+    _source("stsb-relatedness", "sts/stsb", "_train", "_dev", "_test", labels=False),
 )
-"""Every set, by its name in the results table."""
+"""Every set, by its name in the results table: train, dev and test, as far as they exist."""
+
+TRANSFER = Task("transfer", TRANSFER_SETS, heavy=True)
 
 
-@dataclass(frozen=True, slots=True)
-class TransferTask(Task):
-    """All sets that exist."""
-
-    heavy: ClassVar[bool] = True
-    sources: tuple[TransferSource, ...] = TRANSFER_SETS
-    probe: str = PROBE
-
-    def expected(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(table for source in self.sources for table in source.tables))
-
-    def present(self, corpus: Corpus) -> list[TransferSource]:
-        return [source for source in self.sources if not source.missing(corpus)]
-
-    def left_out(self, corpus: Corpus) -> dict[str, list[str]]:
-        return {source.name: missing for source in self.sources if (missing := source.missing(corpus))}
-
-    def tables(self, corpus: Corpus) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(table for source in self.present(corpus) for table in source.tables))
-
-    def load(self, corpus: Corpus) -> Sequence[TransferSet]:
-        return [source.load(corpus, self.probe) for source in self.present(corpus)]
-
-
-def _classified(by: ModuleType, of: TransferSet, features: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the predicted and the true codes of the classes of the measured rows."""
+def _predict_right(by: ModuleType, of: TransferSet, features: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the measured rows with the right predicted class [N] bool."""
     classes = np.unique(of.parts[0].gold)
     codes = [np.searchsorted(classes, part.gold) for part in of.parts]
-    if of.source.train is None:
+    if len(of.parts) == 1:
         splits = by.folds(codes[0], probes.fold_count(probes.FOLDS, codes[0]))
         predicted_N = np.empty_like(codes[0])
         for (_, held_out), probe in zip(splits, by.classify(features[0], codes[0], splits), strict=True):
             predicted_N[held_out] = probe.predicted
-    elif of.source.dev is None:
+    elif len(of.parts) == 2:
         rows = np.split(np.arange(sum(map(len, codes))), [len(codes[0])])
         (probe,) = by.classify(np.concatenate(features), np.concatenate(codes), [(rows[0], rows[1])])
         predicted_N = probe.predicted
     else:
         train, dev, _ = zip(features, codes, strict=True)
         predicted_N = by.classify_by_dev(train, dev, features[-1]).predicted
-    return predicted_N, codes[-1]
+    return np.asarray(predicted_N == codes[-1])
 
 
-def _related(by: ModuleType, of: TransferSet, features: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the predicted and the true scores of the measured rows."""
+def _predict_scores(by: ModuleType, of: TransferSet, features: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the predicted scores of the measured rows."""
     train, dev, test = zip(features, (part.gold for part in of.parts), strict=True)
     try:
-        return by.regress_by_dev(train, dev, test[0]).predicted, test[1]
+        return np.asarray(by.regress_by_dev(train, dev, test[0]).predicted)
     except UndefinedCorrelationError as error:
         raise UndefinedCorrelationError(f"{of.name}, development rows: {error}") from error

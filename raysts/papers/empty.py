@@ -7,7 +7,7 @@ from typing import Any
 from raysts.errors import InputError
 from raysts.evaluation.harness import TASKS
 from raysts.evaluation.transfer import TRANSFER_SETS
-from raysts.evaluation.words.sets import SETS
+from raysts.evaluation.words.task import SETS
 from raysts.models import pretrained
 from raysts.papers.experiments import commands
 from raysts.papers.match import EmptyRow, MeasuredRow, PaperTable, fits, stands_beside
@@ -15,7 +15,7 @@ from raysts.papers.published import BACKBONES, Measure, Row, is_static
 from raysts.recipes import names
 
 _TABLES = {name: table for table, names in SETS.items() for name in names} | {
-    source.name: source.test for source in TRANSFER_SETS
+    source.name: source.tables[-1] for source in TRANSFER_SETS
 }
 """Tables of the sets of words and of transfer. Every other set is a task."""
 

@@ -26,7 +26,7 @@ from raysts.evaluation.contamination.contamination import Contamination
 from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText, merge_histories, trained_on
 from raysts.evaluation.contamination.text_overlap import normalise
 from raysts.evaluation.dev import Dev, dev_name, load_dev
-from raysts.evaluation.tasks import ModelSets, ModelTask
+from raysts.evaluation.words.task import WordSets
 from raysts.ids import content_id, derive_seed, file_digest, folder_id, unchanged
 from raysts.models import memory, pretrained
 from raysts.models.embedders import find_embedder, open_embedder
@@ -292,11 +292,10 @@ class Inputs:
     def test_tables(self) -> list[str]:
         """Return the tables of the tasks. The sentences that a model's own tasks read are not a test's."""
         tasks = harness.tasks_of(self.corpus)
-        named = [task for name in self.tasks if not isinstance(task := tasks[name], ModelTask)]
-        return [table for task in named for table in task.tables(self.corpus)]
+        return [table for name in self.tasks if not tasks[name].asks_model for table in tasks[name].tables(self.corpus)]
 
     @cached_property
-    def model_sets(self) -> list[ModelSets]:
+    def model_sets(self) -> list[WordSets]:
         """Return what the tasks ask for of each model itself."""
         contextual = self.pipeline.backbone == TINY or not is_static(self.backbone)
         return harness.model_sets(self.corpus, self.tasks, contextual)
@@ -304,7 +303,7 @@ class Inputs:
     @cached_property
     def test_sentences(self) -> int:
         """Return the number of sentences that each model reads to be measured."""
-        return len(harness.sentences(self.corpus, self.tasks)) + sum(sets.size for sets in self.model_sets)
+        return len(harness.sentences(self.corpus, self.tasks)) + sum(len(sets.sentences) for sets in self.model_sets)
 
     @property
     def skipped(self) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from evaluation_fakes import HashedWords, measured, write_table
 
 from raysts.data.corpora import Corpus
 from raysts.evaluation.dev import DEVS, load_dev
-from raysts.evaluation.entailment import DEV, ENTAILMENT_TASKS, GRID, DirectionTask, right_by_model
+from raysts.evaluation.entailment import DEV, ENTAILMENT_TASKS, GRID, direction_task, right_by_model
 from raysts.evaluation.statistics import UndefinedCorrelationError, best_threshold, precision_recall_areas
 from raysts.evaluation.sts import Pairs
 from raysts.evaluation.tasks import Representation
@@ -360,7 +360,7 @@ def test_one_class_alone_is_a_problem(tmp_path: Path, label: str) -> None:
 def test_snli_dev_as_it_is(real_data: Corpus) -> None:
     """Its entailments are a third of the rows, and length alone tells the direction of nine in ten."""
     model = HashedWords()
-    rows = measured(DirectionTask("snli-dev-direction", DEV), real_data, model.represent)
+    rows = measured(direction_task("snli-dev-direction", DEV), real_data, model.represent)
     assert rows[0]["n"] == 3329 and rows[0]["value"] == pytest.approx(0.8994, abs=5e-5)
     (dev,) = load_dev(real_data, DEV).sets
     assert dev.gold is not None and dev.gold.mean() == pytest.approx(3329 / 9842)
@@ -368,7 +368,8 @@ def test_snli_dev_as_it_is(real_data: Corpus) -> None:
 
 def test_the_gaussians_of_a_texts_tokens_have_no_variance_of_the_text() -> None:
     """As those of latte-normal, which a run measures on the direction too."""
-    pairs = Pairs("direction", "", ["a", "b c"], np.array([0]), np.array([1]), np.ones(1), {})
+    sides = {"left": np.array([0]), "right": np.array([1])}
+    pairs = Pairs(name="direction", sha256="", texts=["a", "b c"], size=1, gold=np.ones(1), **sides)
     of_texts = {"vectors": np.eye(2), "log_var": np.zeros((2, 3))}
     of_tokens = {"vectors": np.eye(2), "log_var": np.array([np.zeros((1, 3)), np.zeros((2, 3))], dtype=object)}
     assert [*right_by_model(pairs, of_texts, {"cosine": cosine_of_vectors})] == ["variance"]

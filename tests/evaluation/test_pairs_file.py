@@ -42,10 +42,10 @@ def test_formats_agree(tmp_path: Path, suffix: str) -> None:
     rows = [{**row, "sentence1": row["sentence1"].replace("\n", " ")} for row in ROWS] if suffix == ".tsv" else ROWS
     pairs = load_pairs_file(write(tmp_path, suffix, rows))
     assert pairs.name == "mine" and len(pairs.sha256) == 64
-    assert [pairs.sentences[i] for i in pairs.left] == [row["sentence1"] for row in rows]
-    assert [pairs.sentences[i] for i in pairs.right] == [row["sentence2"] for row in rows]
+    assert [pairs.texts[i] for i in pairs.left] == [row["sentence1"] for row in rows]
+    assert [pairs.texts[i] for i in pairs.right] == [row["sentence2"] for row in rows]
     assert pairs.gold.tolist() == [-3.5, 120.0, 7.0]
-    assert len(pairs.sentences) == 5
+    assert len(pairs.texts) == 5
 
 
 def test_bad_rows_are_named_together(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from raysts.evaluation.bm25 import Bm25
 from raysts.evaluation.compare import compare_systems, conclusion
 from raysts.evaluation.contamination.contamination import contamination
 from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText
-from raysts.evaluation.retrieval import METRICS, RetrievalTask, search
+from raysts.evaluation.retrieval import METRICS, retrieval_task, search
 from raysts.evaluation.scores import read, scores_by_set, write
 from raysts.evaluation.standings import format_results
 from raysts.evaluation.tasks import lookup
@@ -53,7 +53,7 @@ def corpus(tmp_path: Path) -> Corpus:
 
 
 def by_query(corpus: Corpus, model: HashedWords, name: str = "Books") -> dict[str, np.ndarray]:
-    (judged,) = RetrievalTask(name).sets(corpus)
+    (judged,) = retrieval_task(name).sets(corpus)
     found = judged.row_scores(lookup(judged.texts, model.represent(judged.texts)), {"cosine": cosine_of_vectors})
     return {scores.metrics[0]: scores.values for scores in found}
 
@@ -148,7 +148,7 @@ def reference_bm25(documents: list[str], query: str) -> np.ndarray:
 
 def test_bm25_stands_beside_the_models(corpus: Corpus) -> None:
     """By the formula; what has no word in common with the query is not found."""
-    (judged,) = RetrievalTask("Books").sets(corpus)
+    (judged,) = retrieval_task("Books").sets(corpus)
     documents = [*map(str, judged.documents)]
     for ranked, query in zip(retrieval.search_words(judged), judged.queries, strict=True):
         scores = reference_bm25(documents, str(query)).astype(np.float32)
@@ -170,7 +170,7 @@ def test_bm25_cuts_words_and_finds_nothing_without_any(tmp_path: Path) -> None:
     queries = {"query_id": ["p", "q", "r"], "text": ["a dog runs", "the and", "cats"]}
     write_table(tmp_path, "retrieval/x/queries", queries)
     write_table(tmp_path, "retrieval/x/qrels", {"query_id": ["p", "q", "r"], "doc_id": ["d"] * 3, "score": [1] * 3})
-    (judged,) = RetrievalTask("x").sets(Corpus(tmp_path))
+    (judged,) = retrieval_task("x").sets(Corpus(tmp_path))
     assert retrieval.search_words(judged).tolist() == [[0, -1], [-1, -1], [-1, -1]]
     assert [scores.values.tolist() for scores in judged.baseline_scores()] == [[1.0, 0.0, 0.0]] * len(METRICS)
     nothing = Bm25(["the", "a"])
@@ -180,7 +180,7 @@ def test_bm25_cuts_words_and_finds_nothing_without_any(tmp_path: Path) -> None:
 def test_two_models_are_compared_query_by_query(corpus: Corpus, tmp_path: Path) -> None:
     """Kept, read again, and compared by the paired bootstrap and Student's test."""
     model = HashedWords()
-    (judged,) = RetrievalTask("Books").sets(corpus)
+    (judged,) = retrieval_task("Books").sets(corpus)
     of_model = {
         ("mean", str(k)): judged.row_scores(lookup(judged.texts, vectors), {"cosine": cosine_of_vectors})
         for k, vectors in model.represent_layers(judged.texts, (1, 2)).items()
@@ -251,7 +251,7 @@ def test_a_title_is_a_document_and_nothing_is_none(tmp_path: Path) -> None:
     write_table(tmp_path, "retrieval/x/qrels", {"query_id": ["q", "q"], "doc_id": ["b", "c"], "score": [1, 1]})
     corpus = Corpus(tmp_path)
     assert harness.check_tasks(corpus, ["retrieval:x"])
-    (judged,) = RetrievalTask("x").sets(corpus)
+    (judged,) = retrieval_task("x").sets(corpus)
     assert sorted(map(str, judged.documents)) == ["one two", "three"]
     assert harness.left_out(corpus, ["retrieval"]) == ["retrieval:x: 2 documents without title and text left out"]
     found = by_query(corpus, HashedWords(), "x")
@@ -263,7 +263,7 @@ def test_queries_that_were_trained_on_are_scored_apart(corpus: Corpus, tmp_path:
     write_table(tmp_path, "wikipedia/sentences", {"sentence": asked[:4]})
     corpus = Corpus(tmp_path)
     trained = TrainedOn((TrainingText("wikipedia/sentences", Data(), corpus.fingerprint("wikipedia/sentences")),))
-    tasks = {"retrieval:Books": RetrievalTask("Books").sets(corpus)}
+    tasks = {"retrieval:Books": retrieval_task("Books").sets(corpus)}
     searched = contamination(corpus, tasks, trained)
     found = searched.tasks["retrieval:Books"]
     assert (found.rows, found.trained, found.clean) == (24, 4, 20)  # one query has no judgements

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from evaluation_fakes import HashedWords, measured
+from evaluation_fakes import HashedWords
 from sklearn.model_selection import StratifiedKFold
 from torch.nn import functional
 from transfer_fakes import write_sets
@@ -18,8 +19,10 @@ from transfer_fakes import write_sets
 from raysts.commands.evaluate import evaluate
 from raysts.errors import InputError
 from raysts.evaluation import senteval
+from raysts.evaluation.scores import result_rows
 from raysts.evaluation.statistics import pearson
-from raysts.evaluation.transfer import TRANSFER_SETS, TransferTask
+from raysts.evaluation.tasks import Task
+from raysts.evaluation.transfer import TRANSFER_SETS
 
 Tensors = tuple[torch.Tensor, torch.Tensor]
 
@@ -138,8 +141,9 @@ def test_relatedness(rows: tuple[np.ndarray, np.ndarray]) -> None:
 
 
 def test_a_set_is_measured_by_either_probe(tmp_path: Path) -> None:
-    task = TransferTask(tuple(each for each in TRANSFER_SETS if each.name in ("sst2", "stsb-relatedness")), "senteval")
-    rows = measured(task, write_sets(tmp_path), HashedWords().represent, {})
+    task = Task("transfer", tuple(each for each in TRANSFER_SETS if each.name in ("sst2", "stsb-relatedness")))
+    sets = [replace(each, probe="senteval") for each in task.sets(write_sets(tmp_path))]
+    rows = [row for each in sets for of in each.row_scores(HashedWords().represent, {}) for row in result_rows(of, 0)]
     assert {(row["dataset"], row["similarity"]) for row in rows} == {
         ("sst2", "senteval"),
         ("stsb-relatedness", "senteval"),

@@ -113,9 +113,9 @@ def test_without_resamples_the_intervals_are_null(small: Corpus) -> None:
 
 def test_pairs_hold_each_sentence_once(small: Corpus) -> None:
     pairs = load_pairs(small, "sts/sts12")
-    assert pairs.sentences == ["a", "b", "c", "d", "e"]
-    assert [pairs.sentences[i] for i in pairs.left] == ["a", "b", "c", "a", "b", "d", "e"]
-    assert [pairs.sentences[i] for i in pairs.right] == ["b", "c", "a", "b", "e", "a", "c"]
+    assert pairs.texts == ["a", "b", "c", "d", "e"]
+    assert [pairs.texts[i] for i in pairs.left] == ["a", "b", "c", "a", "b", "d", "e"]
+    assert [pairs.texts[i] for i in pairs.right] == ["b", "c", "a", "b", "e", "a", "c"]
     assert pairs.sha256 == small.fingerprint("sts/sts12")
 
 

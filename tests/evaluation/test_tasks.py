@@ -16,9 +16,9 @@ from raysts.data.corpora import Corpus
 from raysts.evaluation import harness, scores
 from raysts.evaluation.dev import DEVS, load_dev
 from raysts.evaluation.scores import RowScores, result_rows
-from raysts.evaluation.tasks import LabelledSet, ModelTask
+from raysts.evaluation.tasks import LabelledSet
 
-NAMES = [name for name, task in harness.TASKS.items() if not isinstance(task, ModelTask) and not task.heavy]
+NAMES = [name for name, task in harness.TASKS.items() if not task.asks_model and not task.heavy]
 
 
 def represent(texts: Sequence[str]) -> dict[str, np.ndarray]:

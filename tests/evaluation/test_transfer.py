@@ -19,7 +19,8 @@ from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.evaluation import harness, probes
 from raysts.evaluation.statistics import UndefinedCorrelationError, pearson
-from raysts.evaluation.transfer import TRANSFER_SETS, TransferTask
+from raysts.evaluation.tasks import Task
+from raysts.evaluation.transfer import TRANSFER, TRANSFER_SETS
 from raysts.pipeline.plan import Plan
 from raysts.recipes.names import pipeline
 
@@ -35,7 +36,7 @@ def vectors(texts: Sequence[str]) -> np.ndarray:
 
 def score(corpus: Corpus, *names: str, resamples: int = 0) -> dict[tuple[str, str], dict[str, Any]]:
     """Rows of the named sets by set and metric."""
-    task = TransferTask(tuple(each for each in TRANSFER_SETS if each.name in names))
+    task = Task("transfer", tuple(each for each in TRANSFER_SETS if each.name in names))
     rows = measured(task, corpus, HashedWords().represent, {}, resamples)
     return {(row["dataset"], row["metric"]): row for row in rows}
 
@@ -224,8 +225,8 @@ def test_no_files_and_unlabelled_sick(sets: Corpus, tmp_path: Path) -> None:
         table = sets.read(f"sick/sick_{split}").to_pydict()
         del table["label"]
         write_table(tmp_path, f"sick/sick_{split}", table)
-    corpus, task = Corpus(tmp_path), TransferTask()
-    assert [each.name for each in task.present(corpus)] == ["sickr-relatedness"]
+    corpus, task = Corpus(tmp_path), TRANSFER
+    assert [each.name for each in task.sets(corpus)] == ["sickr-relatedness"]
     assert task.left_out(corpus)["stsb-relatedness"] == ["sts/stsb_train", "sts/stsb_dev"]
     assert set(task.tables(corpus)) <= set(task.expected())
     for split in ("train", "trial", "test"):
@@ -286,6 +287,6 @@ def test_a_small_class_makes_fewer_folds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("value", "said"), [(np.nan, "160 of 160|80 of 80"), (1.0, "development rows: all 80")])
 def test_a_collapsed_model_has_no_relatedness(sets: Corpus, value: float, said: str) -> None:
-    task = TransferTask(tuple(each for each in TRANSFER_SETS if each.name == "stsb-relatedness"))
+    task = Task("transfer", tuple(each for each in TRANSFER_SETS if each.name == "stsb-relatedness"))
     with pytest.raises(UndefinedCorrelationError, match=f"stsb-relatedness.*({said})"):
         measured(task, sets, lambda texts: {"vectors": np.full((len(texts), 4), value, np.float32)}, {})

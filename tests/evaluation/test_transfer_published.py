@@ -6,8 +6,8 @@ import pytest
 from evaluation_fakes import measured
 
 from raysts.data.corpora import Corpus
-from raysts.evaluation.tasks import lookup
-from raysts.evaluation.transfer import TRANSFER_SETS, TransferTask
+from raysts.evaluation.tasks import Task, lookup
+from raysts.evaluation.transfer import TRANSFER_SETS
 from raysts.models.pretrained import load
 
 GLOVE_TO_SBERT = {"mr": (77.25, 83.64), "subj": (91.17, 94.39), "sst2": (80.18, 88.96), "mrpc": (72.87, 76.00)}
@@ -20,14 +20,14 @@ labels of sentiment, and so is expected near the one or the other: from 3 below 
 
 @pytest.mark.slow
 def test_minilm_is_in_the_published_range(real_data: Corpus, minilm: Path) -> None:
-    task = TransferTask(
-        tuple(each for each in TRANSFER_SETS if each.name in GLOVE_TO_SBERT and not each.missing(real_data))
+    task = Task(
+        "transfer", tuple(each for each in TRANSFER_SETS if each.name in GLOVE_TO_SBERT and not each.missing(real_data))
     )
-    if not task.sources:
+    if not task.listed:
         pytest.skip("RAYSTS_DATA holds none of these sets")
     texts = list(dict.fromkeys(text for labelled in task.sets(real_data) for text in labelled.texts))
     rows = measured(task, real_data, lookup(texts, load(minilm).represent_layers(texts, (1,))[1]), {})
-    assert len(rows) == len(task.sources)
+    assert len(rows) == len(task.listed)
     for row in rows:
         low, high = GLOVE_TO_SBERT[row["dataset"]]
         assert low - 3 < 100 * row["value"] < high + 2, row

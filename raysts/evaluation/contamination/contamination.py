@@ -21,7 +21,7 @@ import numpy as np
 from raysts.data.corpora import Corpus
 from raysts.data.derive import TARGETS
 from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText
-from raysts.evaluation.contamination.text_overlap import occurrences
+from raysts.evaluation.contamination.text_overlap import Masks, occurrences
 from raysts.evaluation.tasks import LabelledSet
 from raysts.ids import content_id
 from raysts.recipes.tree import to_plain
@@ -31,9 +31,6 @@ from raysts.storage.store import Store
 VERSION = 2
 FEWEST = 10
 """A subset with fewer clean rows, or with clean rows of one score alone, has no clean rows; nor has such a set."""
-
-Masks = dict[str, tuple[np.ndarray, np.ndarray]]
-"""By table the rows that were trained on, and those with a sentence that was: bool, one for each row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,34 +70,36 @@ class Contamination:
 
     def entries(self, of: str) -> list[dict[str, Any]]:
         """Return plain data for the JSON line: one entry per task, or one without a task."""
-        known = {"of": of, "training_tables": list(self.tables), "unknown": list(self.unknown)}
-        return [
-            known
-            | {
-                "task": name, "rows": found.rows, "trained_rows": found.trained, "sentence_rows": found.sentence,
-                "clean_rows": found.clean,
+        shared = {"of": of, "training_tables": list(self.tables), "unknown": list(self.unknown)}
+        entries = [
+            {
+                **shared, "task": name, "rows": task.rows, "trained_rows": task.trained, "sentence_rows": task.sentence,
+                "clean_rows": task.clean,
             }
-            for name, found in self.tasks.items()
-        ] or [known | {"task": None}]  # fmt: skip
+            for name, task in self.tasks.items()
+        ]  # fmt: skip
+        return entries or [{**shared, "task": None}]
 
     def lines(self, of: str) -> list[str]:
         """Return a line per task with training text, one for all others, one for what is not known."""
         where = ", ".join(self.tables)
-        found = []
+        lines, free = [], []
         for name, task in self.tasks.items():
             if not task.trained and not task.sentence:
+                free.append(name)
                 continue
-            share = f"{task.trained:,} of {task.rows:,} rows are training rows ({where})" if task.trained else ""
-            share = share or f"none of {task.rows:,} rows is a training row ({where})"
-            scored = f"; scored without them as rows=clean, n={task.clean:,}" if task.masks else ""
-            scored = scored or ("; too few others to be scored apart" if task.trained else "")
-            found.append(f"{of}: {name}: {share}; {task.sentence:,} hold a sentence of the training text{scored}")
-        free = [name for name, task in self.tasks.items() if not task.trained and not task.sentence]
+            share, scored = f"none of {task.rows:,} rows is a training row ({where})", ""
+            if task.trained:
+                share = f"{task.trained:,} of {task.rows:,} rows are training rows ({where})"
+                scored = "; too few others to be scored apart"
+            if task.masks:
+                scored = f"; scored without them as rows=clean, n={task.clean:,}"
+            lines.append(f"{of}: {name}: {share}; {task.sentence:,} hold a sentence of the training text{scored}")
         if free:
-            found.append(f"{of}: no training text ({where}) in {', '.join(free)}")
+            lines.append(f"{of}: no training text ({where}) in {', '.join(free)}")
         if self.unknown:
-            found.append(f"{of}: training text not on record, so not searched: {', '.join(self.unknown)}")
-        return found
+            lines.append(f"{of}: training text not on record, so not searched: {', '.join(self.unknown)}")
+        return lines
 
     def refuse(self, of: str) -> list[str]:
         """Return the problems of ``--strict-contamination`` with the evaluation of this model."""
@@ -126,79 +125,67 @@ def contamination(
     """
     wanted = tuple(sorted({table for sets in tasks.values() for labelled in sets for table in labelled.rows}))
     texts = [text for text in trained.texts if text.table != TARGETS]
-    there = [text for text in texts if _is_there(corpus, text)]
+    present = [text for text in texts if _is_present(corpus, text)]
     missing = [
         f"{text.called} as it was trained on (not in {corpus.described or corpus.where})"
         for text in texts
-        if text not in there
+        if text not in present
     ]
-    found: Masks = {}
-    for text in there:
+    masks: Masks = {}
+    for text in present:
         for table, (row, sentence) in _occurrences(corpus, text, wanted, cache).items():
-            before = found.get(table, (False, False))
-            found[table] = (row | before[0], sentence | before[1])
+            before = masks.get(table, (False, False))
+            masks[table] = (row | before[0], sentence | before[1])
     measured = {name: [labelled for labelled in sets if labelled.rows] for name, sets in tasks.items()}
-    of_tasks = {name: _of_task(sets, found) for name, sets in measured.items() if sets and there}
-    return Contamination(
-        tuple(dict.fromkeys(text.title or text.table for text in there)), (*trained.unknown, *missing), of_tasks
-    )
+    of_tasks = {name: _of_task(sets, masks) for name, sets in measured.items() if sets and present}
+    tables = tuple(dict.fromkeys(text.title or text.table for text in present))
+    return Contamination(tables, (*trained.unknown, *missing), of_tasks)
 
 
-def _is_there(corpus: Corpus, text: TrainingText) -> bool:
+def _is_present(corpus: Corpus, text: TrainingText) -> bool:
     held = corpus.files(text.table) or corpus.sources(text.table)
     return bool(held) and corpus.fingerprint(text.table) == text.sha256
 
 
 def _occurrences(corpus: Corpus, text: TrainingText, tables: Sequence[str], cache: Path | None) -> Masks:
+    """Return what :func:`occurrences` does, from the ``cache`` if an equal search has a record there."""
+    if cache is None:
+        return occurrences(corpus, text.table, text.data, tables)
     prints = [(table, corpus.fingerprint(table)) for table in tables]
-    key = content_id([VERSION, text.table, text.sha256, to_plain(text.data), prints])
-    path = cache / f"{key}.json" if cache else None
-    known = _known(path) if path else None
-    if known is None:
-        found = occurrences(corpus, text.table, text.data, tables)
-        if path:
-            plain = {
-                name: [len(row), *(np.flatnonzero(m).tolist() for m in (row, s))] for name, (row, s) in found.items()
-            }
-            Store.of(path).write_json(path, {"table": text.table, "rows": plain})
-        return found
-    return known
-
-
-def _known(path: Path) -> Masks | None:
-    """Return the stored result of an earlier search, or None if the record is missing or of another form."""
-    known = Store.of(path).read_json(path)
+    path = cache / f"{content_id([VERSION, text.table, text.sha256, to_plain(text.data), prints])}.json"
+    record = Store.of(path).read_json(path)
     try:
-        rows = known["rows"].items() if known else ()
-        return {name: (_mask(size, row), _mask(size, some)) for name, (size, row, some) in rows} if known else None
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):
+        if record:
+            return {name: (_mask(size, row), _mask(size, some)) for name, (size, row, some) in record["rows"].items()}
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):  # a record of another form
         set_aside(path)
-        return None
+    masks = occurrences(corpus, text.table, text.data, tables)
+    rows = {name: [len(both[0]), *(np.flatnonzero(mask).tolist() for mask in both)] for name, both in masks.items()}
+    Store.of(path).write_json(path, {"table": text.table, "rows": rows})
+    return masks
 
 
 def _mask(size: int, rows: Sequence[int]) -> np.ndarray:
-    found = np.zeros(size, bool)
-    found[np.array(rows, np.int64)] = True
-    return found
+    mask = np.zeros(size, bool)
+    mask[np.array(rows, np.int64)] = True
+    return mask
 
 
-def _of_task(sets: Sequence[LabelledSet], found: Masks) -> TaskContamination:
+def _of_task(sets: Sequence[LabelledSet], masks: Masks) -> TaskContamination:
     trained, sentence = (
-        [np.concatenate([found[table][kind][rows] for table, rows in labelled.rows.items()]) for labelled in sets]
+        [np.concatenate([masks[table][kind][rows] for table, rows in labelled.rows.items()]) for labelled in sets]
         for kind in (0, 1)
     )
     were_trained, have_sentence = (sum(int(rows.sum()) for rows in of_kind) for of_kind in (trained, sentence))
     size = sum(len(rows) for rows in trained)
     if not were_trained:
         return TaskContamination(size, 0, have_sentence, size)
-    clean = {
-        name: _clean(labelled, of_set)
-        for labelled, of_set in zip(sets, trained, strict=True)
-        for name in labelled.datasets
+    clean = {labelled.name: _clean(labelled, of_set) for labelled, of_set in zip(sets, trained, strict=True)}
+    kept = sum(int(mask.sum()) for mask in clean.values())
+    scored = {
+        name: clean[labelled.name] for labelled in sets for name in labelled.datasets if clean[labelled.name].any()
     }
-    masks = {name: mask for name, mask in clean.items() if mask.any()}
-    kept = sum(int(clean[labelled.name].sum()) for labelled in sets)
-    return TaskContamination(size, were_trained, have_sentence, kept, masks)
+    return TaskContamination(size, were_trained, have_sentence, kept, scored)
 
 
 def _clean(labelled: LabelledSet, trained: np.ndarray) -> np.ndarray:

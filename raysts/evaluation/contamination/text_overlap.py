@@ -8,8 +8,7 @@ tables are streamed.
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,9 @@ from raysts.data.windows import select, selected_rows
 from raysts.errors import InputError
 from raysts.recipes.recipe import Data
 from raysts.schema import TABLES, table_columns
+
+Masks = dict[str, tuple[np.ndarray, np.ndarray]]
+"""By table the rows that were trained on, and those with a sentence that was: bool, one for each row."""
 
 TRAIN_TABLES = ("nli/train", "sts/stsb_train", "sick/sick_train", "wikipedia/sentences")
 """Tables that sentence models are trained on."""
@@ -76,61 +78,59 @@ def overlap(
         has no pairs), ``both_rows`` (whose sentences both occur, anywhere), ``sentence_rows`` (at least one occurs) and
         ``examples`` (``row`` and ``text`` of a few, shared pairs first).
     """
-    sides = [_EvalSide(corpus, name) for name in eval_tables]
+    keys = {name: _read_keys(corpus, name) for name in eval_tables}
     entries = []
     for train in train_tables:
         corpus.require([train])
-        hits = _hits_in(_texts(corpus, train), sides)
-        for side in sides:
-            pair, both, either = side.masks(hits)
+        paired = len(text_columns(train)) == 2
+        for name, (pair, both, either) in _search(corpus.batches(train, text_columns(train)), keys).items():
             if not either.any():
                 continue
-            paired = side.is_pair and len(text_columns(train)) == 2
             most_telling_first = np.argsort(3 - 1 * pair - 1 * both - 1 * either, kind="stable")[: int(either.sum())]
+            is_pair = len(text_columns(name)) == 2
             entries.append(
                 {
                     "train": train,
-                    "eval": side.name,
+                    "eval": name,
                     "rows": len(either),
-                    "pair_rows": int(pair.sum()) if paired else None,
-                    "both_rows": int(both.sum()) if side.is_pair else None,
+                    "pair_rows": int(pair.sum()) if is_pair and paired else None,
+                    "both_rows": int(both.sum()) if is_pair else None,
                     "sentence_rows": int(either.sum()),
-                    "examples": _examples(corpus, side.name, most_telling_first[:examples]),
+                    "examples": _examples(corpus, name, most_telling_first[:examples]),
                 }
             )
     return entries
 
 
-def occurrences(
-    corpus: Corpus, table: str, data: Data, eval_tables: Sequence[str]
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def occurrences(corpus: Corpus, table: str, data: Data, eval_tables: Sequence[str]) -> Masks:
     """Return the rows of evaluation sets that selected rows of a training table contain.
 
-    A derived table that the corpus does not hold is looked for in what it is made of, all rows of the chosen sources, and of
-    text of the user's own all rows are: a draw from it may have fewer. A derived table of single sentences contains no pair.
+    A derived table that the corpus does not hold is looked for in its sources, in all rows of the chosen ones, and user text
+    in all its rows: a draw from it may have fewer. A derived table of single sentences contains no pair.
 
     Returns:
         per evaluation set two bool arrays over its rows: the row itself (its pair, in either order; for a table of single
         sentences, its sentence), and at least one of its sentences.
     """
-    sides, data = [_EvalSide(corpus, name) for name in eval_tables], data.updated(spans=0)
-    sources = corpus.sources(table)
-    masks = {side.name: (np.zeros(side.rows, bool), np.zeros(side.rows, bool)) for side in sides}
+    masks = _search(_trained_rows(corpus, table, data), {name: _read_keys(corpus, name) for name in eval_tables})
+    paired = len(text_columns(table)) > 1
+    rows = {}
+    for name, (pair, _, either) in masks.items():
+        row = pair if len(text_columns(name)) == 2 else either
+        rows[name] = row & (paired or row is either), either
+    return rows
+
+
+def _trained_rows(corpus: Corpus, table: str, data: Data) -> Iterator[pa.RecordBatch]:
+    """Yield the text columns of what is trained on, or of what it is drawn from."""
+    sources, data = corpus.sources(table), data.updated(spans=0)
     for source in sources or [table]:
         columns = text_columns(source)
-        rows = corpus.batches(source, columns)
-        if source not in corpus.own:
-            groups = select(corpus, source, data.updated(sample=None) if sources else data)
-            rows = (batch for group in groups for batch in selected_rows(group, source, columns))
-        hits = _hits_in(rows, sides)
-        if len(text_columns(table)) == 1:
-            hits.pairs.clear()
-        for side in sides:
-            in_pair, _, in_either = side.masks(hits)
-            row, sentence = masks[side.name]
-            row |= in_pair if side.is_pair else in_either
-            sentence |= in_either
-    return masks
+        if source in corpus.own:
+            yield from corpus.batches(source, columns)
+            continue
+        for group in select(corpus, source, data.updated(sample=None) if sources else data):
+            yield from selected_rows(group, source, columns)
 
 
 def text_columns(table: str) -> list[str]:
@@ -148,17 +148,17 @@ def check_folder(corpus: Corpus) -> dict[str, Any]:
     """
     tables: dict[str, Any] = {}
     problems: list[str] = []
-    sound: set[str] = set()
+    usable: list[str] = []
     for name in corpus.tables():
+        rows, bad = None, []
         try:
             bad = corpus.problems([name])
-            tables[name] = {"rows": corpus.rows(name), "files": len(corpus.files(name))}
+            rows = corpus.rows(name)
         except InputError as error:
             bad = error.problems
-            tables[name] = {"rows": None, "files": len(corpus.files(name))}
+        tables[name] = {"rows": rows, "files": len(corpus.files(name))}
         problems += bad
-        if not bad:
-            sound.add(name)
+        usable += [] if bad else [name]
     return {
         "root": corpus.where,
         "tables": tables,
@@ -167,8 +167,8 @@ def check_folder(corpus: Corpus) -> dict[str, Any]:
         "unused": _unused(corpus),
         "overlaps": overlap(
             corpus,
-            [name for name in TRAIN_TABLES if name in sound],
-            [name for name in (*EVAL_TABLES, *corpus.tests()) if name in sound],
+            [name for name in TRAIN_TABLES if name in usable],
+            [name for name in (*EVAL_TABLES, *corpus.tests()) if name in usable],
         ),
     }
 
@@ -209,46 +209,35 @@ def format_check(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-@dataclass
-class _Hits:
-    """Hashes of evaluation sets that a training table contains."""
-
-    sentences: set[bytes] = field(default_factory=set)
-    pairs: set[bytes] = field(default_factory=set)
+Keys = list[tuple[bytes, ...]]
+"""Hashes of the sentences of each row."""
 
 
-class _EvalSide:
-    """Hashes of one evaluation set by row."""
-
-    def __init__(self, corpus: Corpus, name: str) -> None:
-        self.name = name
-        corpus.require([name])
-        self.is_pair = len(text_columns(name)) == 2
-        self.keys = [keys for batch in _texts(corpus, name) for keys in _keys(batch)]
-        self.rows = len(self.keys)
-
-    def masks(self, hits: _Hits) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return by row whether its pair, both its sentences, or any of its sentences occur."""
-        occurs = [[key in hits.sentences for key in keys] for keys in self.keys]
-        pair = [self.is_pair and _pair_key(keys) in hits.pairs for keys in self.keys]
-        return (
-            np.array(pair, bool),
-            np.array([all(row) for row in occurs], bool),
-            np.array([any(row) for row in occurs], bool),
-        )
+def _read_keys(corpus: Corpus, name: str) -> Keys:
+    corpus.require([name])
+    return [keys for batch in corpus.batches(name, text_columns(name)) for keys in _keys(batch)]
 
 
-def _hits_in(batches: Iterable[pa.RecordBatch], sides: Sequence[_EvalSide]) -> _Hits:
-    sentences = {key for side in sides for keys in side.keys for key in keys}
-    pairs = {_pair_key(keys) for side in sides if side.is_pair for keys in side.keys}
-    hits = _Hits()
+def _search(
+    batches: Iterable[pa.RecordBatch], sets: Mapping[str, Keys]
+) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Return by set and row whether its pair, both its sentences, or any of its sentences occur in training text."""
+    wanted = {key for rows in sets.values() for keys in rows for key in keys}
+    wanted_pairs = {_pair_key(keys) for rows in sets.values() for keys in rows if len(keys) == 2}
+    sentences, pairs = set[bytes](), set[bytes]()
     for batch in batches:
         for keys in _keys(batch):
-            shared = [key for key in keys if key in sentences]
-            hits.sentences.update(shared)
+            shared = [key for key in keys if key in wanted]
+            sentences.update(shared)
             if len(shared) > 1:  # of a triplet its anchor makes a pair with each of the others
-                hits.pairs.update(key for other in keys[1:] if (key := _pair_key((keys[0], other))) in pairs)
-    return hits
+                pairs.update(key for other in keys[1:] if (key := _pair_key((keys[0], other))) in wanted_pairs)
+    masks = {}
+    for name, rows in sets.items():
+        occurs = [[key in sentences for key in keys] for keys in rows]
+        pair = [len(keys) == 2 and _pair_key(keys) in pairs for keys in rows]
+        both, either = ([test(row) for row in occurs] for test in (all, any))
+        masks[name] = np.array(pair, bool), np.array(both, bool), np.array(either, bool)
+    return masks
 
 
 def _pair_key(keys: Sequence[bytes]) -> bytes:
@@ -264,10 +253,6 @@ def _keys(batch: pa.RecordBatch) -> Iterator[tuple[bytes, ...]]:
         for texts in (column.to_pylist() for column in batch.columns)
     ]
     yield from zip(*columns, strict=True)
-
-
-def _texts(corpus: Corpus, name: str) -> Iterator[pa.RecordBatch]:
-    yield from corpus.batches(name, text_columns(name))
 
 
 def _examples(corpus: Corpus, name: str, rows: np.ndarray) -> list[dict[str, Any]]:

@@ -5,8 +5,8 @@ Shapes: O occurrences, L choices of layers, H hidden dimensions, W words, B sent
 
 from __future__ import annotations
 
+import itertools
 import re
-import sys
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -24,7 +24,7 @@ WORD = re.compile(r"\w+(?:['’-]\w+)*")
 """Words of a sentence, independent of a model's pieces: ``dog``, ``dog's``, ``brand-new``."""
 
 MEMORY = 2**30
-"""Bytes of contextual vectors that are kept at once; more of them take more passes over the sentences."""
+"""Bytes of contextual vectors that are kept at once."""
 
 
 class Occurrences(NamedTuple):
@@ -40,7 +40,7 @@ class Occurrences(NamedTuple):
 
 
 def find_words(model: SentenceModel, sentences: Sequence[str]) -> tuple[Tokens, dict[str, int], Occurrences]:
-    """(tokens of the sentences, row of each word in lower case, its occurrences).
+    """Return the tokens of the sentences, the row of each word in lower case, and its occurrences.
 
     A piece belongs to the word that its last character lies in. Words are numbered as they first appear, and what a
     sentence is cut by has no occurrence.
@@ -50,7 +50,7 @@ def find_words(model: SentenceModel, sentences: Sequence[str]) -> tuple[Tokens, 
         return_attention_mask=False, return_token_type_ids=False,
     )  # fmt: skip
     index: dict[str, int] = {}
-    found: list[tuple[int, int, int, int]] = []
+    places: list[tuple[int, int, int, int]] = []
     for number, (text, pieces) in enumerate(zip(sentences, read["offset_mapping"], strict=True)):
         spans = [(match.start(), match.end()) for match in WORD.finditer(text)]
         starts, before = [start for start, _ in spans], UNKNOWN
@@ -59,14 +59,14 @@ def find_words(model: SentenceModel, sentences: Sequence[str]) -> tuple[Tokens, 
             if which == UNKNOWN or end > spans[which][1]:
                 continue
             if which == before:  # the next piece of the same word
-                found[-1] = (*found[-1][:3], place + 1)
+                places[-1] = (*places[-1][:3], place + 1)
                 continue
             word = text[slice(*spans[which])].lower()
-            found.append((index.setdefault(word, len(index)), number, place, place + 1))
+            places.append((index.setdefault(word, len(index)), number, place, place + 1))
             before = which
     lengths = np.fromiter(map(len, read["input_ids"]), np.int64, len(sentences))
     flat = np.fromiter((token for row in read["input_ids"] for token in row), np.int32, int(lengths.sum()))
-    columns = np.array(found, dtype=np.int64).reshape(-1, 4)
+    columns = np.array(places, dtype=np.int64).reshape(-1, 4)
     columns = columns[np.argsort(columns[:, 0], kind="stable")]
     return Tokens(flat, np.concatenate([[0], np.cumsum(lengths)])), index, Occurrences(*columns.T)
 
@@ -78,37 +78,35 @@ def contextual_words(
 
     Latte-Mix, section 4.3, A.7. It is the first right singular vector of the matrix of its contextual vectors, not centred,
     with the sign that gives a positive mean product with them. The vector of an occurrence is the mean of its word pieces'.
-    It is exact: the occurrences, sorted by word, are split into ranges that fit into ``memory`` bytes. A range reads the
-    sentences that it needs, and passes on the second moments of a word that goes beyond it.
+    A pass over the sentences takes as many layers, and then words, as fit into ``memory`` bytes, at least one of each.
     """
     tokens, index, occurrences = find_words(model, sentences)
-    total, width = len(occurrences.word), model.encoder.width
-    step = max(1, memory // (4 * width * len(layers)))
-    if total > step:
-        _say(f"{len(sentences):,} sentences are read in {-(-total // step)} passes, {len(index):,} words")
-    components_LVH = np.zeros((len(layers), len(index), width), np.float32)
-    carried = _Moments(len(layers), width)
-    for first in range(0, total, step):
-        part = occurrences.take(slice(first, first + step))
-        rows_LOH = _vectors(model, tokens, part, layers)
-        ends = [*(np.flatnonzero(np.diff(part.word)) + 1), len(part.word)]
-        following = occurrences.word[first + step] if first + step < total else UNKNOWN
-        whole: dict[int, list[int]] = {}
-        start = 0
-        for end in map(int, ends):
-            word = int(part.word[start])
-            if word in (carried.word, following):
-                carried.add(word, rows_LOH[:, start:end])
-                if word != following:
-                    components_LVH[:, word] = carried.take()
-            else:
-                whole.setdefault(end - start, []).append(start)
-            start = end
-        for count, places in whole.items():
-            chosen_WO = np.array(places)[:, None] + np.arange(count)
-            for layer, rows_OH in enumerate(rows_LOH):
-                components_LVH[layer, part.word[chosen_WO[:, 0]]] = principal(rows_OH[chosen_WO])
-    return [Words(index, found_VH) for found_VH in components_LVH]
+    counts_V = np.bincount(occurrences.word, minlength=len(index))
+    starts_V = np.cumsum(counts_V) - counts_V
+    room = memory // (4 * model.encoder.width)  # contextual vectors
+    at_once = min(len(layers), max(1, room // int(counts_V.max(initial=1))))
+    components_LVH = np.zeros((len(layers), len(index), model.encoder.width), np.float32)
+    for first, words in itertools.product(range(0, len(layers), at_once), _ranges(counts_V, room // at_once)):
+        begin, end = starts_V[words.start], starts_V[words.start] + counts_V[words].sum()
+        part = occurrences.take(slice(begin, end))
+        rows_LOH = _vectors(model, tokens, part, layers[first : first + at_once])
+        for count in np.unique(counts_V[words]):
+            chosen_W = words.start + np.flatnonzero(counts_V[words] == count)
+            places_WO = (starts_V[chosen_W] - begin)[:, None] + np.arange(count)
+            for layer, rows_OH in enumerate(rows_LOH, first):
+                components_LVH[layer, chosen_W] = principal(rows_OH[places_WO])
+    return [Words(index, components_VH) for components_VH in components_LVH]
+
+
+def _ranges(counts_V: np.ndarray, most: int) -> list[slice]:
+    """Return ranges of words that have ``most`` occurrences together, or are one word."""
+    ends_V, ranges, start = np.cumsum(counts_V), list[slice](), 0
+    while start < len(counts_V):
+        limit = ends_V[start] - counts_V[start] + most
+        end = max(start + 1, int(np.searchsorted(ends_V, limit, side="right")))
+        ranges.append(slice(start, end))
+        start = end
+    return ranges
 
 
 def principal(rows_WOH: np.ndarray) -> np.ndarray:
@@ -119,8 +117,7 @@ def principal(rows_WOH: np.ndarray) -> np.ndarray:
         return _signed(_largest(moments_WHH), rows_WOH.sum(axis=1))
     # the smaller side: X'u is along the right singular vector where u is the left one
     left_WO = _largest(rows_WOH @ rows_WOH.transpose(0, 2, 1))
-    found_WH = np.einsum("wo,woh->wh", left_WO, rows_WOH)
-    return _signed(unit(found_WH), rows_WOH.sum(axis=1))
+    return _signed(unit(np.einsum("wo,woh->wh", left_WO, rows_WOH)), rows_WOH.sum(axis=1))
 
 
 def _largest(symmetric_WNN: np.ndarray) -> np.ndarray:
@@ -134,39 +131,16 @@ def _signed(vectors_WH: np.ndarray, sums_WH: np.ndarray) -> np.ndarray:
     return np.where(np.einsum("wh,wh->w", vectors_WH, sums_WH)[:, None] < 0, -vectors_WH, vectors_WH)
 
 
-class _Moments:
-    """Sums over the occurrences of the one word that goes beyond a range."""
-
-    def __init__(self, layers: int, width: int) -> None:
-        self.word = UNKNOWN
-        self.shape = (layers, width)
-
-    def add(self, word: int, rows_LOH: np.ndarray) -> None:
-        if word != self.word:
-            self.word = word
-            self.sums_LH = np.zeros(self.shape)
-            self.moments_LHH = np.zeros((*self.shape, self.shape[1]))
-        for layer, rows_OH in enumerate(rows_LOH):
-            exact_OH = rows_OH.astype(np.float64)
-            self.sums_LH[layer] += exact_OH.sum(axis=0)
-            self.moments_LHH[layer] += exact_OH.T @ exact_OH
-
-    def take(self) -> np.ndarray:
-        """Return the word's vectors [L, H]."""
-        self.word = UNKNOWN
-        return _signed(_largest(self.moments_LHH), self.sums_LH)
-
-
 def _vectors(model: SentenceModel, tokens: Tokens, part: Occurrences, layers: Sequence[Layers]) -> np.ndarray:
-    """Contextual vectors [L, O, H] float32 of the occurrences."""
+    """Return the contextual vectors of the occurrences [L, O, H] float32."""
     encoder = model.encoder
     device = next(encoder.parameters()).device
     budget = TOKEN_BUDGET.get(device.type, TOKEN_BUDGET["cuda"])
-    found_LOH = np.empty((len(layers), len(part.word), encoder.width), np.float32)
+    vectors_LOH = np.empty((len(layers), len(part.word), encoder.width), np.float32)
     by_sentence = np.argsort(part.sentence, kind="stable")
-    read, counts = np.unique(part.sentence, return_counts=True)
+    numbers, counts = np.unique(part.sentence, return_counts=True)
     begins = np.cumsum(counts) - counts
-    tokens = tokens.take(read)
+    tokens = tokens.take(numbers)
     with torch.inference_mode():
         for batch in tokens.batches(budget):
             ids, sizes = tokens.take(batch).pad(encoder.pad_id)
@@ -174,12 +148,12 @@ def _vectors(model: SentenceModel, tokens: Tokens, part: Occurrences, layers: Se
             texts = np.repeat(np.arange(len(batch)), counts[batch])
             layers_BTH = encoder.token_layers(ids.to(device), sizes.to(device), layers)
             for layer, tokens_BTH in enumerate(layers_BTH):
-                found_LOH[layer, rows] = _mean_of_pieces(tokens_BTH, texts, part.first[rows], part.end[rows])
-    return found_LOH
+                vectors_LOH[layer, rows] = _mean_of_pieces(tokens_BTH, texts, part.first[rows], part.end[rows])
+    return vectors_LOH
 
 
 def _mean_of_pieces(tokens_BTH: Tensor, text: np.ndarray, first: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Means [O, H] of the tokens first to end of each occurrence's text."""
+    """Return the means of the tokens first to end of each occurrence's text [O, H]."""
     sizes = end - first
     owner_P = np.repeat(np.arange(len(sizes)), sizes)
     place_P = np.arange(len(owner_P)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + first[owner_P]
@@ -187,7 +161,3 @@ def _mean_of_pieces(tokens_BTH: Tensor, text: np.ndarray, first: np.ndarray, end
     sums_OH = tokens_BTH.new_zeros((len(sizes), tokens_BTH.shape[-1]))
     sums_OH.index_add_(0, where[2], tokens_BTH[where[0], where[1]])
     return sums_OH.cpu().numpy() / sizes[:, None].astype(np.float32)
-
-
-def _say(text: str) -> None:
-    print(f"words: {text}", file=sys.stderr, flush=True)  # noqa: T201

@@ -12,6 +12,9 @@ from raysts.evaluation.words.vectors import UNKNOWN, Words
 
 _QUESTIONS = 1024
 
+RelationWords = tuple[Sequence[str], ...]
+"""Words of a relation: left and right of its examples, left and right of its pairs."""
+
 
 def similarities(words: Words, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
     """Return the cosine of each pair [N] float64. See :meth:`Words.vectors` for words without a vector."""
@@ -53,19 +56,20 @@ def analogies(words: Words, questions: Mapping[str, Sequence[str]]) -> np.ndarra
     return right_N
 
 
-def degrees(words: Words, relations: Sequence[tuple[Sequence[str], ...]], gold: Sequence[np.ndarray]) -> np.ndarray:
+def degrees(words: Words, relations: Sequence[tuple[RelationWords, np.ndarray]]) -> np.ndarray:
     """Return Spearman by relation [N] of the likeness to its examples with people's degrees.
 
-    A relation is (left, right) of its examples and (left, right) of the pairs. A pair's number is the product of its
-    difference with the mean difference of the examples. 0 where it is the same for all pairs, as where no word is known.
+    A pair's number is the product of its difference with the mean difference of the examples. 0 if it is the same for all
+    pairs, as without a known word.
     """
-    found = []
-    for (*examples, left, right), gold_N in zip(relations, gold, strict=True):
+    correlations = []
+    for (*examples, left, right), gold_N in relations:
         means = [words.vectors(words.rows(side)).mean(axis=0, dtype=np.float64) for side in examples]
         sides = [words.vectors(words.rows(side)).astype(np.float64) for side in (left, right)]
         predicted_N = (sides[0] - sides[1]) @ (means[0] - means[1])
-        found.append(0.0 if predicted_N.min() == predicted_N.max() else spearman(predicted_N, gold_N))
-    return np.array(found)
+        constant = predicted_N.min() == predicted_N.max()
+        correlations.append(0.0 if constant else spearman(predicted_N, gold_N))
+    return np.array(correlations)
 
 
 def best_clusters(words: Words, members: Sequence[str], classes: np.ndarray, seed: int) -> np.ndarray:

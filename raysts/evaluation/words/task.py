@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.evaluation.scores import RowScores
-from raysts.evaluation.tasks import ModelSets, ModelTask
+from raysts.evaluation.tasks import Task
 from raysts.evaluation.words import scores
-from raysts.evaluation.words.sets import ANALOGY, CATEGORIZATION, DEGREES, SETS, WordSet, absent, load_sets, problems_of
-from raysts.evaluation.words.sets import relations as relations_of
 from raysts.evaluation.words.vectors import UNKNOWN, Words, is_static, static_words
 from raysts.ids import derive_seed
 from raysts.models.layers import Layers, single_layers
@@ -24,47 +24,185 @@ from raysts.schema import TABLES
 if TYPE_CHECKING:
     from raysts.models.sentence_model import SentenceModel
 
+SIMILARITY, ANALOGY, CATEGORIZATION = "web/word_similarity", "web/word_analogy", "web/word_categorization"
+
+SETS: dict[str, tuple[str, ...]] = {
+    SIMILARITY: ("simlex999", "men", "ws353", "rw"),
+    ANALOGY: ("google", "msr", "semeval2012_2"),
+    CATEGORIZATION: ("bless", "ap"),
+}
+"""The sets of the papers' tables by the table that they are in. Other sets are measured too, ``_CHOICES`` left out."""
+
+_CHOICES = ("sat",)
+"""Analogies whose rows are five answers to choose from, four of them wrong: no question for 3CosAdd."""
+
+DEGREES = "semeval2012_2"
+"""Its questions are pairs ``c``, ``d`` whose degree of a relation is ``score``; ``a``, ``b`` are the relation's examples."""
+
 SENTENCES = tuple(table for table in TABLES if table.startswith("sts/"))
 """Tables whose sentences show a contextual model the words: all of STS, every split; no score is read."""
 
+_MOST = 5
+
+logger = logging.getLogger("raysts")
+
 
 @dataclass(frozen=True, slots=True)
-class WordsTask(ModelTask):
+class WordSet:
+    """The rows of one set: ``columns`` by name, ``row`` [N] their numbers in the table."""
+
+    name: str
+    table: str
+    columns: dict[str, list[Any]]
+    row: np.ndarray
+
+    @property
+    def words(self) -> list[str]:
+        named = ("word", "word1", "word2", *"abcd")
+        return list(dict.fromkeys(word for name in named for word in self.columns.get(name, ())))
+
+    @property
+    def scores(self) -> np.ndarray:
+        """The column ``score`` [N] float64, NaN for a missing one."""
+        return np.array([np.nan if value is None else value for value in self.columns["score"]], dtype=np.float64)
+
+    def problems(self) -> list[str]:
+        """Return the reasons why valid rows cannot be scored, or an empty list."""
+        if self.name == DEGREES:
+            return read_relations(self)[1]
+        if self.table == CATEGORIZATION:
+            distinct = len(set(self.columns["category"]))
+            if 1 < distinct < len(self.row):
+                return []
+            return [self.too_few("has", len(self.row), distinct, "category", "categories, fewer than words")]
+        distinct = len(np.unique(self.scores)) if self.table == SIMILARITY else 2
+        return [] if distinct > 1 else [self.too_few("has", len(self.row), distinct, "score")]
+
+    def too_few(self, what: str, rows: int, distinct: int, column: str, rule: str = "scores") -> str:
+        """Return the problem of a set or relation with too few distinct values."""
+        numbers = f"rows {self.row[0]} to {self.row[-1]}" if len(self.row) > 1 else f"row {self.row[0]}"
+        return (
+            f"{self.table}: data set '{self.name}' ({numbers}) {what} {rows} row(s) and {distinct} distinct "
+            f"value(s) of '{column}'; it needs at least two different {rule}: complete or remove it"
+        )
+
+
+def read_sets(corpus: Corpus) -> list[WordSet]:
+    """Return every set of the corpus that can be measured, by its name in lower case."""
+    return [word_set for table in SETS if corpus.files(table) for word_set in _split(corpus.read(table), table)]
+
+
+def _split(rows: pa.Table, table: str) -> Iterator[WordSet]:
+    names = pc.utf8_lower(rows.column("dataset").cast(pa.string()))
+    for name in names.unique().to_pylist():
+        numbers = np.flatnonzero(pc.equal(names, name).to_numpy())
+        word_set = WordSet(name, table, rows.take(pa.array(numbers)).to_pydict(), numbers)
+        scored = any(score is not None for score in word_set.columns.get("score", ()))
+        if table != ANALOGY or (name not in _CHOICES and (name != DEGREES or scored)):
+            yield word_set
+
+
+def absent(corpus: Corpus, sets: Iterable[WordSet]) -> list[str]:
+    """Return the missing sets of ``SETS``, each with the table that it belongs in."""
+    present = {word_set.name for word_set in sets}
+    lines = []
+    for table, names in SETS.items():
+        if missing := [name for name in names if name not in present]:
+            where = f"belong in {corpus.where}/{table}.parquet"
+            if corpus.files(table) and missing == [DEGREES]:
+                where = f"needs the column 'score' in {corpus.where}/{table}.parquet"
+            lines.append(f"{', '.join(missing)} ({where})")
+    return lines
+
+
+def read_relations(word_set: WordSet) -> tuple[list[tuple[scores.RelationWords, np.ndarray]], list[str]]:
+    """Return the words and degrees of each relation of ``DEGREES``, and the problems of its rows.
+
+    Each example and each pair counts once. A row needs a score, and a pair has one in a relation.
+    """
+    by_name: dict[str, list[int]] = {}
+    for index, category in enumerate(word_set.columns["category"]):
+        by_name.setdefault(str(category), []).append(index)
+    relations: list[tuple[scores.RelationWords, np.ndarray]] = []
+    degrees, problems = word_set.scores, []
+    a, b, c, d = (word_set.columns[name] for name in "abcd")
+    for name, rows in by_name.items():
+        examples = dict.fromkeys((a[i], b[i]) for i in rows)
+        pairs: dict[tuple[str, str], int] = {}
+        for i in rows:
+            first = pairs.setdefault((c[i], d[i]), i)
+            where = f"{word_set.table}: row {word_set.row[i]}, column 'score'"
+            if np.isnan(degrees[i]):
+                problems.append(
+                    f"{where}: null, and other rows of {word_set.name} have one; every row needs a degree, or none"
+                )
+            elif not np.isnan(degrees[first]) and degrees[first] != degrees[i]:
+                problems.append(
+                    f"{where}: {degrees[i]:g} for '{c[i]}', '{d[i]}' in relation '{name}', which row {word_set.row[first]} "
+                    f"gives {degrees[first]:g}; a pair has one degree in a relation"
+                )
+        gold = degrees[list(pairs.values())]
+        if (distinct := len(np.unique(gold))) < 2:
+            problems.append(word_set.too_few(f"relation '{name}' has", len(gold), distinct, "score"))
+        relations.append(
+            (tuple([pair[side] for pair in group] for group in (examples, pairs) for side in (0, 1)), gold)
+        )
+    return relations, problems[:_MOST]
+
+
+# -- the task --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WordsTask(Task):
     """Every existing set of words, for each single layer of a contextual model, or word vectors."""
 
-    heavy: ClassVar[bool] = True
-    name: str = "words"
+    asks_model: ClassVar[bool] = True
 
     def expected(self) -> tuple[str, ...]:
         return tuple(SETS)
 
     def tables(self, corpus: Corpus) -> tuple[str, ...]:
         tables = tuple(table for table in SETS if corpus.files(table))
-        return (*tables, *(table for table in SENTENCES if corpus.files(table))) if tables else ()
+        return (*tables, *filter(corpus.files, SENTENCES)) if tables else ()
 
     def left_out(self, corpus: Corpus) -> dict[str, list[str]]:
         return {} if self.tables(corpus) else {name: [table] for table, names in SETS.items() for name in names}
 
     def problems(self, corpus: Corpus) -> list[str]:
-        sets = load_sets(corpus)
+        sets = read_sets(corpus)
         if not sets:
             return [f"task '{self.name}': the tables of words hold no set; missing: {'; '.join(absent(corpus, sets))}"]
-        return [problem for word_set in sets for problem in problems_of(word_set)]
+        return [problem for word_set in sets for problem in word_set.problems()]
 
     def is_default(self, corpus: Corpus) -> bool:
         """Return True if sentences show a contextual model the words."""
-        return any(corpus.files(table) for table in SENTENCES)
+        return any(map(corpus.files, SENTENCES))
 
     def read(self, corpus: Corpus, contextual: bool) -> WordSets:
-        """Return the sets of words, and the sentences that show a ``contextual`` model the words."""
-        sets = tuple(load_sets(corpus))
+        """Read the sets of words, and the sentences that show a ``contextual`` model the words.
+
+        Raises:
+            InputError: the corpus has no such sentences.
+        """
+        tables = [table for table in SENTENCES if corpus.files(table)]
+        if contextual and not tables:
+            raise InputError(
+                f"task 'words': a contextual model has vectors of words in sentences, and {corpus.where} holds none of "
+                f"{', '.join(f'{table}.parquet' for table in SENTENCES)}; 'raysts data fetch' makes them, or name other --tasks"
+            )
+        columns = [corpus.read(table, ["sentence1", "sentence2"]) for table in tables] if contextual else []
+        texts = (text for table in columns for column in table.columns for text in column.to_pylist())
+        sets = tuple(read_sets(corpus))
         sha256 = {word_set.table: corpus.fingerprint(word_set.table) for word_set in sets}
-        sentences = tuple(_sentences(corpus)) if contextual else ()
-        return WordSets(sets=sets, sha256=sha256, sentences=sentences, absent=tuple(absent(corpus, sets)))
+        return WordSets(sets, sha256, tuple(dict.fromkeys(texts)), tuple(absent(corpus, sets)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WordSets(ModelSets):
+WORDS = WordsTask("words", (), heavy=True)
+
+
+@dataclass(frozen=True, slots=True)
+class WordSets:
     """Sets of words.
 
     Attributes:
@@ -77,10 +215,6 @@ class WordSets(ModelSets):
     sha256: Mapping[str, str]
     sentences: tuple[str, ...]
     absent: tuple[str, ...]
-
-    @property
-    def size(self) -> int:
-        return len(self.sentences)
 
     def row_scores(self, model: SentenceModel, layers: Sequence[Layers] | None = None) -> dict[Layers, list[RowScores]]:
         """Return the row scores of each set by choice of layers, and the ``coverage`` of its words.
@@ -96,70 +230,51 @@ class WordSets(ModelSets):
 
             choices = tuple(layers or single_layers(model.depth))
             tables = contextual_words(model, self.sentences, choices)
-        _say_what_is_missing(self, tables[0])
-        scores: dict[Layers, list[RowScores]] = {choice: [] for choice in choices}
+        self._warn(tables[0])
+        by_choice: dict[Layers, list[RowScores]] = {choice: [] for choice in choices}
         for choice, words in zip(choices, tables, strict=True):
             for word_set in self.sets:
-                known: dict[str, Any] = {
-                    "dataset": word_set.name, "split": "test", "sha256": self.sha256[word_set.table], "compared": False,
-                }  # fmt: skip
+                shared: dict[str, Any] = {"dataset": word_set.name, "split": "test", "compared": False}
+                shared["sha256"] = self.sha256[word_set.table]
                 covered_N = words.rows(word_set.words) != UNKNOWN
                 if covered_N.any():
-                    scores[choice].append(_scores(words, word_set, known))
-                scores[choice].append(
-                    RowScores(metrics=("coverage",), values=covered_N * 1.0, similarity=None, **known)
-                )
-        return scores
+                    by_choice[choice].append(RowScores(**shared, **_scores(words, word_set)))
+                coverage = RowScores(metrics=("coverage",), values=covered_N * 1.0, similarity=None, **shared)
+                by_choice[choice].append(coverage)
+        return by_choice
+
+    def _warn(self, words: Words) -> None:
+        """Log the sets that are missing, and the words without a vector."""
+        unknown = {s.name: (int((words.rows(s.words) == UNKNOWN).sum()), len(s.words)) for s in self.sets}
+        lines = [f"not measured: {line}" for line in self.absent]
+        if strange := [name for name, (count, size) in unknown.items() if count == size]:
+            lines.append(f"not measured: {', '.join(strange)} (none of its words has a vector)")
+        every = list(dict.fromkeys(word for word_set in self.sets for word in word_set.words))
+        if total := int((words.rows(every) == UNKNOWN).sum()):
+            parts = [f"{name} {count:,}/{size:,}" for name, (count, size) in unknown.items()]
+            lines.append(
+                f"{total:,} of {len(every):,} words have no vector, and the mean vector stands for them: {', '.join(parts)}"
+            )
+        for line in lines:
+            logger.warning("words: %s", line)
 
 
-def _sentences(corpus: Corpus) -> list[str]:
-    tables = [table for table in SENTENCES if corpus.files(table)]
-    if not tables:
-        raise InputError(
-            f"task 'words': a contextual model has vectors of words in sentences, and {corpus.where} holds none of "
-            f"{', '.join(f'{table}.parquet' for table in SENTENCES)}; 'raysts data fetch' makes them, or name other --tasks"
-        )
-    columns = [corpus.read(table, ["sentence1", "sentence2"]) for table in tables]
-    return list(dict.fromkeys(text for table in columns for column in table.columns for text in column.to_pylist()))
-
-
-def _scores(words: Words, word_set: WordSet, known: dict[str, Any]) -> RowScores:
-    """Return the row scores of a vocabulary on a set (of ``DEGREES`` on its relations)."""
+def _scores(words: Words, word_set: WordSet) -> dict[str, Any]:
+    """Return the fields of a vocabulary's row scores on a set (of ``DEGREES`` on its relations)."""
+    columns = word_set.columns
     if word_set.table == CATEGORIZATION:
-        classes = np.unique([str(name) for name in word_set.columns["category"]], return_inverse=True)[1]
+        classes = np.unique([str(name) for name in columns["category"]], return_inverse=True)[1]
         seed = derive_seed(0, "words", word_set.name) % 2**32
-        right_N = scores.best_clusters(words, word_set.columns["word"], classes, seed)
-        return RowScores(metrics=("purity",), values=right_N * 1.0, similarity=None, **known)
-    drawn = {**known, "similarity": "cosine", "draw": f"{word_set.name}/test"}
+        right_N = scores.best_clusters(words, columns["word"], classes, seed)
+        return {"metrics": ("purity",), "values": right_N * 1.0, "similarity": None}
+    drawn: dict[str, Any] = {"similarity": "cosine", "draw": f"{word_set.name}/test"}
+    if word_set.table == ANALOGY and word_set.name != DEGREES:
+        right_N = scores.analogies(words, {name: columns[name] for name in "abcd"})
+        return {"metrics": ("accuracy",), "values": right_N * 1.0, **drawn}
+    drawn |= {"metrics": ("spearman",), "aggregations": ("all",)}
     if word_set.name == DEGREES:
-        relations = relations_of(word_set)
-        gold = [relation.gold for relation in relations]
-        degrees_N = scores.degrees(words, [relation.words for relation in relations], gold)
-        drawn |= {"aggregations": ("all",), "counted": sum(map(len, gold))}
-        return RowScores(metrics=("spearman",), values=degrees_N, **drawn)
-    if word_set.table == ANALOGY:
-        right_N = scores.analogies(words, {name: word_set.columns[name] for name in "abcd"})
-        return RowScores(metrics=("accuracy",), values=right_N * 1.0, **drawn)
-    predicted_N = scores.similarities(words, word_set.columns["word1"], word_set.columns["word2"])
-    drawn |= {"gold": word_set.array("score"), "aggregations": ("all",)}
-    return RowScores(metrics=("spearman",), values=predicted_N, **drawn)
-
-
-def _unknown(words: Words, word_set: WordSet) -> int:
-    return int((words.rows(word_set.words) == UNKNOWN).sum())
-
-
-def _say_what_is_missing(of: WordSets, words: Words) -> None:
-    lines = [f"not measured: {line}" for line in of.absent]
-    strange = [word_set.name for word_set in of.sets if _unknown(words, word_set) == len(word_set.words)]
-    if strange:
-        lines.append(f"not measured: {', '.join(strange)} (none of its words has a vector)")
-    every = list(dict.fromkeys(word for word_set in of.sets for word in word_set.words))
-    unknown = int((words.rows(every) == UNKNOWN).sum())
-    if unknown:
-        parts = [f"{word_set.name} {_unknown(words, word_set):,}/{len(word_set.words):,}" for word_set in of.sets]
-        lines.append(
-            f"{unknown:,} of {len(every):,} words have no vector, and the mean vector stands for them: {', '.join(parts)}"
-        )
-    for line in lines:
-        print(f"words: {line}", file=sys.stderr, flush=True)  # noqa: T201
+        relations, _ = read_relations(word_set)
+        counted = sum(len(gold) for _, gold in relations)
+        return {"values": scores.degrees(words, relations), "counted": counted, **drawn}
+    values_N = scores.similarities(words, columns["word1"], columns["word2"])
+    return {"values": values_N, "gold": word_set.scores, **drawn}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysts.evaluation.scores import RowScores
-from raysts.evaluation.tasks import ModelSets
+from raysts.evaluation.words.task import WordSets
 from raysts.models.embedders import EncoderModel, load_embedder
 from raysts.models.layers import Layers
 from raysts.models.prompts import Text
@@ -34,7 +34,7 @@ class EmbedTexts:
     texts: Sequence[Text]
     layers: Sequence[Layers]
     prompt: str | None
-    tasks: Sequence[ModelSets] = ()
+    tasks: Sequence[WordSets] = ()
 
     def __call__(self, unit: Unit) -> tuple[dict[Layers, Representation], dict[Layers, list[RowScores]]]:
         """Return vectors and row scores by choice of layers, no vectors if precomputed ones lack a text."""

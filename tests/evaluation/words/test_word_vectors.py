@@ -130,7 +130,7 @@ def test_degrees_of_a_relation() -> None:
     expected = stats.spearmanr([(vector[c] - vector[d]) @ like for c, d in pairs], gold).statistic
     relation = tuple([pair[side] for pair in group] for group in (examples, pairs) for side in (0, 1))
     strangers = (["x"], ["y"], ["x", "z"], ["y", "q"])
-    found = word_scores.degrees(words, [relation, strangers], [gold, np.array([1.0, 2.0])])
+    found = word_scores.degrees(words, [(relation, gold), (strangers, np.array([1.0, 2.0]))])
     assert found == pytest.approx([expected, 0.0])
 
 

@@ -44,7 +44,7 @@ STRANGERS = [("RG65", "zebra", "quagga", 1.0), ("RG65", "zebra", "okapi", 2.0)]
 
 
 def test_the_sets_that_are_there_are_measured_and_the_rest_is_named(
-    small: SentenceModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    small: SentenceModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     web(tmp_path, word_similarity=SIMILARITY + STRANGERS, word_analogy=ANALOGY, word_categorization=CATEGORIES)
     texts = sentences()
@@ -56,7 +56,7 @@ def test_the_sets_that_are_there_are_measured_and_the_rest_is_named(
         ("simlex999", "spearman"), ("google", "accuracy"), ("ap", "purity"),
     }  # fmt: skip
     assert all(row["system"] == "x" and row["split"] == "test" and row["pooling"] is None for row in rows)
-    said = capsys.readouterr().err
+    said = caplog.text
     assert f"men, ws353, rw (belong in {tmp_path}/web/word_similarity.parquet)" in said
     assert f"msr, semeval2012_2 (belong in {tmp_path}/web/word_analogy.parquet)" in said
     assert f"bless (belong in {tmp_path}/web/word_categorization.parquet)" in said
