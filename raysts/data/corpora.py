@@ -18,6 +18,7 @@ from raysts.data.spans import Spans
 from raysts.data.tables import Derivation, Table
 from raysts.data.user import DEV, TEXT, UserData, UserText
 from raysts.errors import InputError, nearest
+from raysts.recipes.recipe import Data
 from raysts.schema import RETRIEVAL, TABLES, TESTS, TRAINING_TABLES, table_columns
 from raysts.storage.parquet import ParquetError
 from raysts.storage.store import Store
@@ -86,13 +87,13 @@ class Corpus(dict[str, Table]):
         assert self.text is not None
         return self._copy({TEXT: replace(self[TEXT], content=self.text.holding_out())})
 
-    def table_with_spans(self, name: str, count: int, seed: int) -> Table:
-        """Return a table of single texts with so many spans behind each text, or the table itself without any."""
-        if not count:
+    def table_with_spans(self, name: str, data: Data) -> Table:
+        """Return a table of single texts with ``data.spans`` spans behind each text, or the table itself without any."""
+        if not data.spans:
             return self[name]
-        key = f"{name} {count} {seed}"
+        key = f"{name} {data.spans} {data.sample_seed} {data.span_tokens}"
         if key not in self._derived:
-            content = Spans(self[name], count, seed)
+            content = Spans(self[name], data)
             self._derived[key] = Table(name=name, title=self.title(name), content=content, folder=self.folder)
         return self._derived[key]
 

@@ -12,12 +12,10 @@ import pyarrow as pa
 
 from raysts.data.parquet import BATCH_ROWS
 from raysts.ids import content_id
+from raysts.recipes.recipe import Data
 
 VERSION = 1
 """Raise it when equal texts give other spans."""
-
-SHORTEST, LONGEST = 4, 64
-"""Words of a span."""
 
 FEW_SENTENCES = 50
 """Words of a text up to which spans of it would be texts like itself."""
@@ -26,10 +24,11 @@ WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\s\u3040-\u30ff\u3400-\u9fff]
 """Pattern of a word: what white space separates, or one sign of Chinese or Japanese, which have no spaces."""
 
 
-def spans_of(text: str, count: int, seed: int) -> list[str]:
+def spans_of(text: str, count: int, seed: int, shortest: int = 4, longest: int = 64) -> list[str]:
     """Return ``count`` spans of a text that depend on the text and the seed alone.
 
-    They begin and end at words. Lengths are log-uniform, places uniform. A shorter text than the length is its own span.
+    They begin and end at words. Lengths, from ``shortest`` to ``longest`` words, are log-uniform, places uniform. A shorter
+    text than the length is its own span.
     """
     words = [word.span() for word in WORD.finditer(text)]
     content = text.encode("utf-8", "surrogatepass")
@@ -37,7 +36,7 @@ def spans_of(text: str, count: int, seed: int) -> list[str]:
     for number in range(count):
         digest = blake2b(content, digest_size=16, key=f"{seed} {number}".encode()).digest()
         of_length, of_place = (int.from_bytes(half, "big") / 2**64 for half in (digest[:8], digest[8:]))
-        length = min(int(SHORTEST * ((LONGEST + 1) / SHORTEST) ** of_length), len(words))
+        length = min(int(shortest * ((longest + 1) / shortest) ** of_length), len(words))
         first = int(of_place * (len(words) - length + 1))
         spans.append(text[words[first][0] : words[first + length - 1][1]])
     return spans
@@ -54,8 +53,9 @@ class Spans:
     Every window of the table holds both, in one proportion, so each part of an epoch does.
     """
 
-    def __init__(self, texts: Any, count: int, seed: int) -> None:
-        self.texts, self.count, self.seed = texts, count, seed
+    def __init__(self, texts: Any, data: Data) -> None:
+        self.texts, self.count = texts, data.spans
+        self.drawn_by = (data.spans, data.sample_seed, *data.span_tokens)
 
     @property
     def sources(self) -> Sequence[Any]:
@@ -63,7 +63,7 @@ class Spans:
 
     @property
     def fingerprint(self) -> str:
-        return content_id([VERSION, self.texts.fingerprint, self.count, self.seed])
+        return content_id([VERSION, self.texts.fingerprint, *self.drawn_by])
 
     @property
     def rows(self) -> int:
@@ -73,7 +73,7 @@ class Spans:
         pending: list[str] = []
         for batch in self.texts.batches(["sentence"]):
             for text in batch.column(0).to_pylist():
-                pending += [text, *spans_of(text, self.count, self.seed)]
+                pending += [text, *spans_of(text, *self.drawn_by)]
             while len(pending) >= BATCH_ROWS:
                 yield _batch(pending[:BATCH_ROWS])
                 pending = pending[BATCH_ROWS:]

@@ -66,7 +66,8 @@ class StoreSpec:
             self.max_length,
         ]
         content += [list(self.data.sources), self.data.sample, seed]
-        content += [["spans", self.data.spans, self.data.sample_seed]] if self.data.spans else []
+        drawn_by = ["spans", self.data.spans, self.data.sample_seed, *self.data.span_tokens]
+        content += [drawn_by] if self.data.spans else []
         return content_id([*content, self.prompt] if self.prompt else content)
 
 
@@ -90,7 +91,7 @@ def select(corpus: Corpus, table: str, data: Data) -> list[Group]:
     Raises:
         InputError: no row has one of the sources.
     """
-    groups, stride = list(corpus.table_with_spans(table, data.spans, data.sample_seed).row_groups()), 1 + data.spans
+    groups, stride = list(corpus.table_with_spans(table, data).row_groups()), 1 + data.spans
     ends = np.cumsum([group.rows for group in groups])
     total, chosen = int(ends[-1]) // stride if groups else 0, None  # positions in the table; None: all
     if data.sources:

@@ -31,6 +31,8 @@ class Distillation(VectorObjective):
 
     Held arrays: ``to_target`` [E, D] maps the teachers' vectors to the target; ``bank`` [N, E] are the teachers' vectors
     of the bank, and ``bank_rows`` [N] its rows.
+
+    ``log_variance`` is the head of the loss ``nll``, which is dropped after training.
     """
 
     def __init__(self, settings: DistillationSettings, encoder: Encoder) -> None:
@@ -39,6 +41,12 @@ class Distillation(VectorObjective):
             encoder = encoder.followed_by(Dense(encoder.dim, width, "identity"))
         super().__init__(settings, encoder)
         self.projection = nn.Identity() if width is None or in_model else nn.Linear(encoder.dim, width)
+        self.log_variance: nn.Linear | None = None
+        if "nll" in settings.terms:
+            dim = width or encoder.dim
+            self.log_variance = nn.Linear(dim, dim)
+            nn.init.zeros_(self.log_variance.weight)  # every variance is 1 before the first step
+            nn.init.zeros_(self.log_variance.bias)
         self.to_target_ED: Tensor | None = None
         self.bank: tuple[Tensor, Tensor, Tensor] | None = None
 
@@ -64,7 +72,8 @@ class Distillation(VectorObjective):
 
     def vectors(self, batch: Batch) -> tuple[Tensor, ...]:
         student_BD = self.projection(self.embed_in_chunks(self.encoder, *token_columns(batch, "sentence")))
-        return student_BD, self._to_target(batch["teacher"])
+        spread = () if self.log_variance is None else (self.log_variance(student_BD),)
+        return student_BD, self._to_target(batch["teacher"]), *spread
 
     def loss(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         matched, scalars = self._match(vectors, batch)
@@ -81,18 +90,28 @@ class Distillation(VectorObjective):
         return matched + self.settings.bank * divergence, scalars | {"bank": divergence.detach()}
 
     def _match(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        (student_BD, teacher_BD), weight, loss = vectors, batch["weight"], self.settings.matched
-        if loss == "mse":
-            return collective.mean(losses.embedding_mse(student_BD, teacher_BD), weight), {}
-        if loss == "cosine":
-            return collective.mean(losses.embedding_cosine(student_BD, teacher_BD), weight), {}
-        if loss == "similarity":
+        terms = {name: self._term(name, vectors, batch) for name in self.settings.terms}
+        if len(terms) == 1:
+            return next(iter(terms.values())), {}
+        total = torch.stack([weight * terms[name] for name, weight in self.settings.terms.items()]).sum()
+        return total, {name: term.detach() for name, term in terms.items()}
+
+    def _term(self, name: str, vectors: tuple[Tensor, ...], batch: Batch) -> Tensor:
+        student_BD, teacher_BD, *spread = vectors
+        weight = batch["weight"]
+        if name == "mse":
+            return collective.mean(losses.embedding_mse(student_BD, teacher_BD), weight)
+        if name == "cosine":
+            return collective.mean(losses.embedding_cosine(student_BD, teacher_BD), weight)
+        if name == "nll":
+            return collective.mean(losses.embedding_nll(student_BD, teacher_BD, spread[0]), weight)
+        if name == "similarity":
             teacher_BD = batch["teacher"]  # cosines need no common width
         # Every process works on the whole batch: it is small, and the gradients come back through the gather.
         student_KD, teacher_KD, weight = (collective.gather(x) for x in (student_BD, teacher_BD, weight))
-        if loss == "similarity":
-            return collective.mean(losses.similarity_mse(student_KD, teacher_KD, weight), weight), {}
+        if name == "similarity":
+            return collective.mean(losses.similarity_mse(student_KD, teacher_KD, weight), weight)
         temperature = self.settings.temperature or TEMPERATURE
         logits_KK = losses.in_batch_logits(student_KD, teacher_KD, weight[None], temperature)
         positive_K = torch.arange(len(weight), device=logits_KK.device)
-        return collective.mean(losses.softmax_cross_entropy(logits_KK, positive_K), weight), {}
+        return collective.mean(losses.softmax_cross_entropy(logits_KK, positive_K), weight)

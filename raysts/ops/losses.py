@@ -83,6 +83,20 @@ def embedding_cosine(student_BD: Tensor, teacher_BD: Tensor) -> Tensor:
     return 1.0 - F.cosine_similarity(_to_float32(student_BD), _to_float32(teacher_BD), dim=-1)
 
 
+def embedding_nll(student_BD: Tensor, teacher_BD: Tensor, log_variance_BD: Tensor) -> Tensor:
+    """Return the mean over dimensions of (log v + (teacher - student)^2 / v) / 2 -> [B].
+
+    It is the negative log-likelihood of the teacher's vector under a Gaussian around the student's, without the constant
+    (Formont et al. 2025, with the student's vector as the mean). Both vectors are scaled to length sqrt(D), so that a
+    variance v of 1 is of the size of a dimension.
+    """
+    student_BD, teacher_BD, log_variance_BD = map(_to_float32, (student_BD, teacher_BD, log_variance_BD))
+    with torch.autocast(student_BD.device.type, enabled=False):
+        scale = student_BD.shape[-1] ** 0.5
+        error_BD = scale * (F.normalize(teacher_BD, dim=-1) - F.normalize(student_BD, dim=-1))
+        return (log_variance_BD + error_BD.square() * (-log_variance_BD).exp()).mean(-1) / 2
+
+
 def similarity_mse(student_KD: Tensor, teacher_KE: Tensor, weight_K: Tensor) -> Tensor:
     """Return the mean of (student's cosine - teacher's)^2 over a batch's other examples -> [K].
 

@@ -362,7 +362,8 @@ class Inputs:
                 )
             if spans := recipe.data.spans:
                 notes.append(
-                    f"{stage}: trains on {self.rows(recipe):,} texts and on {spans} spans of each (4 to 64 words): "
+                    f"{stage}: trains on {self.rows(recipe):,} texts and on {spans} spans of each "
+                    f"({recipe.data.span_tokens[0]} to {recipe.data.span_tokens[1]} words): "
                     f"{spans / (1 + spans):.0%} of its rows are spans."
                 )
         return notes

@@ -198,15 +198,14 @@ def _teacher_problems(inputs: Inputs) -> list[str]:
         problems.append(
             "sed.axes=student: the axes of random weights (sed.train.init=random) say nothing; leave it out"
         )
-    if pipeline.keep_index and (
-        settings.target != "mean" or settings.axes != "teachers" or settings.matched == "similarity"
-    ):
+    if pipeline.keep_index and (settings.target != "mean" or settings.axes != "teachers" or settings.compares_cosines):
         problems.append(
             "keep_index: the student learns the teacher's own vectors (sed.target=mean, sed.axes=teachers), by any loss but "
             "similarity; leave the others out"
         )
-    if settings.in_batch and pipeline.sed and pipeline.sed.batch == 1:
-        problems.append(f"sed.batch=1: loss={settings.matched} compares the sentences of a batch; take more of them")
+    in_batch = [name for name in settings.terms if name in ("similarity", "infonce")]
+    if in_batch and pipeline.sed and pipeline.sed.batch == 1:
+        problems.append(f"sed.batch=1: loss={in_batch[0]} compares the sentences of a batch; take more of them")
     if not pipeline.teachers:
         dims = [inputs.student_width] * pipeline.members
     elif pipeline.backbone == TINY:
@@ -254,7 +253,7 @@ def _check_every_text(inputs: Inputs, vectors: Embedder) -> None:
         raise InputError(
             f"teacher '{vectors.path}' has no vector of {text.held_out[number]!r:.70}; embed all of the text"
         )
-    table = inputs.corpus.table_with_spans(spec.table, spec.data.spans, spec.data.sample_seed)
+    table = inputs.corpus.table_with_spans(spec.table, spec.data)
     derived = table.read(spec.texts[:1]).column(0) if table.content else None
     for group in inputs.groups(spec):
         parts: Iterable[tuple[int, Any]]
@@ -285,8 +284,8 @@ def _width_problems(inputs: Inputs, settings: DistillationSettings, dims: list[i
         return []
     if settings.target == "similarity":
         return []
-    required = dims[0] if settings.matched == "similarity" else projection or width
-    gives = "has that of the others" if settings.matched == "similarity" else "is projected to" if projection else "has"
+    required = dims[0] if settings.compares_cosines else projection or width
+    gives = "has that of the others" if settings.compares_cosines else "is projected to" if projection else "has"
     return [
         f"model '{name}' gives {dim} dimensions and the student, which starts from '{inputs.pipeline.backbone}', {gives} "
         f"{required}: for sed.target={settings.target} they must be of one width; take --set sed.target=concat, which needs "

@@ -21,6 +21,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
+from raysts.errors import nearest
 from raysts.ops.ensemble import Target
 from raysts.recipes.tree import Tree
 
@@ -101,7 +102,7 @@ class GaussCSESettings(ContrastiveSettings):
     activation: Literal["tanh", "identity"] = Field("tanh", description="of mu: tanh (official code) or identity (the paper)")
 
 
-TargetLoss = Literal["mse", "cosine", "similarity", "infonce"]
+TargetLoss = Literal["mse", "cosine", "similarity", "infonce", "nll"]
 AGREEMENT = "agreement"
 
 
@@ -114,6 +115,17 @@ def _weights(value: Any) -> Any:
     return tuple(map(float, items))
 
 
+def _loss(value: Any) -> Any:
+    names = get_args(TargetLoss)
+    weights = value if isinstance(value, Mapping) else {value: 1.0}
+    if value is None or (weights and all(name in names and type(w) in (int, float) and w > 0 for name, w in weights.items())):
+        return {name: float(weight) for name, weight in weights.items()} if isinstance(value, Mapping) else value
+    raise ValueError(
+        f"must be one of {', '.join(names)}{nearest(str(value), names)}, or several with their weights above 0, as in "
+        "{cosine: 1, similarity: 0.5}"
+    )
+
+
 class DistillationSettings(Settings):
     """Settings of ``sed``."""
 
@@ -124,9 +136,11 @@ class DistillationSettings(Settings):
     target: Target = Field("mean", description="how the teachers are combined: the mean of their vectors, for members of one "
         "start (the papers); unit-mean, of vectors of unit length, for teachers of one width and space; concat, for any "
         "teachers: vectors of unit length one after the other; similarity, for any: the cosines of a batch")
-    loss: TargetLoss | None = Field(None, description="mse of the vectors (the papers); cosine, of their directions; "
-        "similarity, of the cosines within a batch; infonce, which tells the text's own target from the others of the batch. "
-        "None: similarity for the target of that name, else mse")
+    loss: Annotated[TargetLoss | dict[TargetLoss, float] | None, BeforeValidator(_loss)] = Field(None, description="mse of "
+        "the vectors (the papers); cosine, of their directions; similarity, of the cosines within a batch; infonce, which "
+        "tells the text's own target from the others of the batch; nll, the likelihood of the target's direction under a "
+        "Gaussian around the student's (Formont et al. 2025); or a sum of several, {cosine: 1, similarity: 0.5}. None: "
+        "similarity for the target of that name, else mse")
     weights: Annotated[tuple[float, ...] | Literal["agreement"] | None, BeforeValidator(_weights)] = Field(None, description=
         "of the teachers, in their order; or agreement: the mean rank correlation (Spearman) of a teacher's cosines with "
         "those of the other teachers, which needs no labels. None: equal weights")
@@ -138,7 +152,7 @@ class DistillationSettings(Settings):
         "start")
 
     def misfits(self) -> Iterator[str]:
-        compares_cosines, projected = self.matched == "similarity", self.projection is not None
+        compares_cosines, projected = self.compares_cosines, self.projection is not None
         if self.target == "similarity" and not compares_cosines:
             yield (
                 f"loss={self.loss}: target=similarity is the cosines of a batch, and no vectors that could be matched; take "
@@ -154,20 +168,24 @@ class DistillationSettings(Settings):
             )
         if self.bank and compares_cosines:
             yield f"bank={self.bank}: loss=similarity leaves the student a space of its own, and scores need one; leave it out"
-        if self.temperature is not None and self.loss != "infonce":
+        if self.temperature is not None and "infonce" not in self.terms:
             yield f"temperature={self.temperature} is of loss=infonce alone; leave it out"
 
     @property
-    def matched(self) -> TargetLoss:
-        return self.loss or ("similarity" if self.target == "similarity" else "mse")
+    def terms(self) -> dict[TargetLoss, float]:
+        """The losses that are summed, with their weights."""
+        if isinstance(self.loss, dict):
+            return self.loss
+        return {self.loss or ("similarity" if self.target == "similarity" else "mse"): 1.0}
 
     @property
-    def in_batch(self) -> bool:
-        return self.matched in ("similarity", "infonce")
+    def compares_cosines(self) -> bool:
+        """Return True if no vectors are matched, but the cosines of a batch alone."""
+        return self.terms.keys() == {"similarity"}
 
     @property
     def reduced(self) -> bool:
-        return self.target == "concat" and self.matched != "similarity" and self.projection is None
+        return self.target == "concat" and not self.compares_cosines and self.projection is None
 
     @property
     def mapped(self) -> bool:
@@ -489,13 +507,13 @@ def student_defaults(settings: DistillationSettings, elsewhere: bool, within: bo
         elsewhere: the student starts from another encoder than its teachers did.
         within: it starts from layers of a teacher, so that it is near its axes, and learns at a larger rate.
     """
-    if settings.matched == "similarity":
+    if settings.compares_cosines:
         return {"optim.lr": 1e-4}
     if not elsewhere:
         return {}
     turned = settings.projection is None and not settings.matryoshka and not (within and settings.target == "mean")
     axes = {"settings.axes": "student"} if turned else {}
-    if settings.loss not in (None, "cosine"):
+    if settings.loss in ("mse", "infonce"):
         return axes
-    defaults = {"settings.loss": "cosine", "optim.lr": 3e-4, "optim.schedule": "linear", **axes}
+    defaults = {"settings.loss": settings.loss or "cosine", "optim.lr": 3e-4, "optim.schedule": "linear", **axes}
     return {**defaults, **(WITHIN if within else {})}

@@ -102,15 +102,18 @@ class Data(Tree):
     sample: int | None = Field(None, gt=0, description="draw this many rows, by sample_seed alone (all, where the table has "
         "no more); none: all")
     sample_seed: int = Field(0, ge=0, description="seed of the draw (one fixed sample for all members and the student)")
-    spans: int = Field(0, ge=0, le=100, description="train on so many pieces of each text too, 4 to 64 words long, drawn by "
-        "sample_seed and the text; they stand for short texts, such as queries, beside long ones")
+    spans: int = Field(0, ge=0, le=100, description="train on so many pieces of each text too, drawn by sample_seed and the "
+        "text; they stand for short texts, such as queries, beside long ones")
+    span_tokens: tuple[int, ...] = Field((4, 64), description="words of the shortest and the longest of these pieces (a sign "
+        "of Chinese or Japanese is a word)")
     bootstrap: bool = Field(False, description="train on as many of these rows drawn with replacement, by the seed of the "
         "run, so that every member has its own rows (bagging)")
-
 
     def misfits(self) -> Iterator[str]:
         if self.spans and self.sources:
             yield f"spans={self.spans}: pieces of texts have no source; leave sources out"
+        if len(self.span_tokens) != 2 or not 1 <= self.span_tokens[0] <= self.span_tokens[1]:
+            yield f"span_tokens={list(self.span_tokens)} must be two numbers, the smaller one first, from 1"
 
 
 class Optim(Tree):
@@ -186,7 +189,7 @@ class Train(Tree):
             )
 
 
-LATER = {"settings.bank": 0.0, "data.spans": 0, "train.min_steps": None}
+LATER = {"settings.bank": 0.0, "data.spans": 0, "data.span_tokens": [4, 64], "train.min_steps": None}
 """Fields that recipes have had since run ids are fixed, with the values at which an id does not name them."""
 
 

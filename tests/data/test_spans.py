@@ -23,10 +23,12 @@ def test_spans_are_pieces_that_begin_and_end_at_words() -> None:
     drawn = [span for number in range(300) for span in spans.spans_of(f"{number}\t{text}", 4, 0)]
     lengths = [len(span.split()) for span in drawn]
     assert all(span in text or span.split()[0].isdigit() for span in drawn) and not any(s != s.strip() for s in drawn)
-    assert {min(lengths), max(lengths)} == {spans.SHORTEST, spans.LONGEST}
+    assert {min(lengths), max(lengths)} == {4, 64}
     # Log-uniform: as many lengths from 4 to 15 as from 16 to 64, by the logarithms of 16/4 and 65/16.
     assert np.mean(np.array(lengths) < 16) == pytest.approx(np.log(4) / np.log(65 / 4), abs=0.05)
     assert len({*drawn}) > 1_000, "of 1,200"
+    shorter = [len(span.split()) for number in range(100) for span in spans.spans_of(f"{number}\t{text}", 4, 0, 2, 5)]
+    assert {*shorter} == {2, 3, 4, 5}
 
 
 def test_a_draw_depends_on_text_and_seed_alone() -> None:
@@ -41,7 +43,7 @@ def test_short_texts_and_texts_without_white_space() -> None:
     assert spans.spans_of("a dog runs", 2, 0) == ["a dog runs"] * 2
     chinese = "".join(chr(0x4E00 + number) for number in range(100))
     for span in spans.spans_of(chinese, 4, 0):
-        assert span in chinese and spans.SHORTEST <= len(span) <= spans.LONGEST
+        assert span in chinese and 4 <= len(span) <= 64
 
 
 def test_documents_are_longer_than_a_few_sentences() -> None:
@@ -58,7 +60,7 @@ def corpus(tmp_path: Path) -> Corpus:
 
 
 def test_each_text_stands_before_its_spans(corpus: Corpus) -> None:
-    table = corpus.table_with_spans(NAME, 4, 0)
+    table = corpus.table_with_spans(NAME, Data(spans=4))
     texts = corpus.read(NAME).column("sentence").to_pylist()
     batches = list(table.batches(["sentence"]))
     assert [batch.num_rows for batch in batches] == [BATCH_ROWS, BATCH_ROWS, 20_000 - 2 * BATCH_ROWS]
@@ -67,13 +69,20 @@ def test_each_text_stands_before_its_spans(corpus: Corpus) -> None:
     table.write()
     assert pq.read_table(table.path).column("sentence").to_pylist() == rows
     prints = {
-        corpus.table_with_spans(NAME, count, seed).fingerprint for count, seed in ((0, 0), (4, 0), (5, 0), (4, 1))
+        corpus.table_with_spans(NAME, data).fingerprint
+        for data in (
+            Data(),
+            Data(spans=4),
+            Data(spans=5),
+            Data(spans=4, sample_seed=1),
+            Data(spans=4, span_tokens=(2, 8)),
+        )
     }
-    assert len(prints) == 4 and corpus.table_with_spans(NAME, 0, 0) is corpus[NAME]
+    assert len(prints) == 5 and corpus.table_with_spans(NAME, Data()) is corpus[NAME]
 
 
 def test_a_sample_is_one_of_texts_with_all_their_spans(corpus: Corpus) -> None:
-    corpus[NAME].write(), corpus.table_with_spans(NAME, 4, 0).write()
+    corpus[NAME].write(), corpus.table_with_spans(NAME, Data(spans=4)).write()
 
     def read(data: Data) -> list[str]:
         batches = (batch for group in select(corpus, NAME, data) for batch in selected_rows(group, NAME, ["sentence"]))

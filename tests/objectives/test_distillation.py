@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +11,7 @@ from small_runs import share_of, tiny_encoder
 from raysts.errors import InputError
 from raysts.models.tokens import Tokens
 from raysts.objectives.distillation import Distillation
+from raysts.ops import losses
 from raysts.recipes import names
 from raysts.recipes.catalog import DistillationSettings
 from raysts.recipes.overrides import apply_overrides
@@ -68,8 +72,11 @@ def step(teacher: np.ndarray, weight: list[float] | None = None, **settings: obj
     return objective, float(loss.detach())
 
 
-@pytest.mark.parametrize("loss", ["cosine", "similarity", "infonce"])
-def test_losses_of_directions_know_no_lengths_and_no_fillers(loss: str) -> None:
+DIRECTIONS = ["cosine", "similarity", "infonce", "nll", {"cosine": 1, "similarity": 0.5}]
+
+
+@pytest.mark.parametrize("loss", DIRECTIONS)
+def test_losses_of_directions_know_no_lengths_and_no_fillers(loss: Any) -> None:
     teacher = np.random.default_rng(0).normal(size=(4, 16)).astype(np.float32)
     objective, found = step(teacher, loss=loss)
     assert found > 0 and all(p.grad is not None for p in objective.parameters() if p.requires_grad)
@@ -81,14 +88,31 @@ def test_losses_of_directions_know_no_lengths_and_no_fillers(loss: str) -> None:
     assert step(changed, loss=loss)[1] != pytest.approx(found, rel=1e-3)
 
 
-@pytest.mark.parametrize("loss", ["cosine", "similarity", "infonce"])
-def test_a_student_that_points_as_its_teacher_has_the_least_loss(loss: str) -> None:
+@pytest.mark.parametrize("loss", DIRECTIONS)
+def test_a_student_that_points_as_its_teacher_has_the_least_loss(loss: Any) -> None:
     encoder = tiny_encoder()
     ids, lengths = TEXTS.pad(0)
     teacher = 3 * encoder(ids, lengths).detach().numpy()
     other = np.random.default_rng(0).normal(size=teacher.shape).astype(np.float32)
     assert step(teacher, loss=loss)[1] < step(other, loss=loss)[1]
     assert loss == "infonce" or step(teacher, loss=loss)[1] < 1e-6
+
+
+def test_a_sum_of_losses_is_their_weighted_sum() -> None:
+    teacher = np.random.default_rng(0).normal(size=(4, 16)).astype(np.float32)
+    cosine, similarity = (step(teacher, loss=loss)[1] for loss in ("cosine", "similarity"))
+    both = {"cosine": 2.0, "similarity": 0.5}
+    assert step(teacher, loss=both)[1] == pytest.approx(2 * cosine + 0.5 * similarity, rel=1e-5)
+
+
+def test_the_likelihood_is_that_of_torch() -> None:
+    """The variance of the head is that of a Gaussian: torch's own likelihood differs by a constant."""
+    generator = torch.Generator().manual_seed(0)
+    student, teacher, log_variance = (torch.randn(4, 16, generator=generator) for _ in range(3))
+    mean, target = (4 * torch.nn.functional.normalize(vectors, dim=-1) for vectors in (student, teacher))
+    likelihood = torch.distributions.Normal(mean, (log_variance / 2).exp()).log_prob(target).mean(-1)
+    expected = -likelihood - math.log(2 * math.pi) / 2
+    torch.testing.assert_close(losses.embedding_nll(student, teacher, log_variance), expected)
 
 
 def test_cosines_are_matched_at_any_width() -> None:
@@ -115,6 +139,8 @@ def test_a_projection_to_concatenated_vectors_is_no_part_of_the_student() -> Non
         ({"temperature": 0.1}, "of loss=infonce alone"),
         ({"loss": "similarity", "bank": 0.1}, "scores need one"),
         ({"loss": "infonce", "temperature": 0.0}, "must be above 0"),
+        ({"loss": {"cosine": 1, "cosinus": 2}}, "several with their weights above 0"),
+        ({"loss": {"cosine": 0}}, "several with their weights above 0"),
         ({"weights": "equal"}, "or agreement"),
         ({"weights": (1.0, 0.0)}, "one number above 0"),
     ],

@@ -89,7 +89,7 @@ def expected(name: str, objective: Any, batch: Batch, width: int) -> Tensor:
         return cross_entropy_of_pairs(embed("premise"), embed("hypothesis"), objective, batch)
     if name == "ct":
         return tension(embed("a", objective.first), embed("b"), objective, batch)
-    loss, student = objective.settings.matched, embed("sentence")
+    (loss,), student = objective.settings.terms, embed("sentence")
     if loss == "similarity":
         return cosines_of(student, batch["teacher"])
     return DISTANCES[loss](student, batch["teacher"][:, :width])  # type: ignore[no-any-return]

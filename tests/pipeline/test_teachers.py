@@ -79,7 +79,8 @@ def test_a_student_that_starts_elsewhere_learns_directions(
         ).sed
         assert sed is not None
         assert isinstance(sed.settings, DistillationSettings)
-        return sed.settings.matched, sed.optim.lr, sed.settings.axes
+        (loss,) = sed.settings.terms
+        return loss, sed.optim.lr, sed.settings.axes
 
     foreign, trained = unlike[0], Path(finished.results["nli-ct-sed"]["model"])
     elsewhere, papers = {"backbone": str(tiny_backbone)}, DEFAULTS["sed"].optim.lr

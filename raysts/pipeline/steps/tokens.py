@@ -50,7 +50,7 @@ class TokenizeGroup:
 def _tokenize(inputs: Inputs, spec: StoreSpec, executor: Executor, store: Store, say: Say) -> None:
     folder = inputs.store_folder(spec)
     remove_drafts(folder)
-    inputs.corpus.table_with_spans(spec.table, spec.data.spans, spec.data.sample_seed).write()
+    inputs.corpus.table_with_spans(spec.table, spec.data).write()
     tokenizer = inputs.tokenizer_of(spec)
     args = (spec, tokenizer, spec.tokenizer if tokenizer in inputs.contents else None, folder)
     units = list(enumerate(inputs.groups(spec)))
