@@ -177,6 +177,7 @@ def _models_pipeline(
         "recipes": {DISTILLATION: student or to_plain(DEFAULTS[DISTILLATION])},
         "teachers": list(models),
         "select_top": top,
+        "evaluation": {"layers": [1]},  # the teachers and the student give vectors of one choice of layers
         **{key: before[key] for key in ("student_pooling", "evaluation", "resources") if key in before},
     }
     pipeline = built(Pipeline, plain)

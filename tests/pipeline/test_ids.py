@@ -53,6 +53,7 @@ CHANGED: dict[str, Any] = {
     "data.sample": 100,
     "data.sample_seed": 1,
     "data.spans": None,  # of single texts: below
+    "data.span_tokens": [2, 8],
     "data.bootstrap": True,
     "batch": 24,
     "optim.name": "adam",
