@@ -6,7 +6,7 @@ embedded again, so the numbers are reproducible. Messages claim only what the in
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ TITLES = {name: name.upper() for name in harness.TASKS}
 TITLES |= {"stsb": "STS-B", "sickr": "SICK-R", "sickr-all": "SICK-R (all rows)"}
 """How sentences name a public test set; one of the user's own has the name that it was given."""
 
+GAP = ("difference", "ci_low", "ci_high")
+
 ROLE_NAMES = {"backbone": "starting model", "soup": "weight average", "greedy-soup": "greedy weight average"}
 """Names of roles in sentences. A role that is not here is named as it is."""
 
@@ -47,8 +49,10 @@ class Delivered:
             else another; None without a test set.
         agreement: with the ensemble on held-out texts (:mod:`raysts.evaluation.agreement`); None if labels select.
         teacher: name of the teacher that is delivered, None for other models.
-        higher: the teacher that is shown to score higher than the student: ``model`` (its name), ``value``,
-            ``delivered`` (the student's value), ``on``; None without one.
+        reference: the best teacher of a student: ``model`` (its name), ``value``, ``delivered`` (the student's value), ``on``,
+            ``n`` (rows), and the student's ``difference`` from it, with ``ci_low`` and ``ci_high``; None without teachers.
+        margin: points by which it may be below the reference, or without one the starting model, and be level with it.
+        within: True if the interval lies above ``-margin``, False if below; None if neither is shown.
     """
 
     what: str
@@ -61,12 +65,14 @@ class Delivered:
     on: str | None = None
     agreement: float | None = None
     teacher: str | None = None
-    higher: Mapping[str, Any] | None = None
+    reference: Mapping[str, Any] | None = None
+    margin: float | None = None
+    within: bool | None = None
 
     @property
     def sentence(self) -> str:
-        """Return what is delivered and how it compares, in at most three sentences."""
-        return " ".join(filter(None, (self._comparison, self._higher)))
+        """Return what is delivered and how it compares, in at most four sentences."""
+        return " ".join(filter(None, (self._comparison, self._beside_the_reference)))
 
     @property
     def _comparison(self) -> str:
@@ -99,19 +105,29 @@ class Delivered:
         )
 
     @property
-    def _higher(self) -> str:
-        if self.higher is None:
+    def _beside_the_reference(self) -> str:
+        if self.reference is None or self.margin is None:
             return ""
-        values = f"{100 * self.higher['value']:.2f} against {100 * self.higher['delivered']:.2f}"
-        on = TITLES.get(self.higher["on"], self.higher["on"])
-        return (
-            f"The teacher {self.higher['model']} still scores higher on {on} test: {values}. More text or more steps bring the "
-            f"student nearer."
-        )
+        best, limit = self.reference, f"{100 * self.margin:.2f}"
+        gap, on = Difference(*(best[key] for key in GAP)), TITLES.get(best["on"], best["on"])
+        told = {
+            True: f"It is not more than {limit} below the teacher {best['model']} on {on} test",
+            False: f"It is more than {limit} below the teacher {best['model']} on {on} test",
+            None: f"Nothing shows whether it is more than {limit} below the teacher {best['model']} on {on} test",
+        }[self.within]
+        sentences = [f"{told}: {100 * gap.value:+.2f} {gap.interval}."]
+        if gap.shown < 0:
+            values = f"{100 * best['value']:.2f} against {100 * best['delivered']:.2f}"
+            sentences.append(
+                f"The teacher still scores higher: {values}. More text or more steps bring the student nearer."
+            )
+        elif self.within is None and (rows := gap.rows_needed(self.margin, best["n"])):
+            sentences.append(f"The test has {best['n']:,} rows; about {rows:,} would show it in 80 of 100 tests.")
+        return " ".join(sentences) if gap.low is not None else ""
 
     def as_plain(self) -> dict[str, Any]:
         """Return the fields. A field that few runs have is left out without a value."""
-        optional = ("agreement", "teacher", "higher")
+        optional = ("agreement", "teacher", "reference")
         return {key: value for key, value in asdict(self).items() if value is not None or key not in optional}
 
 
@@ -122,13 +138,17 @@ def delivered(plan: Plan, outcome: Outcome) -> Delivered | None:
         return None
     role, choice, selector, scores = result
     model_id = outcome.selected if role not in ("backbone", "ensemble") else None
+    reference = _best_teacher(plan, scores) if role == "student" else None
+    margin = plan.pipeline.evaluation.margin / 100
     delivery = Delivered(
         what=role,
         layers=as_layers(choice[1]),
         by=selector,
         agreement=_agreement(plan, role, model_id, choice),
         teacher=_names(plan).get(model_id or "") if role == "member" else None,
-        higher=_higher_teacher(plan, scores) if role == "student" else None,
+        reference=reference,
+        margin=margin,
+        within=Difference(*(reference[key] for key in GAP)).within(margin) if reference else None,
     )
     input_scores = _input(plan)
     on = compared_on(plan, scores, input_scores)
@@ -140,7 +160,10 @@ def delivered(plan: Plan, outcome: Outcome) -> Delivered | None:
     else:
         gap = difference([scores], [input_scores], [on], plan.pipeline.evaluation.resamples)
     beats = None if gap.low is None else gap.shown > 0
-    return replace(delivery, beats_input=beats, difference=gap.value, ci_low=gap.low, ci_high=gap.high, on=on)
+    within = delivery.within if reference else gap.within(margin)
+    return replace(
+        delivery, beats_input=beats, within=within, difference=gap.value, ci_low=gap.low, ci_high=gap.high, on=on
+    )
 
 
 def _names(plan: Plan) -> dict[str, str]:
@@ -149,17 +172,18 @@ def _names(plan: Plan) -> dict[str, str]:
     return dict(zip(models, short_names(plan.pipeline.teachers), strict=True))
 
 
-def _higher_teacher(plan: Plan, student: ModelScores) -> dict[str, Any] | None:
-    """Return the best of the teachers that are shown to score higher than the student, or None."""
-    choice, better = (pooling_of(plan, "member"), str(plan.pipeline.compared)), list[dict[str, Any]]()
+def _best_teacher(plan: Plan, student: ModelScores) -> dict[str, Any] | None:
+    """Return the teacher that scores highest, and the student's difference from it; None without a test set."""
+    choice, teachers = (pooling_of(plan, "member"), str(plan.pipeline.compared)), list[dict[str, Any]]()
     for model, name in _names(plan).items():
         teacher = scores_of(plan, "member", model, choice)
-        on = compared_on(plan, student, teacher)
-        if on and difference([student], [teacher], [on], plan.pipeline.evaluation.resamples).shown < 0:
+        if on := compared_on(plan, student, teacher):
+            gap = difference([student], [teacher], [on], plan.pipeline.evaluation.resamples)
             metric = "spearman" if student[on].gold is not None else student[on].metrics[0]
             values = {"value": teacher[on].value(metric), "delivered": student[on].value(metric)}
-            better.append({"model": name, **values, "on": on})
-    return max(better, key=lambda teacher: teacher["value"], default=None)
+            place = {"on": on, "n": len(student[on].values)}
+            teachers.append({"model": name, **values, **place, **dict(zip(GAP, astuple(gap), strict=True))})
+    return max(teachers, key=lambda teacher: teacher["value"], default=None)
 
 
 def _agreement(plan: Plan, role: str, model: str | None, choice: Choice) -> float | None:

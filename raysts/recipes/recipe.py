@@ -328,6 +328,8 @@ class Evaluation(Tree):
     compare: PooledLayers | None = Field(None, description="the choice of layers at which the summary compares systems; "
         "none: that of the model that is delivered")
     resamples: int = Field(1000, description="bootstrap resamples behind every interval; 0: no intervals")
+    margin: float = Field(1.0, gt=0, le=100, description="points (x100) that what comes out may be below its best teacher, or "
+        "without one below the starting model, and still be level with it")
     probe: Literal["standard", "senteval"] = Field("standard", description="what transfer fits on the vectors: standard "
         "(logistic regression on standardised vectors), or senteval, the official probes, which take longer")
 

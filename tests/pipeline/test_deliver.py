@@ -61,6 +61,9 @@ def test_no_sentence_claims_what_the_paired_interval_does_not_hold() -> None:
     assert min(said_of.values()) > 10, said_of
 
 
+BEST = {"model": "minilm", "value": 0.931, "delivered": 0.667, "on": "faq", "n": 100}
+
+
 @pytest.mark.parametrize(
     ("known", "expected"),
     [
@@ -97,10 +100,33 @@ def test_no_sentence_claims_what_the_paired_interval_does_not_hold() -> None:
                 "ci_low": 0.1,
                 "ci_high": 0.3,
                 "on": "faq",
-                "higher": {"model": "minilm", "value": 0.931, "delivered": 0.667, "on": "faq"},
+                "margin": 0.01,
+                "within": False,
+                "reference": {**BEST, "difference": -0.264, "ci_low": -0.3, "ci_high": -0.2},
             },
-            "The student is better than the starting model by 20.00 [10.00, 30.00] on faq test. The teacher minilm still "
-            "scores higher on faq test: 93.10 against 66.70. More text or more steps bring the student nearer.",
+            "The student is better than the starting model by 20.00 [10.00, 30.00] on faq test. It is more than 1.00 below the "
+            "teacher minilm on faq test: -26.40 [-30.00, -20.00]. The teacher still scores higher: 93.10 against 66.70. More "
+            "text or more steps bring the student nearer.",
+        ),
+        (
+            {
+                "what": "student",
+                "margin": 0.01,
+                "within": True,
+                "reference": {**BEST, "difference": 0.001, "ci_low": -0.005, "ci_high": 0.006},
+            },
+            "The student is delivered. No test set compares it with the starting model; --test NAME=FILE gives one. It is not "
+            "more than 1.00 below the teacher minilm on faq test: +0.10 [-0.50, 0.60].",
+        ),
+        (
+            {
+                "what": "student",
+                "margin": 0.01,
+                "reference": {**BEST, "difference": 0.0, "ci_low": -0.02, "ci_high": 0.02},
+            },
+            "The student is delivered. No test set compares it with the starting model; --test NAME=FILE gives one. Nothing "
+            "shows whether it is more than 1.00 below the teacher minilm on faq test: +0.00 [-2.00, 2.00]. The test has 100 "
+            "rows; about 818 would show it in 80 of 100 tests.",
         ),
         (
             {"what": "member", "teacher": "minilm", "difference": 0.0, "ci_low": -0.1, "ci_high": 0.1, "on": "faq"},

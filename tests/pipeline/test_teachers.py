@@ -121,7 +121,7 @@ def test_a_student_of_unlike_teachers(options: list[str], unlike: list[Path]) ->
     assert [row["pooling"] for row in members if row["layers"] == "1"] == ["cls", "mean"]
     told = raysts("distill", *unlike, *options, "--set", "sed.loss=mse", "--name", "unlike").out
     heads = told[: told.index("stsb  ")].split()
-    assert heads.count("teacher") == 2 and {"first", "second"} <= {*heads} and "member" not in heads
+    assert heads.count("teacher") >= 2 and {"first", "second"} <= {*heads} and "member" not in heads
     page = Path(done["report"]).read_text()
     assert "Teacher second" in page and "the best teacher, " in page
     assert len(rows_of(done, "student")) == 1 and load(done["model"], device="cpu").dim == 32
@@ -193,8 +193,9 @@ def test_the_student_is_delivered_where_a_teacher_scores_higher(options: list[st
         for role in ("member", "student")
     }
     expected = {"value": pytest.approx(value["member"]), "delivered": pytest.approx(value["student"])}
-    assert told["higher"] == {"model": "gold.parquet", **expected, "on": "stsb"}
-    sentence = f"The teacher gold.parquet still scores higher on STS-B test: {100 * value['member']:.2f} against"
+    best = {key: told["reference"][key] for key in ("model", "value", "delivered", "on")}
+    assert best == {"model": "gold.parquet", **expected, "on": "stsb"} and (told["margin"], told["within"]) == (0.01, False)
+    sentence = f"The teacher still scores higher: {100 * value['member']:.2f} against"
     shown = raysts("distill", teacher, *options, "--name", "below").out
     assert all(
         sentence in text for text in (shown, Path(done["report"]).read_text(), (model / "README.md").read_text())
