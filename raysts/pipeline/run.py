@@ -10,14 +10,12 @@ from typing import Any
 
 from raysts.errors import InputError, RunFailed, limit_reached
 from raysts.evaluation import harness
-from raysts.pipeline.deliver import write_model
+from raysts.pipeline.deliver import card_of, write_model
 from raysts.pipeline.local import Executor, Say
-from raysts.pipeline.model_card import card_of
-from raysts.pipeline.notes import notes_before
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import NamedModel, Step
 from raysts.pipeline.steps.train import train_all
-from raysts.pipeline.verdict import Verdict
+from raysts.pipeline.verdict import Verdict, notes_before
 from raysts.recipes.tree import to_plain
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.store import Store, at_once

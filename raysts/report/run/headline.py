@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from raysts.evaluation.compare import Difference
 from raysts.evaluation.standings import AGREEMENT, AVERAGE, TEACHER, Standing, Standings, Value, pooled
-from raysts.pipeline.deliver import ROLE_NAMES, TITLES
+from raysts.pipeline.verdict import ROLE_NAMES, TITLES
 from raysts.report.run.summary import RETRIEVAL, metric_of
 
 
@@ -14,7 +14,7 @@ def headline(table: Standings | None, differences: Mapping[str, Mapping[str, Dif
     """Return the result in words: a sentence on the main set, and perhaps one on the average.
 
     Args:
-        differences: by role and set, how far what comes out is above the others (:func:`raysts.pipeline.deliver.against`).
+        differences: by role and set, how far what comes out is above the others (:func:`raysts.pipeline.verdict.Verdict`).
     """
     roles = ("student", "soup", "greedy-soup", "ensemble", "member", "baseline", "backbone")
     subject = next((standing for role in roles if table and (standing := table.first(role))), None)
