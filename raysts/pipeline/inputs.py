@@ -141,10 +141,19 @@ class Inputs:
         return spaced_layers(layers, self.depth) if isinstance(layers, int) else layers
 
     @cached_property
+    def backbone_config(self) -> dict[str, Any]:
+        """Return the configuration of the backbone's encoder."""
+        return tiny_config() if self.pipeline.backbone == TINY else pretrained.check(self.backbone)
+
+    @property
     def depth(self) -> int:
         """Return the number of layers of the backbone, before any are left out."""
-        config = tiny_config() if self.pipeline.backbone == TINY else pretrained.check(self.backbone)
-        return int(config[family_of(config["model_type"]).depth])
+        return int(self.backbone_config[family_of(self.backbone_config["model_type"]).depth])
+
+    @property
+    def hidden_width(self) -> int:
+        """Return the dimensions of the backbone's token vectors."""
+        return int(tiny_config()["hidden_size"] if self.pipeline.backbone == TINY else pretrained.width(self.backbone))
 
     @property
     def _has_one_layer(self) -> bool:
@@ -233,8 +242,7 @@ class Inputs:
     def student_width(self) -> int:
         """Return the dimensions of the student, before any fitted head."""
         recipe = self.pipeline.sed
-        width = tiny_config()["hidden_size"] if self.pipeline.backbone == TINY else pretrained.width(self.backbone)
-        return int(width) * len(pooling_modes(recipe.pooling if recipe else "mean"))
+        return self.hidden_width * len(pooling_modes(recipe.pooling if recipe else "mean"))
 
     # -- data --------------------------------------------------------------------------------------------------------
 

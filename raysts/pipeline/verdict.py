@@ -145,7 +145,7 @@ class Verdict:
         contamination = plan.contamination() if any(scored) else None
         return cls(
             outcome=results.outcome,
-            delivered=results.delivered() if all(scored) else None,
+            delivered=results.delivery() if all(scored) else None,
             against=results.against() if all(scored) else {},
             contamination=contamination,
             notes=[
@@ -196,7 +196,7 @@ def note_last_step(pipeline: Pipeline, corpus: Corpus) -> list[str]:
 
 @dataclass(frozen=True)
 class _Results:
-    """The row scores of a plan's models, and what they say of the outcome."""
+    """The row scores of a plan's models, read for its outcome."""
 
     plan: Plan
     outcome: Outcome
@@ -211,7 +211,7 @@ class _Results:
         pooling, layers = self.plan.distributed
         return pooling, str(layers)
 
-    def compared(self, role: str) -> Choice:
+    def usual_choice(self, role: str) -> Choice:
         """Return the pooling and layers at which models of a role are compared."""
         evaluation = next((evaluation for evaluation in self.plan.evaluations if evaluation.role == role), None)
         return evaluation.pooling if evaluation else "mean", str(self.plan.pipeline.compared)
@@ -221,7 +221,7 @@ class _Results:
 
         A model with heads has scores at one pooling only, which it gives for every choice.
         """
-        choice = choice or self.compared(role)
+        choice = choice or self.usual_choice(role)
         evaluation = next((evaluation for evaluation in self.plan.evaluations if evaluation.role == role), None)
         by_choice = evaluation.row_scores(model) if evaluation else {}
         same_layers = [scores for (_, layers), scores in by_choice.items() if layers == choice[1]]
@@ -246,7 +246,7 @@ class _Results:
 
     # -- the delivered model -----------------------------------------------------------------------------------------
 
-    def delivered(self) -> Delivered | None:
+    def delivery(self) -> Delivered | None:
         """Return the delivered model with its difference from the starting model, or None before any result."""
         plan, outcome = self.plan, self.outcome
         model = next((model for model in plan.models if model.id == outcome.selected), None)
@@ -265,7 +265,7 @@ class _Results:
             if among and (role == "member" or model.record.get("selected_by")):
                 selector = outcome.selected_by or "system"
         elif plan.pipeline.combine == "ensemble" and outcome.ensemble:
-            role, choice, model_id = "ensemble", self.compared("member"), "ensemble"
+            role, choice, model_id = "ensemble", self.usual_choice("member"), "ensemble"
         elif plan.members:
             return None
         else:

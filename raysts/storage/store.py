@@ -336,7 +336,7 @@ class Store:
     # -- the bucket --------------------------------------------------------------------------------------------------
 
     def _listed(self, folder: Key, recursive: bool) -> dict[Path, Entry | None]:
-        """Return the paths in or below a folder, with what a bucket says of them."""
+        """Return the paths in or below a folder. A bucket describes each."""
         path = self.path(folder)
         if self.remote:
             objects = self.bucket.listed(self.key(folder), recursive)
