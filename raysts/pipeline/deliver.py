@@ -47,7 +47,7 @@ def write_model(plan: Plan, outcome: Outcome) -> tuple[Path | None, Model | None
         return folder, model
     target = store.path(f"runs/{chosen.pooled_id}/model" if model else f"backbones/pooled-{chosen.pooled_id}")
     if not store.get_dir(target, fresh=True):
-        remove_drafts(target.parent, of="model" if model else target.name)
+        remove_drafts(target.parent, "model" if model else target.name)
         options = {"pooling": chosen.pooling, "layers": chosen.layers, "content": plan.contents.get(folder)}
         pooled = pretrained.load(folder, device="cpu", **options)  # type: ignore[arg-type]
         with store.put_dir(target) as draft:

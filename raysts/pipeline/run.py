@@ -82,7 +82,7 @@ class _Driver:
         self.seconds: dict[str, float] = (self.store.read_json(self.key, fresh=True) or {}).get("seconds", {})
 
     def run(self) -> dict[str, Any]:
-        remove_drafts(self.store.root, of="*")
+        remove_drafts(self.store.root, "*")
         runs = [step.output.parent for step in self.plan.steps if step.output.name == "model"]
         for folder in (*map(self.store.path, SWEPT), *runs):
             remove_drafts(folder)
