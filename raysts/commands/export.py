@@ -81,7 +81,7 @@ def export(
             f"--to '{target}' lies in the folder of the model, whose content names what is made of it; choose another"
         )
     Store(target.absolute().parent).check(writes=True, option="--to")
-    remove_drafts(target.absolute().parent, of=target.name)
+    remove_drafts(target.absolute().parent, target.name)
     card, loaded = path / "README.md", pretrained.load(path, layers=layers, device="cpu")
     if layers is not None and layer_indices(loaded.layers, loaded.depth) != layer_indices(layers, loaded.depth):
         raise InputError(

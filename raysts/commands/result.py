@@ -46,7 +46,7 @@ class RunResult(Result):
     @property
     def verdict(self) -> str:
         """Return what is delivered and how it compares, or nothing before that is known."""
-        from raysts.pipeline.deliver import Delivered
+        from raysts.pipeline.verdict import Delivered
 
         return Delivered(**self["delivered"]).sentence if self.get("delivered") else ""
 

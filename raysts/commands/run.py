@@ -32,7 +32,7 @@ def run(
 
     Returns:
         status, storage, name, model (path or None), delivered (what ``model`` is, compared with the backbone as distributed:
-        :class:`raysts.pipeline.deliver.Delivered`), report (path), results (rows), contamination (one per model and task,
+        :class:`raysts.pipeline.verdict.Delivered`), report (path), results (rows), contamination (one per model and task,
         see ``evaluation.contamination``), notes (contamination and other facts as text: texts that were cut, stages that
         ended below their start), left_out (failed members that ``min_members`` allows: number and reason), skipped (files
         that ``skip_bad`` left out: table, file, rows, reason), and of a distillation teachers: names in tables of teachers

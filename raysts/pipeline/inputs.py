@@ -16,7 +16,7 @@ import pyarrow as pa
 from raysts.data.batches import BatchOrder
 from raysts.data.corpora import Corpus
 from raysts.data.derive import TARGETS, source_of
-from raysts.data.user import TEXT
+from raysts.data.user import DEV, TEXT
 from raysts.data.windows import WINDOW, Group, StoreSpec, select
 from raysts.data.world import MAX_LENGTH, WORLD_VERSION, tiny_config, world_tokenizer, write_tiny_backbone
 from raysts.errors import InputError
@@ -40,7 +40,6 @@ from raysts.models.static import is_static
 from raysts.models.tokens import tokenize
 from raysts.ops.ensemble import Target
 from raysts.pipeline.outcome import members_dev
-from raysts.pipeline.own_text import on_own_text
 from raysts.recipes.catalog import DistillationSettings
 from raysts.recipes.recipe import Pipeline, Recipe
 from raysts.schema import DEVS
@@ -51,6 +50,9 @@ TINY = "tiny"
 OTHER_FORMATS = ("onnx", "openvino", "coreml", "*.onnx", "*.h5", "*.msgpack", "*.ot")
 """What a model directory may hold that raysts does not read."""
 
+
+SENTENCES = ("nli/sentences", TARGETS)
+"""Tables of single sentences that the user's text replaces in a corpus that can make nothing of the kind."""
 
 ENOUGH, MEASURED = 0.95, 2_000
 """Share of the texts that an automatic length reads whole, and texts that it is measured on at most."""
@@ -89,7 +91,7 @@ class Inputs:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "corpus", self.corpus.writing_to(self.storage / "tables"))
-        object.__setattr__(self, "pipeline", on_own_text(self.pipeline, self.corpus))
+        object.__setattr__(self, "pipeline", use_user_text(self.pipeline, self.corpus))
         if self.corpus.text and self.pipeline.combine and not self.corpus.files(members_dev(self.pipeline)):
             object.__setattr__(self, "corpus", self.corpus.holding_out())
         if self._has_one_layer:
@@ -139,10 +141,19 @@ class Inputs:
         return spaced_layers(layers, self.depth) if isinstance(layers, int) else layers
 
     @cached_property
+    def backbone_config(self) -> dict[str, Any]:
+        """Return the configuration of the backbone's encoder."""
+        return tiny_config() if self.pipeline.backbone == TINY else pretrained.check(self.backbone)
+
+    @property
     def depth(self) -> int:
         """Return the number of layers of the backbone, before any are left out."""
-        config = tiny_config() if self.pipeline.backbone == TINY else pretrained.check(self.backbone)
-        return int(config[family_of(config["model_type"]).depth])
+        return int(self.backbone_config[family_of(self.backbone_config["model_type"]).depth])
+
+    @property
+    def hidden_width(self) -> int:
+        """Return the dimensions of the backbone's token vectors."""
+        return int(tiny_config()["hidden_size"] if self.pipeline.backbone == TINY else pretrained.width(self.backbone))
 
     @property
     def _has_one_layer(self) -> bool:
@@ -231,8 +242,7 @@ class Inputs:
     def student_width(self) -> int:
         """Return the dimensions of the student, before any fitted head."""
         recipe = self.pipeline.sed
-        width = tiny_config()["hidden_size"] if self.pipeline.backbone == TINY else pretrained.width(self.backbone)
-        return int(width) * len(pooling_modes(recipe.pooling if recipe else "mean"))
+        return self.hidden_width * len(pooling_modes(recipe.pooling if recipe else "mean"))
 
     # -- data --------------------------------------------------------------------------------------------------------
 
@@ -477,3 +487,32 @@ def _keys(table: pa.Table) -> list[frozenset[str]]:
         table.column(name).to_pylist() for name in ("sentence1", "sentence2", "text") if name in table.column_names
     ]
     return [frozenset(map(normalise, row)) for row in zip(*texts, strict=True)]
+
+
+def use_user_text(pipeline: Pipeline, corpus: Corpus) -> Pipeline:
+    """Return the pipeline with recipes that read the text in place of single sentences.
+
+    Without a development set, a member keeps the checkpoint of its last step. Agreement may still select those of
+    students.
+    """
+    if corpus.text is None:
+        return pipeline
+    recipes = {stage: _reading(recipe, corpus) for stage, recipe in pipeline.recipes.items()}
+    recipes |= {stage: _keeping_last(recipes[stage], corpus) for stage in pipeline.stages}
+    return pipeline.updated(recipes=recipes)
+
+
+def _reading(recipe: Recipe, corpus: Corpus) -> Recipe:
+    made_of = corpus.sources(recipe.table)
+    exists = corpus.files(recipe.table) or (made_of and all(map(corpus.files, made_of)))
+    if recipe.table not in SENTENCES or exists:
+        return recipe
+    return recipe.updated(data=recipe.data.updated(table=TEXT, sources=()))
+
+
+def _keeping_last(recipe: Recipe, corpus: Corpus) -> Recipe:
+    spec = recipe.spec
+    if spec.dev != DEV or corpus.files(DEV) or not (recipe.by_dev or recipe.train.patience):
+        return recipe
+    keep = next(keep for keep in spec.keeps if keep not in spec.keeps_by_dev)
+    return recipe.updated(train=recipe.train.updated(keep=keep, patience=None, eval_first=False))

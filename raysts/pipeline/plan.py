@@ -118,6 +118,11 @@ class Plan(Inputs):
             return None
         return Teachers(inputs=self, recipe=self.pipeline.sed, members=tuple(self.members))
 
+    @property
+    def judge(self) -> str:
+        """Return the words for what agreement is measured with: the ensemble, or the only teacher."""
+        return "the ensemble" if (self.pipeline.select_top or len(self.members)) > 1 else "the teacher"
+
     @cached_property
     def agreement(self) -> Agreement | None:
         """Return the pairs of held-out texts that judge where no labels do."""

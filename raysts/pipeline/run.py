@@ -10,14 +10,13 @@ from typing import Any
 
 from raysts.errors import InputError, RunFailed, limit_reached
 from raysts.evaluation import harness
-from raysts.pipeline.deliver import write_model
+from raysts.pipeline.deliver import card_of, write_model
 from raysts.pipeline.local import Executor, Say
-from raysts.pipeline.model_card import card_of
-from raysts.pipeline.notes import notes_before
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import NamedModel, Step
 from raysts.pipeline.steps.train import train_all
-from raysts.pipeline.verdict import Verdict
+from raysts.pipeline.verdict import Verdict, notes_before
+from raysts.recipes.recipe import Resources
 from raysts.recipes.tree import to_plain
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.store import Store, at_once
@@ -83,7 +82,7 @@ class _Driver:
         self.seconds: dict[str, float] = (self.store.read_json(self.key, fresh=True) or {}).get("seconds", {})
 
     def run(self) -> dict[str, Any]:
-        remove_drafts(self.store.root, of="*")
+        remove_drafts(self.store.root, "*")
         runs = [step.output.parent for step in self.plan.steps if step.output.name == "model"]
         for folder in (*map(self.store.path, SWEPT), *runs):
             remove_drafts(folder)
@@ -126,20 +125,16 @@ class _Driver:
 
     def _run_batch(self, batch: list[Step], done: set[str]) -> list[str]:
         waiting = [step for step in self.plan.steps if step.id not in done]
+
+        @contextlib.contextmanager
+        def timed(step: Step) -> Iterator[None]:
+            self.follow([step], waiting)
+            waiting.remove(step)
+            with self._timed(step):
+                yield
+
         self.follow(batch, waiting)
-        if batch[0].job:
-            return train_all(batch, self.plan.pipeline.resources, self.executor, self.say)
-        with self.executor.keeping():
-            for step in batch:
-                assert step.work is not None
-                self.follow([step], waiting)
-                waiting.remove(step)
-                with self._timed(step):
-                    try:
-                        step.work(self.executor, self.store, self.say)
-                    except InputError as error:  # what nobody could know before it was tried
-                        raise RunFailed(f"{step.title}: {error}") from error
-        return []
+        return run_batch(batch, self.executor, self.store, self.plan.pipeline.resources, self.say, timed)
 
     def _leave_out(self, batch: Sequence[Step], failures: list[str]) -> None:
         """Continue without the failed members, if ``min_members`` allows it.
@@ -238,6 +233,32 @@ class _Driver:
             self.seconds[step.id] = round(self.seconds.get(step.id, 0.0) + seconds, 2)
             self._write_record()
         self.say(f"{step.title}: done in {seconds:.1f} s")
+
+
+def run_batch(
+    batch: Sequence[Step],
+    executor: Executor,
+    store: Store,
+    resources: Resources,
+    say: Say,
+    around: Callable[[Step], contextlib.AbstractContextManager[None]] = lambda step: contextlib.nullcontext(),
+) -> list[str]:
+    """Do steps of one kind, each but training within ``around``, and return the failures of training.
+
+    Raises:
+        RunFailed: a step that is no training failed.
+    """
+    if batch[0].job:
+        return train_all(batch, resources, executor, say)
+    with executor.keeping():
+        for step in batch:
+            assert step.work is not None
+            with around(step):
+                try:
+                    step.work(executor, store, say)
+                except InputError as error:  # what nobody could know before it was tried
+                    raise RunFailed(f"{step.title}: {error}") from error
+    return []
 
 
 def ready(steps: Sequence[Step], done: set[str]) -> list[Step]:

@@ -5,15 +5,15 @@ A new kind of step is a function in a file of ``steps/`` that returns one, and t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from raysts.ids import content_id
+from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.outcome import Candidate, top
-from raysts.recipes.recipe import Resources
 from raysts.storage.runs import RunFolder, record_of
 from raysts.storage.store import Store
 from raysts.training.job import Job
@@ -23,6 +23,11 @@ State = Literal["waiting", "failed", "done"]
 Work = Callable[[Executor, Store, Say], None]
 VERSIONS: dict[Kind, int] = {}
 """Versions of what a kind of step writes; raise one when equal inputs give another output."""
+OUTPUTS: dict[Kind, str] = {
+    "train": "runs/{}/model", "average": "runs/{}/model", "agreement": "agreements/{}.parquet", "vectors": "embeddings/{}",
+    "scores": "results/{}.parquet",
+}  # fmt: skip
+"""Where steps of a kind write, by their ids."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -30,7 +35,7 @@ class Step:
     """One unit of work, which reads files and writes one output; complete output makes it done.
 
     Attributes:
-        id: hash of its inputs (:func:`step_id`).
+        id: hash of its kind, of the version of the kind, and of all that decides the output (:func:`step_id`).
         needs: ids of the steps before it.
         output: a file, the ``model`` of a run folder, or a folder whose ``manifest.json`` lists the files.
         work: does the remaining work; after a kill the next call continues. It raises RunFailed if the work cannot be
@@ -123,38 +128,14 @@ class Step:
         }
 
 
-def step_id(kind: Kind, **inputs: Any) -> str:
-    """Return the hash of a step's kind, of its version, and of all that decides the output."""
-    return content_id([kind, VERSIONS.get(kind, 1), inputs])
-
-
-class Model(Protocol):
-    """A model that steps read: the output of a step, or a model that a pipeline names."""
-
-    @property
-    def id(self) -> str:
-        """Run id, or content id of a model from elsewhere."""
-
-    @property
-    def title(self) -> str:
-        """Name for people."""
-
-    @property
-    def model(self) -> Path:
-        """Model folder, or the Parquet of vectors."""
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """Run record, empty of a model without one."""
-
-    @property
-    def job(self) -> Job | None:
-        """Training run that writes it, where this plan has it."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class NamedModel:
-    """A model that a pipeline names. Attributes as of :class:`Model`."""
+    """A model that a pipeline names.
+
+    Attributes:
+        id: run id, or content id of a model from elsewhere.
+        model: model folder, or the Parquet of vectors.
+    """
 
     id: str
     title: str
@@ -165,6 +146,28 @@ class NamedModel:
     def record(self) -> dict[str, Any]:
         """Return the record of the run that wrote it, empty of a model from elsewhere."""
         return record_of(self.model)
+
+
+Model = Step | NamedModel
+"""A model that steps read: the output of a step, or a model that a pipeline names."""
+
+
+def step_id(kind: Kind, **inputs: Any) -> str:
+    """Return the hash of a step's kind, of its version, and of all that decides the output."""
+    return content_id([kind, VERSIONS.get(kind, 1), inputs])
+
+
+def new_step(inputs: Inputs, kind: Kind, id_: str, needs: Iterable[Model | str], **fields: Any) -> Step:
+    """Return a step that by default embeds with one worker and writes where its kind does.
+
+    ``needs``: ids of steps, and models. Models that the pipeline names need no step.
+    """
+    resources = inputs.pipeline.resources
+    embedding = {"workers": 1, "cpus": resources.cpus, "gpus": resources.gpus}
+    output = inputs.storage / OUTPUTS.get(kind, "").format(id_)
+    ids = [need if isinstance(need, str) else need.id for need in needs if not isinstance(need, NamedModel)]
+    given: dict[str, Any] = {"resources": embedding, "output": output} | fields
+    return Step(kind=kind, id=id_, needs=tuple(dict.fromkeys(ids)), **given)
 
 
 def run_id(model: Model) -> str:
@@ -180,8 +183,3 @@ def candidates(models: Sequence[Model]) -> list[Candidate]:
 def selected(models: Sequence[Model], count: int | None) -> list[Any]:
     """Return the members that form the ensemble: all, or the ``count`` best on their development set."""
     return [models[index] for index in top([model.score for model in candidates(models)], count)]
-
-
-def embedding_resources(resources: Resources) -> dict[str, float | None]:
-    """Return what embedding with a model asks for."""
-    return {"workers": 1, "cpus": resources.cpus, "gpus": resources.gpus}

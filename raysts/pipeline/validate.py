@@ -1,18 +1,19 @@
 """Checks that run before a pipeline starts. One error reports all problems."""
 
+import contextlib
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from raysts.data.windows import text_windows
-from raysts.data.world import tiny_config, unknown_fraction
+from raysts.data.world import unknown_fraction
 from raysts.errors import InputError
 from raysts.evaluation import harness
-from raysts.models import lora, pretrained, static
+from raysts.models import lora, static
 from raysts.models.embedder import Embedder
 from raysts.models.embedders import open_embedder
 from raysts.models.families import family_of
@@ -22,7 +23,7 @@ from raysts.ops.ensemble import Target
 from raysts.pipeline.inputs import TINY, Inputs
 from raysts.pipeline.outcome import STSB_DEV, members_dev
 from raysts.recipes.catalog import AGREEMENT, CATALOG, DistillationSettings
-from raysts.recipes.recipe import SOUPS, Pipeline
+from raysts.recipes.recipe import SOUPS
 from raysts.schema import table_columns
 from raysts.storage.parquet import READ_ROWS
 from raysts.storage.runs import record_of
@@ -31,9 +32,23 @@ MOST_UNKNOWN = 0.05
 """Share of unknown words above which the tiny backbone's vocabulary does not fit the text."""
 
 
+class _Problems(list[str]):
+    @contextlib.contextmanager
+    def collect(self, stage: str = "") -> Iterator[None]:
+        """Add the problems of an InputError in the block, of a ``stage`` with its name."""
+        try:
+            yield
+        except InputError as error:
+            self.extend(f"{stage}: {problem}" if stage else problem for problem in error.problems)
+
+    def raise_any(self) -> None:
+        if self:
+            raise InputError(list(dict.fromkeys(self)))
+
+
 def check(inputs: Inputs) -> None:
     """Raise one InputError with every problem that would stop the pipeline later."""
-    pipeline, problems = inputs.pipeline, []
+    pipeline, problems = inputs.pipeline, _Problems()
     problems += _backbone_problems(inputs)
     tables = list(dict.fromkeys(recipe.table for recipe in pipeline.recipes.values()))
     for recipe in pipeline.recipes.values():
@@ -43,18 +58,13 @@ def check(inputs: Inputs) -> None:
         tables.append(STSB_DEV)
     if pipeline.combine == "greedy-soup" or (pipeline.deliver == "best" and not inputs.by_agreement):
         tables.append(members_dev(pipeline))
-    try:
+    with problems.collect():
         inputs.corpus.check([*tables, *([STSB_DEV] if inputs.corpus.files(STSB_DEV) else [])])
-    except InputError as error:
-        problems += error.problems
-    try:
-        if inputs.corpus.text is None or inputs.tasks:
+    if inputs.corpus.text is None or inputs.tasks:
+        with problems.collect():
             harness.check_tasks(inputs.corpus, inputs.tasks or None, heavy=False)
             inputs.model_sets  # noqa: B018 (refuses data that show a model no words)
-    except InputError as error:
-        problems += error.problems
-    if problems:
-        raise InputError(list(dict.fromkeys(problems)))
+    problems.raise_any()
     for name, recipe in pipeline.recipes.items():
         if recipe.train.lora is not None and (missing := lora.missing()):
             problems.append(f"{name}.train.lora={recipe.train.lora}: {missing}")
@@ -63,82 +73,70 @@ def check(inputs: Inputs) -> None:
                 f"{name}.train.compile=true: needs a C++ compiler on every node, and '{compiler}' is not there; install one, "
                 f"name it by CXX, or leave compile out"
             )
-        try:
+        with problems.collect(name):
             if inputs.optimiser_steps(recipe) == 0:
                 problems.append(
                     f"{name}.batch={recipe.batch}: table '{inputs.corpus.title(recipe.table)}' has too few rows for one "
                     f"batch; lower it"
                 )
-        except InputError as error:
-            problems += [f"{name}: {problem}" for problem in error.problems]
     for table in {members_dev(pipeline), *(recipe.spec.dev for recipe in pipeline.recipes.values())}:
-        try:
+        with problems.collect():
             inputs.dev(table)
-        except InputError as error:
-            problems += error.problems
-    problems += _misfits(inputs)
+    problems += _width_misfits(inputs)
     if pipeline.backbone == TINY:
-        problems += _foreign_text(inputs, tables)
-    problems += _teacher_problems(inputs)
+        problems += _unknown_text(inputs, tables)
+    if inputs.distilled is not None:
+        problems += _distillation_problems(inputs, inputs.distilled)
     if pipeline.combine in SOUPS:
         problems += unmergeable(inputs)
-    if problems:
-        raise InputError(problems)
+    problems.raise_any()
 
 
-def _misfits(inputs: Inputs) -> list[str]:
-    pipeline = inputs.pipeline
-    width = tiny_config()["hidden_size"] if pipeline.backbone == TINY else pretrained.width(inputs.backbone)
-    distilled = inputs.distilled
+# -- the backbone --------------------------------------------------------------------------------------------------------
+
+
+def _width_misfits(inputs: Inputs) -> Iterator[str]:
+    """Yield the settings of stages that do not fit the width of the vectors which they read."""
+    pipeline, width, distilled = inputs.pipeline, inputs.hidden_width, inputs.distilled
     after = (distilled.projection if distilled and distilled.keeps_projection else None) or width
-    problems = [
-        (stage, recipe.spec.settings_problem(recipe.settings, after if stage in pipeline.post else width))
-        for stage, recipe in pipeline.recipes.items()
-    ]
-    return [f"{stage}.settings.{problem}" for stage, problem in problems if problem] + [
-        f"{stage}.train.lora={recipe.train.lora}: is the rank of matrices of {width} rows; it must be at most that"
-        for stage, recipe in pipeline.recipes.items()
-        if (recipe.train.lora or 0) > width
-    ]
+    for stage, recipe in pipeline.recipes.items():
+        if problem := recipe.spec.settings_problem(recipe.settings, after if stage in pipeline.post else width):
+            yield f"{stage}.settings.{problem}"
+    for stage, recipe in pipeline.recipes.items():
+        if (recipe.train.lora or 0) > width:
+            yield (
+                f"{stage}.train.lora={recipe.train.lora}: is the rank of matrices of {width} rows; it must be at most that"
+            )
 
 
 def _backbone_problems(inputs: Inputs) -> list[str]:
-    if inputs.pipeline.backbone == TINY:
-        config = tiny_config()
-    else:
-        try:
-            config = pretrained.check(inputs.backbone)
-            describe(inputs.backbone).prompts.resolve(inputs.pipeline.prompt)
-        except InputError as error:
-            return error.problems
+    pipeline, backbone = inputs.pipeline, inputs.pipeline.backbone
+    try:
+        config = inputs.backbone_config
+        inputs.prompt  # noqa: B018 (refuses an unknown name)
+    except InputError as error:
+        return error.problems
     family = family_of(config["model_type"])
     most, depth = family.most_tokens(config), config[family.depth]
     if problem := _kept_layers_problem(inputs, config, depth):
         return [problem]
     depth = len(inputs.kept_layers or range(depth))
+    lengths = {f"{name}.train.max_length": recipe.train.max_length for name, recipe in pipeline.recipes.items()}
     problems = [
-        f"{name}.train.max_length={recipe.train.max_length}: the backbone '{inputs.pipeline.backbone}' has positions for "
-        f"{most} tokens; take at most that many"
-        for name, recipe in inputs.pipeline.recipes.items()
-        if recipe.train.max_length != "auto" and recipe.train.max_length > most
+        f"{option}={length}: the backbone '{backbone}' has positions for {most} tokens; take at most that many"
+        for option, length in {**lengths, "max_seq_length": pipeline.max_seq_length or 0}.items()
+        if length != "auto" and length > most
     ]
-    if (inputs.pipeline.max_seq_length or 0) > most:
-        problems.append(
-            f"max_seq_length={inputs.pipeline.max_seq_length}: the backbone '{inputs.pipeline.backbone}' has positions for "
-            f"{most} tokens; take at most that many"
-        )
     if config.get("model_type") == static.MODEL_TYPE:
-        problems += _word_vector_problems(inputs.pipeline)
-    options: list[tuple[str, Layers]] = [("evaluation.layers", layers) for layers in inputs.pipeline.evaluation.layers]
-    options += [("student_pooling", inputs.pipeline.student_pooling)] if inputs.pipeline.student_pooling else []
-    options += [(f"{name}.layers", recipe.layers) for name, recipe in inputs.pipeline.recipes.items()]
-    for option, layers in options:
+        problems += _word_vector_problems(inputs)
+    pooled: list[tuple[str, Layers]] = [("evaluation.layers", layers) for layers in pipeline.evaluation.layers]
+    pooled += [("student_pooling", pipeline.student_pooling)] if pipeline.student_pooling else []
+    pooled += [(f"{name}.layers", recipe.layers) for name, recipe in pipeline.recipes.items()]
+    for option, layers in pooled:
         try:
             layer_indices(layers, depth)
         except ValueError:
-            problems.append(
-                f"{option}={layers}: the backbone '{inputs.pipeline.backbone}' has {depth} layers; pool at most that many"
-            )
+            problems.append(f"{option}={layers}: the backbone '{backbone}' has {depth} layers; pool at most that many")
     return problems
 
 
@@ -159,29 +157,41 @@ def _kept_layers_problem(inputs: Inputs, config: Mapping[str, Any], depth: int) 
     return None
 
 
-def _word_vector_problems(pipeline: Pipeline) -> list[str]:
-    trained = [name for name, recipe in pipeline.recipes.items() if not recipe.spec.head]
+def _word_vector_problems(inputs: Inputs) -> Iterator[str]:
     fitted = ", ".join(name for name, spec in CATALOG.items() if spec.head)
-    problems = [
-        f"{name}: trains the encoder, and the backbone '{pipeline.backbone}' is word vectors, which are frozen; run raw "
-        f"or what is fitted on a frozen encoder ({fitted}), or take a transformer with --set backbone=MODEL"
-        for name in trained
-    ]
-    return problems + [
-        f"{name}.{problem}"
-        for name, recipe in pipeline.recipes.items()
-        if name not in trained and (problem := static.pooling_problem(recipe.pooling))
-    ]
+    for name, recipe in inputs.pipeline.recipes.items():
+        if not recipe.spec.head:
+            yield (
+                f"{name}: trains the encoder, and the backbone '{inputs.pipeline.backbone}' is word vectors, which are "
+                f"frozen; run raw or what is fitted on a frozen encoder ({fitted}), or take a transformer with "
+                f"--set backbone=MODEL"
+            )
+        elif problem := static.pooling_problem(recipe.pooling):
+            yield f"{name}.{problem}"
 
 
-def _teacher_problems(inputs: Inputs) -> list[str]:
-    pipeline, settings = inputs.pipeline, inputs.distilled
-    if settings is None:
-        return []
-    problems = []
-    if isinstance(settings.weights, tuple) and len(settings.weights) != (
-        count := len(pipeline.teachers) or pipeline.members
-    ):
+def _unknown_text(inputs: Inputs, tables: list[str]) -> Iterator[str]:
+    """Yield the tables of which the tiny backbone does not know the words."""
+    for table in dict.fromkeys([*tables, *inputs.test_tables]):
+        column = next((column.name for column in table_columns(table) if column.kind == "text"), None)
+        if column is None:  # judgements
+            continue
+        share = unknown_fraction(inputs.corpus[table].head(column, 500))
+        place = inputs.own_title(table) or f"{inputs.corpus.where}/{table}"
+        if share > MOST_UNKNOWN:
+            yield (
+                f"backbone=tiny knows only the words of the embedded world, and {share:.0%} of the words in {place} are "
+                f"unknown to it; give an encoder that reads your text: --set backbone=DIRECTORY_OR_NAME"
+            )
+
+
+# -- teachers ------------------------------------------------------------------------------------------------------------
+
+
+def _distillation_problems(inputs: Inputs, settings: DistillationSettings) -> list[str]:
+    pipeline, problems = inputs.pipeline, _Problems()
+    count = len(pipeline.teachers) or pipeline.members
+    if isinstance(settings.weights, tuple) and len(settings.weights) != count:
         problems.append(
             f"sed.weights={list(settings.weights)}: there are {count} teachers; give one weight for each, in their order"
         )
@@ -198,7 +208,9 @@ def _teacher_problems(inputs: Inputs) -> list[str]:
         problems.append(
             "sed.axes=student: the axes of random weights (sed.train.init=random) say nothing; leave it out"
         )
-    if pipeline.keep_index and (settings.target != "mean" or settings.axes != "teachers" or settings.compares_cosines):
+    if pipeline.keep_index and (
+        settings.target != "mean" or settings.axes != "teachers" or settings.compares_cosines
+    ):
         problems.append(
             "keep_index: the student learns the teacher's own vectors (sed.target=mean, sed.axes=teachers), by any loss but "
             "similarity; leave the others out"
@@ -214,31 +226,31 @@ def _teacher_problems(inputs: Inputs) -> list[str]:
             "backbone=tiny: a student of models that are there needs their backbone; --set backbone=DIRECTORY_OR_NAME",
         ]
     else:
-        dims, wrong = _teachers(inputs)
-        problems += wrong
-        if wrong:
+        before = len(problems)
+        dims = _teacher_widths(inputs, problems)
+        if len(problems) > before:
             return problems
         problems += _common_start_problems(inputs, settings)
-    return problems + _width_problems(inputs, settings, dims)
+    return [*problems, *_width_problems(inputs, settings, dims)]
 
 
-def _teachers(inputs: Inputs) -> tuple[list[int], list[str]]:
-    dims, problems = [], []
+def _teacher_widths(inputs: Inputs, problems: _Problems) -> list[int]:
+    """Return the dimensions of the named teachers, and add what is wrong with them."""
+    dims = []
     for name, path in zip(inputs.pipeline.teachers, inputs.teacher_folders, strict=True):
-        try:
+        with problems.collect():
             embedder = open_embedder(path, prompt=inputs.pipeline.teacher_prompt, device="cpu")
             embedder.check()
             dims.append(embedder.dim)
             embedder.prompt  # noqa: B018 (refuses an unknown name)
             if embedder.kind == "vectors":
                 _check_every_text(inputs, embedder)
-        except InputError as error:
-            problems += error.problems
-            continue
-        dev = record_of(path).get("dev") or {}
-        if inputs.pipeline.select_top is not None and not dev.get("kept"):
-            problems.append(f"--top: model '{name}' has no score on STS-B dev on record; leave --top out to take all")
-    return dims, problems
+            dev = record_of(path).get("dev") or {}
+            if inputs.pipeline.select_top is not None and not dev.get("kept"):
+                problems.append(
+                    f"--top: model '{name}' has no score on STS-B dev on record; leave --top out to take all"
+                )
+    return dims
 
 
 def _check_every_text(inputs: Inputs, vectors: Embedder) -> None:
@@ -253,7 +265,7 @@ def _check_every_text(inputs: Inputs, vectors: Embedder) -> None:
         raise InputError(
             f"teacher '{vectors.path}' has no vector of {text.held_out[number]!r:.70}; embed all of the text"
         )
-    table = inputs.corpus.table_with_spans(spec.table, spec.data)
+    table = inputs.corpus.table_with_spans(spec.table, spec.data.spans, spec.data.sample_seed)
     derived = table.read(spec.texts[:1]).column(0) if table.content else None
     for group in inputs.groups(spec):
         parts: Iterable[tuple[int, Any]]
@@ -284,8 +296,9 @@ def _width_problems(inputs: Inputs, settings: DistillationSettings, dims: list[i
         return []
     if settings.target == "similarity":
         return []
-    required = dims[0] if settings.compares_cosines else projection or width
-    gives = "has that of the others" if settings.compares_cosines else "is projected to" if projection else "has"
+    required, gives = projection or width, "is projected to" if projection else "has"
+    if settings.compares_cosines:
+        required, gives = dims[0], "has that of the others"
     return [
         f"model '{name}' gives {dim} dimensions and the student, which starts from '{inputs.pipeline.backbone}', {gives} "
         f"{required}: for sed.target={settings.target} they must be of one width; take --set sed.target=concat, which needs "
@@ -295,18 +308,18 @@ def _width_problems(inputs: Inputs, settings: DistillationSettings, dims: list[i
     ]
 
 
-def _common_start_problems(inputs: Inputs, settings: DistillationSettings) -> list[str]:
-    """Return the reasons why teachers need a common starting model, or an empty list."""
-    pipeline, shared_start = inputs.pipeline, common_start(inputs.teacher_folders)
-    problems = []
-    if settings.target == "mean" and len(pipeline.teachers) > 1 and not shared_start:
-        problems.append(
+def _common_start_problems(inputs: Inputs, settings: DistillationSettings) -> Iterator[str]:
+    """Yield the reasons why teachers need a common starting model."""
+    pipeline = inputs.pipeline
+    if len(pipeline.teachers) < 2:
+        return
+    if settings.target == "mean" and not common_start(inputs.teacher_folders):
+        yield (
             f"sed.target=mean: it is not on record that {', '.join(pipeline.teachers)} began with one encoder, and the mean of "
             f"vectors of different spaces means nothing; take --set sed.target=concat, or unit-mean for models of one space"
         )
-    if pipeline.student_start != "backbone" and (wrong := unmergeable(inputs) if len(pipeline.teachers) > 1 else []):
-        problems += [f"student_start={pipeline.student_start}: {problem}" for problem in wrong]
-    return problems
+    if pipeline.student_start != "backbone":
+        yield from (f"student_start={pipeline.student_start}: {problem}" for problem in unmergeable(inputs))
 
 
 def fitting_target(folders: Sequence[Path], width: int, settings: DistillationSettings) -> Target:
@@ -337,36 +350,16 @@ def starts_of(folders: Sequence[Path]) -> set[str | None]:
 
 def unmergeable(inputs: Inputs) -> list[str]:
     """Return the reasons why the members' weights cannot be averaged, or an empty list."""
-    pipeline = inputs.pipeline
     remedy = "leave their weights apart: -ensemble averages what they give, -sed distils it"
-    for stage, recipe in list(pipeline.stages_of(0).items())[-1:]:
+    for stage, recipe in list(inputs.pipeline.stages_of(0).items())[-1:]:
         if recipe.has_head:
             return [
                 f"{stage}: every member has a head of its own that began with other random weights, and the mean of such "
                 f"heads is none; {remedy}"
             ]
+    modules, problem = [describe(folder) for folder in inputs.teacher_folders], ""
     if inputs.teacher_folders and not common_start(inputs.teacher_folders):
-        return [
-            f"models {', '.join(pipeline.teachers)}: it is not on record that they began with one encoder; {remedy}"
-        ]
-    modules = [describe(folder) for folder in inputs.teacher_folders]
-    if any(module.heads for module in modules) or len({(module.pooling, module.layers) for module in modules}) > 1:
-        return [f"models {', '.join(pipeline.teachers)}: they have heads, or do not pool alike; {remedy}"]
-    return []
-
-
-def _foreign_text(inputs: Inputs, tables: list[str]) -> list[str]:
-    problems = []
-    for table in dict.fromkeys([*tables, *inputs.test_tables]):
-        column = next((column.name for column in table_columns(table) if column.kind == "text"), None)
-        if column is None:  # judgements
-            continue
-        share = unknown_fraction(inputs.corpus[table].head(column, 500))
-        place = inputs.own_title(table) or f"{inputs.corpus.where}/{table}"
-        if share > MOST_UNKNOWN:
-            problems.append(
-                f"backbone=tiny knows only the words of the embedded world, and {share:.0%} of the words in "
-                f"{place} are unknown to it; give an encoder that reads your text: "
-                f"--set backbone=DIRECTORY_OR_NAME"
-            )
-    return problems
+        problem = "it is not on record that they began with one encoder"
+    elif any(module.heads for module in modules) or len({(module.pooling, module.layers) for module in modules}) > 1:
+        problem = "they have heads, or do not pool alike"
+    return [f"models {', '.join(inputs.pipeline.teachers)}: {problem}; {remedy}"] if problem else []

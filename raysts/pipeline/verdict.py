@@ -1,17 +1,139 @@
-"""The verdict on a run: what came out, how it compares, and the notes; computed once, and kept in the run's record."""
+"""The verdict on a run: the delivered model, its comparisons and the notes; computed once, and kept in the run's record.
+
+The starting model is the backbone as it was distributed. A difference is that of a paired bootstrap over the rows of a test set
+(:func:`raysts.evaluation.compare.compare_systems`), from the row scores that the evaluations stored. Nothing is
+embedded again, so the numbers are reproducible. Messages claim only what the interval shows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, replace
+from functools import cached_property
 from typing import Any
 
-from raysts.evaluation.compare import Difference
+from raysts.data.corpora import Corpus
+from raysts.data.parquet import skipped_line
+from raysts.evaluation import harness
+from raysts.evaluation.compare import Difference, difference
 from raysts.evaluation.contamination.contamination import Contamination
-from raysts.pipeline.deliver import Delivered, against, delivered
-from raysts.pipeline.notes import notes_on
-from raysts.pipeline.outcome import Outcome
+from raysts.evaluation.scores import Choice, ModelScores
+from raysts.evaluation.standings import AGREEMENT, AVERAGE, AVERAGED, TEACHER
+from raysts.models.embedders import open_embedder, short_names
+from raysts.models.layers import Layers, as_layers
+from raysts.models.modules import pooled_by
+from raysts.pipeline.inputs import TINY
+from raysts.pipeline.outcome import Outcome, members_dev
 from raysts.pipeline.plan import Plan
+from raysts.pipeline.step import Step
+from raysts.recipes.recipe import DEFAULTS, SOUPS, Pipeline
+
+TITLES = {name: name.upper() for name in harness.TASKS}
+TITLES |= {"stsb": "STS-B", "sickr": "SICK-R", "sickr-all": "SICK-R (all rows)"}
+"""How sentences name a public test set; one of the user's own has the name that it was given."""
+
+GAP = ("difference", "ci_low", "ci_high")
+"""Fields of a paired difference."""
+
+ROLE_NAMES = {"backbone": "starting model", "soup": "weight average", "greedy-soup": "greedy weight average"}
+"""Names of roles in sentences. A role that is not here is named as it is."""
+
+ABOUT_TINY = (
+    "The backbone is a small randomly initialised BERT for the embedded world; its scores say nothing about real text."
+)
+ABOUT_POINTS = (
+    "The members give Gaussians, and the student gives points without variance: it learns their mean vectors alone. What a "
+    "variance says, as the direction of entailment, only the members say."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivered:
+    """The delivered model and its comparison with the starting model. Values are not times 100.
+
+    Attributes:
+        what: ``backbone``, ``member``, ``soup``, ``greedy-soup``, ``ensemble`` or ``student``.
+        by: the development set that selected it; ``system``: the system's name determines it.
+        beats_input: True if the interval lies above 0; None without an interval.
+        difference: of the rank correlation (else the accuracy) from the starting model's.
+        on: the test set: the first of the user data, else STS-B if it is measured, else the first measured STS set,
+            else another; None without a test set.
+        agreement: with the ensemble on held-out texts (:mod:`raysts.evaluation.agreement`); None if labels select.
+        judge: the words for the ensemble if it is a single model; None: ``the ensemble``.
+        teacher: name of the teacher that is delivered, None for other models.
+        reference: the best teacher of a student: ``model`` (its name), ``value``, ``delivered`` (the student's value), ``on``,
+            ``n`` (rows), and the student's ``difference`` from it, with ``ci_low`` and ``ci_high``; None without teachers.
+        margin: how far it may be below the reference, or without one the starting model, and be level with it.
+        within: True if the interval lies above ``-margin``, False if below; None if neither is shown.
+    """
+
+    what: str
+    layers: Layers
+    by: str
+    beats_input: bool | None = None
+    difference: float | None = None
+    ci_low: float | None = None
+    ci_high: float | None = None
+    on: str | None = None
+    agreement: float | None = None
+    judge: str | None = None
+    teacher: str | None = None
+    reference: Mapping[str, Any] | None = None
+    margin: float | None = None
+    within: bool | None = None
+
+    @property
+    def sentence(self) -> str:
+        """Return what is delivered and how it compares, in at most four sentences."""
+        return " ".join([self._comparison, *self._beside_the_reference()])
+
+    def _beside_the_reference(self) -> Iterator[str]:
+        best = self.reference
+        if best is None or self.margin is None or best["ci_low"] is None:
+            return
+        gap, limit = Difference(*(best[key] for key in GAP)), f"more than {100 * self.margin:.2f}"
+        begin = {True: f"It is not {limit}", False: f"It is {limit}", None: f"Nothing shows whether it is {limit}"}
+        on = f"below the teacher {best['model']} on {_title(best['on'])} test"
+        yield f"{begin[self.within]} {on}: {100 * gap.value:+.2f} {gap.interval}."
+        if gap.shown < 0:
+            values = f"{100 * best['value']:.2f} against {100 * best['delivered']:.2f}"
+            yield f"The teacher still scores higher: {values}. More text or more steps bring the student nearer."
+        elif self.within is None and (rows := gap.rows_needed(self.margin, best["n"])):
+            yield f"The test has {best['n']:,} rows; about {rows:,} would show it in 80 of 100 tests."
+
+    @property
+    def _comparison(self) -> str:
+        name = f"teacher {self.teacher}" if self.teacher else ROLE_NAMES.get(self.what, self.what)
+        subject, start = f"The {name}", "the starting model"
+        if self.on is None or self.difference is None:
+            if self.agreement is None:
+                return f"{subject} is delivered. No test set compares it with {start}; --test NAME=FILE gives one."
+            judge = self.judge or "the ensemble"
+            return (
+                f"{subject} is delivered. It keeps {100 * self.agreement:.2f} of 100 of {judge}: the rank correlation of "
+                f"their similarities on held-out texts. No agreement shows that it is better than {start} or {judge}; "
+                f"scored pairs do: --test NAME=FILE."
+            )
+        gap, on = Difference(self.difference, self.ci_low, self.ci_high), f"{_title(self.on)} test"
+        if self.what == "backbone" and gap.value == 0:
+            why = "" if self.by == "system" else f": no trained model scores higher on {self.by}"
+            return f"{subject} is delivered{why}."
+        if self.ci_low is None:
+            return (
+                f"{subject} differs from {start} by {100 * gap.value:+.2f} on {on}. Without an interval "
+                f"(evaluation.resamples=0) nothing is concluded from it."
+            )
+        if gap.shown > 0:
+            return f"{subject} is better than {start} by {100 * gap.value:.2f} {gap.interval} on {on}."
+        if gap.shown < 0:
+            remedy = "use it, or train with more text or steps"
+            return f"The starting model is better: {remedy}. {subject} is {gap.over('it')} on {on}."
+        return f"No difference is shown between the {name} and {start}: {100 * gap.value:+.2f} {gap.interval} on {on}."
+
+    def as_plain(self) -> dict[str, Any]:
+        """Return the fields. A field that few runs have is left out without a value."""
+        optional = ("agreement", "judge", "teacher", "reference")
+        return {key: value for key, value in asdict(self).items() if value is not None or key not in optional}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,14 +156,18 @@ class Verdict:
     def of(cls, plan: Plan) -> Verdict:
         """Return the verdict on what the storage holds of a plan."""
         scored = [evaluation.step.state(plan.store) == "done" for evaluation in plan.evaluations]
-        outcome, complete = plan.outcome, all(scored)
+        results = _Results(plan, plan.outcome)
         contamination = plan.contamination() if any(scored) else None
         return cls(
-            outcome=outcome,
-            delivered=delivered(plan, outcome) if complete else None,
-            against=against(plan, outcome) if complete else {},
+            outcome=results.outcome,
+            delivered=results.delivery() if all(scored) else None,
+            against=results.against() if all(scored) else {},
             contamination=contamination,
-            notes=notes_on(plan, outcome, contamination),
+            notes=[
+                *notes_before(plan),
+                *results.notes(),
+                *(contamination.lines(plan.pipeline.name) if contamination else ()),
+            ],
         )
 
     def as_record(self) -> dict[str, Any]:
@@ -54,3 +180,313 @@ class Verdict:
             },
             "notes": self.notes,
         }
+
+
+def notes_before(plan: Plan) -> list[str]:
+    """Return what is known of the text before any step runs."""
+    notes = [plan.corpus.text.line, *note_last_step(plan.pipeline, plan.corpus)] if plan.corpus.text else []
+    if plan.kept_layers is not None:
+        layers = ", ".join(map(str, plan.kept_layers))
+        notes.append(
+            f"Training starts from {len(plan.kept_layers)} of the {plan.depth} layers of {plan.pipeline.backbone}: {layers} "
+            f"(counted from 0)."
+        )
+    notes += plan.reading_notes()
+    return notes + [f"Training data is not whole; {line}" for line in map(skipped_line, plan.skipped)]
+
+
+def note_last_step(pipeline: Pipeline, corpus: Corpus) -> list[str]:
+    """Return a note on the stages that keep the last step for lack of a development set."""
+    stages = [
+        stage
+        for stage, recipe in pipeline.stages.items()
+        if DEFAULTS[recipe.objective].by_dev and not recipe.by_dev and not corpus.files(recipe.spec.dev)
+    ]
+    if not stages:
+        return []
+    return [
+        f"{', '.join(stages)}: no development set is there, so the last step is kept (--dev NAME=FILE lets yours choose)"
+    ]
+
+
+@dataclass(frozen=True)
+class _Results:
+    """The row scores of a plan's models, read for its outcome."""
+
+    plan: Plan
+    outcome: Outcome
+
+    @cached_property
+    def start(self) -> ModelScores:
+        """Return the row scores of the backbone as it was distributed."""
+        return self.scores("backbone", "backbone", self.distributed)
+
+    @property
+    def distributed(self) -> Choice:
+        pooling, layers = self.plan.distributed
+        return pooling, str(layers)
+
+    def usual_choice(self, role: str) -> Choice:
+        """Return the pooling and layers at which models of a role are compared."""
+        evaluation = next((evaluation for evaluation in self.plan.evaluations if evaluation.role == role), None)
+        return evaluation.pooling if evaluation else "mean", str(self.plan.pipeline.compared)
+
+    def scores(self, role: str, model: str, choice: Choice | None = None) -> ModelScores:
+        """Return a model's row scores at a pooling (see :meth:`Evaluation.row_scores`).
+
+        A model with heads has scores at one pooling only, which it gives for every choice.
+        """
+        choice = choice or self.usual_choice(role)
+        evaluation = next((evaluation for evaluation in self.plan.evaluations if evaluation.role == role), None)
+        by_choice = evaluation.row_scores(model) if evaluation else {}
+        same_layers = [scores for (_, layers), scores in by_choice.items() if layers == choice[1]]
+        only = [*by_choice.values()] if len(by_choice) == 1 else []
+        return by_choice.get(choice) or next(iter(same_layers or only), {})
+
+    def difference(
+        self, systems: Sequence[ModelScores], others: Sequence[ModelScores], on: Sequence[str]
+    ) -> Difference:
+        return difference(systems, others, on, self.plan.pipeline.evaluation.resamples)
+
+    def common_set(self, a: ModelScores, b: ModelScores) -> str | None:
+        """Return the test set of the comparison, or None.
+
+        It is the first test set of the user data (in option order, then in data folder order), else STS-B, else the first
+        that both systems have, STS sets first.
+        """
+        shared = [name for name in a if name in b]
+        user_sets = [name for name in shared if name not in TITLES and a[name].gold is not None]
+        user_sets = [*filter(user_sets.__contains__, self.plan.corpus.user.test), *user_sets]
+        return next((name for name in (*user_sets, "stsb", *AVERAGED, *shared) if name in shared), None)
+
+    # -- the delivered model -----------------------------------------------------------------------------------------
+
+    def delivery(self) -> Delivered | None:
+        """Return the delivered model with its difference from the starting model, or None before any result."""
+        plan, outcome = self.plan, self.outcome
+        model = next((model for model in plan.models if model.id == outcome.selected), None)
+        selector, model_id = "system", outcome.selected or ""
+        if chosen := outcome.chosen:
+            role, choice = chosen.what, (chosen.pooling, str(chosen.layers))
+            selector = str(plan.chooser.name if plan.chooser else "")
+        elif plan.pipeline.deliver == "best":
+            return None
+        elif model:
+            pooling, layers = pooled_by(model.model)
+            choice = pooling, str(layers)
+            soups = {soup: role for role, soup in outcome.soups.items()}
+            role = soups.get(model.id) or ("student" if outcome.students else "member")
+            among = len(outcome.students or outcome.members) > 1
+            if among and (role == "member" or model.record.get("selected_by")):
+                selector = outcome.selected_by or "system"
+        elif plan.pipeline.combine == "ensemble" and outcome.ensemble:
+            role, choice, model_id = "ensemble", self.usual_choice("member"), "ensemble"
+        elif plan.members:
+            return None
+        else:
+            role, choice = "backbone", self.distributed
+        model_id = "backbone" if role == "backbone" else model_id
+        scores = self.scores("member" if role == "ensemble" else role, model_id, choice)
+        agreement = self._agreement(role, model_id, choice)
+        reference = self._best_teacher(scores) if role == "student" else None
+        margin = plan.pipeline.evaluation.margin / 100
+        delivery = Delivered(
+            what=role,
+            layers=as_layers(choice[1]),
+            by=selector,
+            agreement=agreement,
+            judge=plan.judge if agreement is not None and len(outcome.ensemble) == 1 else None,
+            teacher=self._teachers.get(model_id) if role == "member" else None,
+            reference=reference,
+            margin=margin,
+            within=Difference(*(reference[key] for key in GAP)).within(margin) if reference else None,
+        )
+        on = self.common_set(scores, self.start)
+        if on is None:
+            return delivery
+        if role == "backbone" and choice == self.distributed:
+            zero = 0.0 if plan.pipeline.evaluation.resamples else None
+            gap = Difference(0.0, zero, zero)
+        else:
+            gap = self.difference([scores], [self.start], [on])
+        beats = None if gap.low is None else gap.shown > 0
+        within = delivery.within if reference else gap.within(margin)
+        return replace(
+            delivery, beats_input=beats, within=within, difference=gap.value, ci_low=gap.low, ci_high=gap.high, on=on
+        )
+
+    @property
+    def _teachers(self) -> dict[str, str]:
+        """Return the short name of each teacher that the pipeline names, by its id."""
+        models = [model.id for model in self.plan.teacher_models]
+        return dict(zip(models, short_names(self.plan.pipeline.teachers), strict=True))
+
+    def _best_teacher(self, student: ModelScores) -> dict[str, Any] | None:
+        """Return the teacher that scores highest, and the student's difference from it; None without a test set."""
+        teachers = list[dict[str, Any]]()
+        for model, name in self._teachers.items():
+            teacher = self.scores("member", model)
+            if on := self.common_set(student, teacher):
+                gap = dict(zip(GAP, astuple(self.difference([student], [teacher], [on])), strict=True))
+                metric = "spearman" if student[on].gold is not None else student[on].metrics[0]
+                values = {"value": teacher[on].value(metric), "delivered": student[on].value(metric)}
+                teachers.append({"model": name, **values, "on": on, "n": len(student[on].values), **gap})
+        return max(teachers, key=lambda teacher: teacher["value"], default=None)
+
+    def _agreement(self, role: str, model: str, choice: Choice) -> float | None:
+        """Return the agreement of a model with the ensemble, or None if it was not measured."""
+        rows = (
+            row
+            for row in self.plan.rows_on_record()
+            if (row["dataset"], row["metric"], row["role"]) == (AGREEMENT, "spearman", role)
+            and (row["pooling"], row["layers"]) == choice
+            and (model in ("backbone", "ensemble") or row["run_id"] == model)
+        )
+        return next((row["value"] for row in rows), None)
+
+    # -- beside other models -------------------------------------------------------------------------------------------
+
+    def against(self) -> dict[str, dict[str, Difference]]:
+        """Return the differences of the first role from each other role, by role and set.
+
+        The roles in order are students, weight averages, ensemble (of several), teachers, members, backbone. The set
+        ``AVERAGE`` is the mean over sets. The backbone counts as distributed, the others at the recipe's choice of
+        layers. The models of a role form one system.
+        """
+        outcome, teachers = self.outcome, self.plan.teacher_names
+        models_of: dict[str, Sequence[str]] = {"student": outcome.students}
+        models_of |= {role: (outcome.soups[role],) for role in SOUPS if role in outcome.soups}
+        models_of |= {"ensemble": ("ensemble",)}
+        models_of |= {f"{TEACHER}{name}": (run,) for run, name in teachers.items() if run in outcome.members}
+        models_of |= {"member": [member for member in outcome.members if member not in teachers]}
+        systems: dict[str, list[ModelScores]] = {}
+        for role, models in models_of.items():
+            evaluated = "member" if role == "ensemble" or role.startswith(TEACHER) else role
+            scores = [self.scores(evaluated, model) for model in models]
+            if scores and all(scores):
+                systems[role] = scores
+        systems |= {"backbone": [self.start]} if self.start else {}
+        if len(systems) < 2:
+            return {}
+        (_, first), *others = systems.items()
+        differences: dict[str, dict[str, Difference]] = {}
+        for role, other in others:
+            shared = [name for name in first[0] if all(name in model for model in (*first, *other))]
+            sets = {str(name): [name] for name in [self.common_set(first[0], other[0])] if name in shared}
+            averaged = [name for name in AVERAGED if name in shared]
+            sets |= {AVERAGE: averaged} if len(averaged) > 1 else {}
+            differences[role] = {name: self.difference(first, other, on) for name, on in sets.items()}
+        return differences
+
+    # -- notes -------------------------------------------------------------------------------------------------------
+
+    def notes(self) -> list[str]:
+        """Return the notes on a run, as far as it has come, without those on text and contamination."""
+        plan, recipes = self.plan, self.plan.pipeline.recipes
+        notes = [ABOUT_TINY] if plan.pipeline.backbone == TINY else []
+        for member in plan.left_out:
+            notes.append(
+                f"Member {member['member']} failed and is left out: ensemble and student are made of the "
+                f"{len(plan.members)} of {plan.pipeline.members} members that finished. Its reason: {member['reason']}"
+            )
+        if by_labels := [stage for stage, recipe in recipes.items() if recipe.by_dev]:
+            names = dict.fromkeys(plan.dev_name(recipes[stage].spec.dev) for stage in by_labels)
+            judge = f"Labels of {' and '.join(names)}"
+            if AGREEMENT in names:
+                judge = f"Agreement with {plan.judge}, without labels,"
+            notes.append(f"{judge} chose the kept checkpoint in: {', '.join(by_labels)}.")
+        notes += [self.outcome.choice] if self.outcome.choice else []
+        notes += [ABOUT_POINTS] if plan.outcomes and self._teaches_gaussians() else []
+        for stage, recipe in recipes.items():
+            rows, sample, widths = plan.rows(recipe), recipe.data.sample, recipe.settings.matryoshka
+            if sample and rows < sample:
+                notes.append(
+                    f"{stage}: the table has {rows:,} rows, fewer than the {sample:,} asked for; all were used."
+                )
+            if widths:
+                shown = ", ".join(map(str, widths))
+                notes.append(
+                    f"{stage}: the first {shown} dimensions were trained to be sentence vectors by themselves."
+                )
+        return [*notes, *self._fallen(), *self._below_best(), *self._tested_on_dev(), *self._truncated()]
+
+    def _teaches_gaussians(self) -> bool:
+        models = [member.model for member in self.plan.members if member.model.exists()]
+        return any(name.startswith("gauss") for model in models for name in open_embedder(model).similarities)
+
+    def _truncated(self) -> list[str]:
+        """Return a note for each stage that truncated texts, if its token shards exist."""
+        plan, notes = self.plan, list[str]()
+        for stage, recipe in plan.pipeline.recipes.items():
+            spec = plan.store_spec(recipe)
+            manifest = plan.store.read_json(plan.store_folder(spec) / "manifest.json") or {"parts": [], "rows": 0}
+            if cut := sum(part.get("cut", 0) for part in manifest["parts"]):
+                notes.append(
+                    f"Stage {stage} reads the first {spec.max_length} tokens alone of {cut:,} of "
+                    f"{manifest['rows'] * len(spec.texts):,} texts. --set {stage}.train.max_length=N reads more of them."
+                )
+        return notes
+
+    def _fallen(self) -> list[str]:
+        """Return a warning for each stage with models that end below their start on the development set.
+
+        The start is the score of the stage before, or of the evaluated backbone, at the same pooling and on the same
+        development set. Without one there is no warning.
+        """
+        plan, of_backbone = self.plan, self.plan.evaluations[0].dev_scores("backbone")
+        runs: dict[str, list[str | None]] = {}  # by stage and development set, the words for a model that fell
+        for chain in (*plan.chains, *plan.student_chains):
+            for before, step in zip([None, *chain[:-1]], chain, strict=True):
+                start, end = self._start(before, step, of_backbone), (step.record.get("dev") or {}).get("kept")
+                facts, words = step.training.facts, None
+                if start is not None and end is not None and end < start:
+                    number = "" if facts["member"] is None else f" {facts['member']}"
+                    words = f"{facts['role']}{number} from {100 * start:.2f} to {100 * end:.2f}"
+                stage = f"{plan.dev_name(step.training.recipe.spec.dev)} (stage {facts['stage']})"
+                runs.setdefault(stage, []).append(words)
+        return [
+            f"Training made {len(fallen)} of {len(words)} worse on {stage}: {', '.join(fallen)}."
+            for stage, words in runs.items()
+            if (fallen := [text for text in words if text])
+        ]
+
+    def _start(self, before: Step | None, step: Step, of_backbone: Mapping[Choice, float]) -> float | None:
+        """Return the development score at a run's start, at the run's pooling, or None."""
+        recipe = step.training.recipe
+        dev = recipe.spec.dev
+        if before is None:
+            from_backbone = step.training.facts["parents"][0] == self.plan.backbone_id
+            comparable = self.plan.chooser is not None and members_dev(self.plan.pipeline) == dev
+            return of_backbone.get((recipe.pooling, str(recipe.layers))) if from_backbone and comparable else None
+        earlier = before.training.recipe
+        same = (earlier.pooling, earlier.layers, earlier.spec.dev) == (recipe.pooling, recipe.layers, dev)
+        return (before.record.get("dev") or {}).get("kept") if same else None
+
+    def _tested_on_dev(self) -> list[str]:
+        """Return a warning if the selecting development set holds test rows, or an empty list."""
+        shared = self.plan.in_dev if self.outcome.selected_by else {}
+        if not shared:
+            return []
+        overlaps = ", ".join(f"{count:,} of the {rows:,} rows of {name}" for name, (count, rows) in shared.items())
+        dev = self.plan.dev_name(members_dev(self.plan.pipeline))
+        return [f"Warning: {overlaps} are also in the development set {dev}. Scores on them are not of unseen rows."]
+
+    def _below_best(self) -> list[str]:
+        """Return a warning if the ensemble scores below its best member, or an empty list."""
+        ensemble, members = self.scores("member", "ensemble"), self.outcome.ensemble
+        by_member = {member: self.scores("member", member) for member in members}
+        scores = {member: of_member for member, of_member in by_member.items() if of_member}
+        on = self.common_set(ensemble, next(iter(scores.values()), {}))
+        if on is None or len(scores) < 2:
+            return []
+        behind = {m: difference([ensemble], [of_member], [on], 0).value for m, of_member in scores.items()}
+        best = min(behind, key=lambda member: behind[member])
+        if behind[best] >= 0:
+            return []
+        gap = self.difference([ensemble], [scores[best]], [on])
+        message = gap.over(f"the best of its members, {self.plan.teacher_names.get(best, best)}")
+        return [f"The ensemble is {message} on {_title(on)} test."]
+
+
+def _title(name: str) -> str:
+    return TITLES.get(name, name)

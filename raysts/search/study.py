@@ -25,10 +25,9 @@ from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.models import pretrained
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.plan import Plan
-from raysts.pipeline.run import ready
+from raysts.pipeline.run import ready, run_batch
 from raysts.pipeline.step import Step
 from raysts.pipeline.steps.tokens import tokens_step
-from raysts.pipeline.steps.train import train_all
 from raysts.recipes.recipe import Recipe
 from raysts.recipes.tree import leaves, to_plain
 from raysts.search.record import Record, as_table, read_records
@@ -271,12 +270,9 @@ class Study:
             say(f"{self.name}: every point begins with the same {len(trained)} steps; they are done once")
         done = {step.id for step in shared.values() if step.state(self.store) == "done"}
         while batch := ready([*shared.values()], done):
-            if batch[0].job and (failures := train_all(batch, self.search.pipeline.resources, executor, say)):
+            say(f"{batch[0].title} ...")
+            if failures := run_batch(batch, executor, self.store, self.search.pipeline.resources, say):
                 raise RunFailed("\n".join(failures))
-            for step in batch:
-                if step.work:
-                    say(f"{step.title} ...")
-                    step.work(executor, self.store, say)
             done |= {step.id for step in batch}
 
     @cached_property

@@ -1,1 +1,1 @@
-"""Where runs are kept: a folder, or an object store with a mirror on this machine."""
+"""Storage of runs: a folder, or an object store with a mirror on this machine."""

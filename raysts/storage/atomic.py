@@ -130,12 +130,12 @@ def write_json(path: Path, value: Any) -> None:
         draft.write_text(as_json(value), encoding="utf-8")
 
 
-def remove_drafts(folder: Path, of: str | None = None) -> None:
-    """Remove drafts of killed writers below a folder, or only drafts of the name ``of`` in the folder itself."""
+def remove_drafts(folder: Path, name_of: str | None = None) -> None:
+    """Remove drafts of killed writers below a folder, or of one name in the folder itself."""
     # Folders may go while they are looked through, which os.walk does not mind.
-    for where, folders, files in itertools.islice(os.walk(folder), None if of is None else 1):
-        for name in fnmatch.filter([*folders, *files], f"{ASIDE}*" if of is None else f"{ASIDE}{of}.*"):
-            if not _may_live(path := Path(where, name)):
+    for parent, folders, files in itertools.islice(os.walk(folder), None if name_of is None else 1):
+        for name in fnmatch.filter([*folders, *files], f"{ASIDE}*" if name_of is None else f"{ASIDE}{name_of}.*"):
+            if not _may_live(path := Path(parent, name)):
                 _take_away(path, named[1] if (named := DRAFT.fullmatch(name)) else "")
 
 
@@ -181,7 +181,10 @@ def _stat(pid: int) -> list[str] | None:
 
 @contextlib.contextmanager
 def lock(path: Path, holder: str, wait: float = 0.0) -> Iterator[None]:
-    """Hold the file lock ``path``, or raise an InputError after ``wait`` seconds. It ends with this process."""
+    """Hold a file lock, or raise an InputError after ``wait`` seconds.
+
+    The lock ends with this process.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("a+", encoding="utf-8")
     try:

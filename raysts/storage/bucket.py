@@ -51,11 +51,11 @@ class Conflict(RuntimeError):  # noqa: N818
         self.tag = tag
 
 
-def check_inside(name: str, where: str, folders: bool = True) -> None:
+def check_inside(name: str, place: str, folders: bool = True) -> None:
     """Refuse a name that leads out of its folder, or without ``folders`` into one below."""
     if not is_inside(name) or ("/" in name and not folders):
         raise InputError(
-            f"{where} names {name!r}: a name must stay in its folder, so this is refused; raysts writes no such names, "
+            f"{place} names {name!r}: a name must stay in its folder, so this is refused; raysts writes no such names, "
             f"remove the object"
         )
 
@@ -63,15 +63,15 @@ def check_inside(name: str, where: str, folders: bool = True) -> None:
 def at_once(action: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """Return the results of ``action`` for all items, in order. Several calls run at a time."""
     pairs = list(enumerate(items))
-    left, results, errors = iter(pairs), dict[int, R](), list[BaseException]()
+    items_left, results, errors = iter(pairs), dict[int, R](), list[BaseException]()
 
     def work() -> None:
         try:
-            for index, item in left:
+            for index, item in items_left:
                 results[index] = action(item)
         except BaseException as error:  # noqa: BLE001 (raised below)
             errors.append(error)
-            collections.deque(left, maxlen=0)
+            collections.deque(items_left, maxlen=0)
 
     threads = [threading.Thread(target=work, daemon=True) for _ in pairs[:AT_ONCE]]
     try:
@@ -81,7 +81,7 @@ def at_once(action: Callable[[T], R], items: Iterable[T]) -> list[R]:
             while thread.is_alive():  # Ctrl-C just before a wait without an end would be seen after it
                 thread.join(0.5)
     finally:
-        collections.deque(left, maxlen=0)  # after an interruption no thread begins another item
+        collections.deque(items_left, maxlen=0)  # after an interruption no thread begins another item
     if errors:
         raise errors[0]
     return [results[index] for index, _ in pairs]
@@ -114,12 +114,12 @@ class Bucket:
             return bytes(answer.bytes()), _tag(answer.meta)
 
         with contextlib.suppress(FileNotFoundError):
-            return self._tried("read", path, action)
+            return self._try("read", path, action)
         return None
 
     def _answer(self, path: str) -> Any:
         with contextlib.suppress(FileNotFoundError):
-            return self._tried("look for", path, lambda: self._client.get(self._key(path), options={"head": True}))
+            return self._try("look for", path, lambda: self._client.get(self._key(path), options={"head": True}))
         return None
 
     def replace(self, path: str, content: bytes, tag: Tag | None) -> Tag:
@@ -127,19 +127,17 @@ class Bucket:
         nonce = secrets.token_hex(8)
         options = {"mode": tag or "create", "attributes": {WRITE: nonce}, "use_multipart": False}
         try:
-            return self._tried("write", path, lambda: _tag(self._client.put(self._key(path), content, **options)))
+            return self._try("write", path, lambda: _tag(self._client.put(self._key(path), content, **options)))
         except (AlreadyExistsError, PreconditionError):
-            there = self._answer(path)
+            stored = self._answer(path)
         # It may be our own write, which was sent again because the answer was lost.
-        if there and there.attributes.get(WRITE) == nonce:
-            return _tag(there.meta)
-        raise Conflict(path, _tag(there.meta) if there else None)
+        if stored and stored.attributes.get(WRITE) == nonce:
+            return _tag(stored.meta)
+        raise Conflict(path, _tag(stored.meta) if stored else None)
 
     def upload(self, source: Path, path: str) -> None:
         """Write an object from a file without a condition."""
-        self._tried(
-            "write", path, lambda: self._client.put(self._key(path), source, chunk_size=CHUNK, max_concurrency=4)
-        )
+        self._try("write", path, lambda: self._client.put(self._key(path), source, chunk_size=CHUNK, max_concurrency=4))
 
     def download(self, path: str, target: Path) -> None:
         """Write an object to a file, or raise FileNotFoundError."""
@@ -150,16 +148,16 @@ class Bucket:
                 for chunk in answer.stream(min_chunk_size=CHUNK):
                     file.write(chunk)
 
-        self._tried("read", path, action)
+        self._try("read", path, action)
 
     def entry(self, path: str) -> Entry | None:
         """Return size and time of an object, or None."""
         answer = self._answer(path)
         return _entry(answer.meta) if answer else None
 
-    def listed(self, folder: str, recursive: bool = False) -> dict[str, Entry]:
-        """Return the objects and folders in a folder, or with ``recursive`` all objects below, by their paths from it."""
-        base, where = self._key(folder), f"{self.uri}: {folder}/"
+    def list_objects(self, folder: str, recursive: bool = False) -> dict[str, Entry]:
+        """Return the objects in a folder by their paths from it: all below it, or with its folders."""
+        base, place = self._key(folder), f"{self.uri}: {folder}/"
 
         def action() -> tuple[list[Any], list[str]]:
             if recursive:
@@ -168,14 +166,14 @@ class Bucket:
             return list(page["objects"]), list(page["common_prefixes"])
 
         try:
-            metas, prefixes = self._tried("list", folder, action)
+            metas, prefixes = self._try("list", folder, action)
         except InvalidPathError as error:
-            check_inside((re.findall(r'path: "(.*)"', str(error)) or [".."])[0], where)
+            check_inside((re.findall(r'path: "(.*)"', str(error)) or [".."])[0], place)
             raise
         start = len(f"{base}/") if base else 0
         objects = {meta["path"][start:]: _entry(meta) for meta in metas if meta["path"] != base}
         for name in (*objects, *(prefix[start:] for prefix in prefixes)):
-            check_inside(name, where)
+            check_inside(name, place)
         # A console makes an object of a folder that it makes.
         below = {name[: match.start()] for name in objects for match in re.finditer("/", name)}
         objects = {name: entry for name, entry in objects.items() if name not in below}
@@ -184,12 +182,12 @@ class Bucket:
     def delete(self, path: str) -> None:
         """Remove an object if it exists."""
         with contextlib.suppress(FileNotFoundError):
-            self._tried("remove", path, lambda: self._client.delete(self._key(path)))
+            self._try("remove", path, lambda: self._client.delete(self._key(path)))
 
     def check(self, writes: bool, option: str = "--storage") -> None:
         """Check that the bucket answers and, with ``writes``, that it takes conditional writes."""
         try:
-            self._tried("list", "", lambda: self._client.list_with_delimiter(self._key("locks")), (*FINAL, *NOWHERE))
+            self._try("list", "", lambda: self._client.list_with_delimiter(self._key("locks")), (*FINAL, *NOWHERE))
             conditional = not writes or self._obeys_conditions()
         except (BaseError, StoreFailed) as error:
             text = str(error.__cause__ or error)
@@ -220,31 +218,31 @@ class Bucket:
         check_inside(path, self.uri)
         return f"{self.prefix}/{path}" if self.prefix else path
 
-    def _tried(self, what: str, path: str, action: Callable[[], T], final: Sequence[str] = FINAL) -> T:
+    def _try(self, verb: str, path: str, action: Callable[[], T], final: Sequence[str] = FINAL) -> T:
         began = time.monotonic()
         for attempt in range(self.tries):
-            if self.guard is not None and what in ("write", "remove"):
+            if self.guard is not None and verb in ("write", "remove"):
                 self.guard(path)
             try:
                 if threading.current_thread() is threading.main_thread():
                     return at_once(lambda _: action(), [None])[0]
                 return action()
             except FileNotFoundError as error:
-                if what == "write":  # what is not there is the bucket
-                    raise self._failure(what, path, error) from None
+                if verb == "write":  # what is not there is the bucket
+                    raise self._failure(verb, path, error) from None
                 raise
             except (InvalidPathError, AlreadyExistsError, PreconditionError):
                 raise
             except BaseError as error:
                 over = attempt + 1 == self.tries or time.monotonic() - began > PATIENCE
                 if over or any(answer in str(error) for answer in final):
-                    raise self._failure(what, path, error) from error
+                    raise self._failure(verb, path, error) from error
                 time.sleep(0.5 * 2**attempt * random.uniform(0.5, 1.5))
         raise AssertionError
 
-    def _failure(self, what: str, path: str, error: BaseException) -> StoreFailed:
+    def _failure(self, verb: str, path: str, error: BaseException) -> StoreFailed:
         return StoreFailed(
-            f"{self.uri}: cannot {what} {path}: {remedy(str(error), self.uri)} ({short(str(error))}); then run the same "
+            f"{self.uri}: cannot {verb} {path}: {remedy(str(error), self.uri)} ({short(str(error))}); then run the same "
             f"command again: it goes on from what was uploaded"
         )
 

@@ -35,12 +35,12 @@ _read: dict[Path, tuple[object, str]] = {}
 def checksum(path: Path) -> str:
     """Return the SHA-256 of a file."""
     state = _state(path)
-    known = _read.get(path)
-    if known is None or known[0] != state or state is None:
+    cached = _read.get(path)
+    if cached is None or cached[0] != state or state is None:
         with path.open("rb") as file:
-            known = (state, hashlib.file_digest(file, "sha256").hexdigest())
-        _read[path] = known
-    return known[1]
+            cached = (state, hashlib.file_digest(file, "sha256").hexdigest())
+        _read[path] = cached
+    return cached[1]
 
 
 def entry(path: Path) -> dict[str, Any]:
@@ -50,16 +50,19 @@ def entry(path: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def checked_write(path: Path) -> Iterator[Path]:
-    """Write a file and its checksum like :func:`atomic_write`. A card has no checksum, because users edit it."""
+    """Write a file and its checksum like :func:`atomic_write`.
+
+    A card has no checksum, because users edit it.
+    """
     with atomic_write(path) as draft:
         yield draft
         if path.name == CARD:
             return
         lines = dict.fromkeys([f"{checksum(draft)} {draft.stat().st_size}", *_lines(path)])
-        if known := _read.pop(draft, None):  # it is renamed, not changed
-            _read[path] = known
-        with atomic_write(_beside(path), synced=False) as beside:
-            beside.write_text("\n".join([*lines][:REMEMBERED]), encoding="utf-8")
+        if cached := _read.pop(draft, None):  # it is renamed, not changed
+            _read[path] = cached
+        with atomic_write(_sidecar(path), synced=False) as sidecar:
+            sidecar.write_text("\n".join([*lines][:REMEMBERED]), encoding="utf-8")
 
 
 def intact(path: Path, deep: bool = True, aside: bool = True) -> bool:
@@ -68,24 +71,24 @@ def intact(path: Path, deep: bool = True, aside: bool = True) -> bool:
     A damaged one is renamed unless ``aside`` is False.
     """
     if path.is_dir():
-        sound = all(is_same(path / name, wanted, deep) for name, wanted in (manifest_of(path) or {}).items())
+        sound = all(is_same(path / name, listed, deep) for name, listed in (manifest_of(path) or {}).items())
         return sound or set_aside(path)
     while (state := _state(path)) is not None:
         if not _lines(path):
             return True  # not ours: it is not even read
-        found = f"{checksum(path) if deep else ''} {path.stat().st_size}"
+        current = f"{checksum(path) if deep else ''} {path.stat().st_size}"
         lines = _lines(path)  # looked at last: a writer may be at work
-        if any(line.endswith(found) for line in lines):
+        if any(line.endswith(current) for line in lines):
             return True
         if _state(path) == state:
             return aside and set_aside(path)
     return False
 
 
-def is_same(path: Path, wanted: dict[str, Any], deep: bool = True) -> bool:
+def is_same(path: Path, listed: dict[str, Any], deep: bool = True) -> bool:
     """Return True if a file is what a manifest lists."""
     try:
-        return path.stat().st_size == wanted["size"] and (not deep or checksum(path) == wanted["sha256"])
+        return path.stat().st_size == listed["size"] and (not deep or checksum(path) == listed["sha256"])
     except OSError:
         return False
 
@@ -140,7 +143,7 @@ def set_aside(path: Path) -> bool:
 
 def forget(path: Path) -> None:
     """Remove the checksums of a file or folder that goes."""
-    _beside(path).unlink(missing_ok=True)
+    _sidecar(path).unlink(missing_ok=True)
     path.with_name(f"{path.name}{MANIFEST}").unlink(missing_ok=True)
 
 
@@ -163,14 +166,14 @@ def write_record(path: Path, value: Any) -> None:
         draft.write_text(as_json(value), encoding="utf-8")
 
 
-def _beside(path: Path) -> Path:
+def _sidecar(path: Path) -> Path:
     return path.with_name(f".{path.name}{CHECKSUM}")
 
 
 def _lines(path: Path) -> list[str]:
     """Return the valid lines of the checksum beside a file, the newest first."""
     try:
-        lines = _beside(path).read_text(encoding="ascii").splitlines()
+        lines = _sidecar(path).read_text(encoding="ascii").splitlines()
     except (OSError, ValueError):
         return []
     return [line for line in lines if len(line) > 65 and line[64] == " " and line[65:].isdigit()]
@@ -179,7 +182,7 @@ def _lines(path: Path) -> list[str]:
 def _state(path: Path) -> object:
     """Return what changes with the content of a file, or None if it is absent."""
     try:
-        now = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns

@@ -57,22 +57,22 @@ NO_CONDITIONS = (
 
 def canonical(text: str, option: str = "--storage") -> str:
     """Return a URI as every node writes it, with the endpoint of the environment, or refuse it."""
-    what = f"{option} '{_without_secrets(text)}'"
+    named = f"{option} '{_redact(text)}'"
     try:
         parts = urlsplit(text)
         options = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
     except ValueError as error:
-        raise InputError(f"{what}: {error}; it must be like s3://bucket/prefix") from None
+        raise InputError(f"{named}: {error}; it must be like s3://bucket/prefix") from None
     scheme = "gs" if parts.scheme == "gcs" else parts.scheme
     if scheme not in SCHEMES:
         raise InputError(
-            f"{what}: must be a path or begin with one of {', '.join(f'{name}://' for name in SCHEMES)}; mount any other "
+            f"{named}: must be a path or begin with one of {', '.join(f'{name}://' for name in SCHEMES)}; mount any other "
             f"file system and give its path"
         )
-    user, at, host = parts.netloc.rpartition("@")
-    if (at and user != "anonymous") or ":" in host or set(options) - set(OPTIONS) or parts.fragment:
+    user, sign, host = parts.netloc.rpartition("@")
+    if (sign and user != "anonymous") or ":" in host or set(options) - set(OPTIONS) or parts.fragment:
         raise InputError(
-            f"{what}: holds no credentials and no options but {', '.join(OPTIONS)}; credentials come from the environment "
+            f"{named}: holds no credentials and no options but {', '.join(OPTIONS)}; credentials come from the environment "
             f"({SCHEMES[scheme]}) or the machine's role"
         )
     for (kind, name), variables in ENVIRONMENT.items():
@@ -86,11 +86,11 @@ def canonical(text: str, option: str = "--storage") -> str:
         options |= {"scheme": endpoint.scheme, "endpoint_override": f"{endpoint.netloc}{endpoint.path}".rstrip("/")}
     path = parts.path.strip("/")
     if not host or (path and not is_inside(path)):
-        raise InputError(f"{what}: must name a bucket and, below it, a prefix without empty parts, '.' or '..'")
+        raise InputError(f"{named}: must name a bucket and, below it, a prefix without empty parts, '.' or '..'")
     if scheme == "az" and "account" not in options:
-        raise InputError(f"{what}: names no storage account; add ?account=NAME, or set AZURE_STORAGE_ACCOUNT_NAME")
+        raise InputError(f"{named}: names no storage account; add ?account=NAME, or set AZURE_STORAGE_ACCOUNT_NAME")
     query = f"?{urlencode(sorted(options.items()))}" if options else ""
-    return f"{scheme}://{user}{at}{host}{'/' if path else ''}{path}{query}"
+    return f"{scheme}://{user}{sign}{host}{'/' if path else ''}{path}{query}"
 
 
 def is_inside(relative: str) -> bool:
@@ -208,7 +208,7 @@ def short(text: str) -> str:
     return f"{answer}: {code[1]}" if code else answer
 
 
-def _without_secrets(text: str) -> str:
+def _redact(text: str) -> str:
     """Return a URI without user, password and the values of options."""
     text = re.sub(r"//.*@", "//...@", text)  # a secret key may hold slashes
     return re.sub(r"=[^&]*", "=...", text)

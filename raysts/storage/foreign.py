@@ -1,4 +1,4 @@
-"""Files that others wrote: read when they are ordinary files of a size that can be right, and hold what they should."""
+"""Files that others wrote: ordinary files of a possible size and kind of content."""
 
 import json
 import os
@@ -13,12 +13,12 @@ MOST_JSON = 256 << 20
 
 
 def check_ordinary(path: Path, most: int | None = None) -> None:
-    """Refuse what would be waited for (a pipe, a device), a folder, and a file of more than ``most`` bytes.
+    """Refuse a pipe, a device, a folder, and a file of more than ``most`` bytes.
 
-    What is not there is nobody's fault here.
+    An absent file passes.
     """
     try:
-        found = path.stat()
+        status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return
     except (OSError, ValueError) as error:  # a name with a zero byte, or too long
@@ -27,10 +27,10 @@ def check_ordinary(path: Path, most: int | None = None) -> None:
         raise InputError(
             f"{path}: you have no permission to read it; ask its owner for it, or take a copy that you may read"
         )
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise InputError(f"{path}: is a folder, a pipe or a device; it must be an ordinary file")
-    if most is not None and found.st_size > most:
-        raise InputError(f"{path}: has {found.st_size:,} bytes; a file of its kind has at most {most:,}")
+    if most is not None and status.st_size > most:
+        raise InputError(f"{path}: has {status.st_size:,} bytes; a file of its kind has at most {most:,}")
 
 
 def read_json(path: Path, kind: type[Any] = dict) -> Any:
@@ -44,6 +44,6 @@ def read_json(path: Path, kind: type[Any] = dict) -> Any:
         reason = "nested too deeply" if isinstance(error, RecursionError) else error
         raise InputError(f"{path}: not JSON ({reason}); get it again") from None
     if not isinstance(value, kind):
-        wanted = "an object {...}" if kind is dict else "a list [...]"
-        raise InputError(f"{path}: holds {value!r:.40}; it must hold {wanted}: get it again")
+        expected = "an object {...}" if kind is dict else "a list [...]"
+        raise InputError(f"{path}: holds {value!r:.40}; it must hold {expected}: get it again")
     return value

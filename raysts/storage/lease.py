@@ -49,8 +49,8 @@ class Lease:
         deadline, seen, since, lives = time.monotonic() + wait, None, 0.0, False
         while True:
             self._renewed = _clock()
-            there = self.bucket.read(self.key)
-            claim, tag = (_parsed(there[0]), there[1]) if there else ({"held": False}, None)
+            stored = self.bucket.read(self.key)
+            claim, tag = (_parse(stored[0]), stored[1]) if stored else ({"held": False}, None)
             if tag != seen:
                 lives = seen is not None and claim.get("held", True)
                 seen, since = tag, _clock()
@@ -61,7 +61,7 @@ class Lease:
                 except Conflict:  # another one was first
                     continue
             if (lives or claim.get("place") == place()) and time.monotonic() >= deadline:
-                raise InputError(f"{self.bucket.uri}: {self.key} is held by {_named(claim)}: {ONE_DRIVER}")
+                raise InputError(f"{self.bucket.uri}: {self.key} is held by {_holder(claim)}: {ONE_DRIVER}")
             time.sleep(BEAT * random.uniform(0.01, 0.05))
         self._thread.start()
 
@@ -70,7 +70,7 @@ class Lease:
         self._stop.set()
         self._thread.join()
         with contextlib.suppress(StoreFailed):  # the lock of a process that has ended delays nobody for long
-            self._renew(Bucket(self.bucket.uri, tries=2), held=False)
+            self._renew(Bucket(self.bucket.uri, tries=2), is_held=False)
 
     def check(self) -> None:
         """Raise a RunFailed if another process holds the lock, or may hold it."""
@@ -90,9 +90,9 @@ class Lease:
         self._renew(self.bucket)
         self.check()
 
-    def _write(self, bucket: Bucket, tag: Tag | None, held: bool = True) -> None:
+    def _write(self, bucket: Bucket, tag: Tag | None, is_held: bool = True) -> None:
         self._writes += 1
-        claim = {**self._claim, "held": held, "write": self._writes}
+        claim = {**self._claim, "held": is_held, "write": self._writes}
         self._tag = bucket.replace(self.key, json.dumps(claim).encode(), tag)
 
     def _is_late(self) -> bool:
@@ -103,29 +103,29 @@ class Lease:
             with contextlib.suppress(StoreFailed):
                 self._renew(Bucket(self.bucket.uri, tries=1, seconds=BEAT))
 
-    def _renew(self, bucket: Bucket, held: bool = True) -> None:
+    def _renew(self, bucket: Bucket, is_held: bool = True) -> None:
         with self._renewing:
             while self.lost is None:
                 began = _clock()
                 try:
-                    self._write(bucket, self._tag, held)
+                    self._write(bucket, self._tag, is_held)
                 except Conflict:  # by another holder, or by a renewal of ours whose answer never came
-                    there = bucket.read(self.key)
-                    claim = _parsed(there[0]) if there else {}
-                    if there and claim.get("nonce") == self._claim["nonce"]:
-                        self._tag = there[1]
+                    stored = bucket.read(self.key)
+                    claim = _parse(stored[0]) if stored else {}
+                    if stored and claim.get("nonce") == self._claim["nonce"]:
+                        self._tag = stored[1]
                     else:
-                        self.lost = f"{_named(claim)} has taken it" if there else "it was removed"
+                        self.lost = f"{_holder(claim)} has taken it" if stored else "it was removed"
                 else:
                     self._renewed = began
                     return
 
 
-def _named(claim: dict[str, Any]) -> str:
+def _holder(claim: dict[str, Any]) -> str:
     return f"{claim.get('holder', 'an unknown process')} (process {claim.get('pid')} on {claim.get('host')})"
 
 
-def _parsed(content: bytes) -> dict[str, Any]:
+def _parse(content: bytes) -> dict[str, Any]:
     try:
         claim = json.loads(content)
     except ValueError:
@@ -135,8 +135,8 @@ def _parsed(content: bytes) -> dict[str, Any]:
 
 def _is_dead(claim: dict[str, Any]) -> bool:
     """Return True if the process of a claim ran on this machine and has ended."""
-    here = claim.get("place") == place() and isinstance(claim.get("pid"), int)
-    return here and not process_lives(claim["pid"], claim.get("started"))
+    is_local = claim.get("place") == place() and isinstance(claim.get("pid"), int)
+    return is_local and not process_lives(claim["pid"], claim.get("started"))
 
 
 def _clock() -> float:

@@ -38,7 +38,7 @@ def open_parquet(path: Path | str, remedy: str) -> pq.ParquetFile:
     """Open a file and read its footer.
 
     Raises:
-        ParquetError: the file is no Parquet file, or a part of one.
+        ParquetError: the file is not Parquet, or a part of one.
     """
     Store.of(Path(path)).bring(Path(path))
     check_ordinary(Path(path))
@@ -61,10 +61,10 @@ def pages(
     row_groups: Sequence[int] | None = None,
     rows: int = READ_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of up to ``rows`` rows of all or some row groups; memory is one batch.
+    """Yield batches of up to ``rows`` rows of all or some row groups. Memory is one batch.
 
     Raises:
-        ParquetError: pages do not decode, disagree with their checksum, or hold text that is no UTF-8.
+        ParquetError: pages do not decode, disagree with their checksum, or hold text that is not UTF-8.
     """
     groups = list(range(file.num_row_groups) if row_groups is None else row_groups)
     decoded = file.iter_batches(batch_size=rows, row_groups=groups, columns=list(columns))
@@ -77,8 +77,8 @@ def pages(
         except (pa.ArrowException, OSError) as error:
             if lacking(error):
                 raise
-            where = f" of row group {groups[0]}" if row_groups is not None and len(groups) == 1 else ""
-            raise unreadable(path, f"its pages{where} cannot be read ({_line(error)})", remedy) from error
+            place = f" of row group {groups[0]}" if row_groups is not None and len(groups) == 1 else ""
+            raise unreadable(path, f"its pages{place} cannot be read ({_line(error)})", remedy) from error
         if batch.num_rows:
             yield batch
 

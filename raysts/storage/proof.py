@@ -1,4 +1,4 @@
-"""Whether another machine sees a storage: it finds there what was just left, and leaves an answer."""
+"""Proof that another machine sees a storage: it finds a file there, and writes an answer."""
 
 import contextlib
 import shutil

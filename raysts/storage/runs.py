@@ -27,7 +27,10 @@ RUN_ID = re.compile("[0-9a-f]{16}")
 
 
 class RunState(enum.StrEnum):
-    """The ``status`` in the record of a run. An interrupted run is running. A pruned one has lost its model."""
+    """The ``status`` in a run's record.
+
+    An interrupted run is running. A pruned one has lost its model.
+    """
 
     RUNNING = "running"
     DONE = "done"
@@ -37,8 +40,8 @@ class RunState(enum.StrEnum):
 
 def record_of(model: Path) -> dict[str, Any]:
     """Return the record of the run that trained a model, or an empty one if its folder has no run id."""
-    ours = model.name == "model" and RUN_ID.fullmatch(model.parent.name)
-    return RunFolder(model.parent).record() if ours else {}
+    is_run = model.name == "model" and RUN_ID.fullmatch(model.parent.name)
+    return RunFolder(model.parent).record() if is_run else {}
 
 
 class Upload(threading.Thread):
@@ -90,7 +93,7 @@ class RunFolder:
     def record(self) -> dict[str, Any]:
         """Return the current record, or an empty one, and download recipe and metrics."""
         if self.store.remote:
-            stored = self._stored()
+            stored = self._remote_record()
             if stored and stored == self.written() and stored.get("status") == RunState.DONE:
                 return stored
             if stored or self.written():
@@ -106,10 +109,10 @@ class RunFolder:
 
     def change(self, state: RunState) -> None:
         """Change the state of a run that no process trains."""
-        while there := self.store.read(self.path / "run.json"):
-            record = atomic.as_json({**json.loads(there[0]), "status": state}).encode()
+        while stored := self.store.read(self.path / "run.json"):
+            record = atomic.as_json({**json.loads(stored[0]), "status": state}).encode()
             with contextlib.suppress(Conflict):  # the record has changed: read it again
-                self.store.replace(self.path / "run.json", record, there[1])
+                self.store.replace(self.path / "run.json", record, stored[1])
                 return
 
     def written(self) -> dict[str, Any]:
@@ -140,7 +143,7 @@ class RunFolder:
     def _receive(self) -> None:
         if not self.store.remote:
             return
-        stored = self._stored()
+        stored = self._remote_record()
         if stored and stored.get("status") != RunState.DONE:
             brought = self.store.get_dir(self.path / "checkpoints", fresh=True)
             if not brought and (self.path / "checkpoints").is_dir():
@@ -156,10 +159,10 @@ class RunFolder:
         elif self.written().get("status") == RunState.DONE:  # somebody emptied the bucket
             (self.path / "run.json").unlink()
 
-    def _stored(self) -> dict[str, Any]:
-        there = self.store.read(self.path / "run.json")
+    def _remote_record(self) -> dict[str, Any]:
+        stored = self.store.read(self.path / "run.json")
         try:
-            record = json.loads(there[0]) if there else None
+            record = json.loads(stored[0]) if stored else None
         except (ValueError, RecursionError):
             record = None
         return record if isinstance(record, dict) else {}
@@ -167,10 +170,10 @@ class RunFolder:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[bool]:
         """Yield True if no process of this machine trains the run, and let none start within the block."""
-        with contextlib.ExitStack() as held:
-            held.enter_context(atomic.lock(self.path / "reader.lock", f"a look at {self.path.name}", wait=600.0))
+        with contextlib.ExitStack() as locks:
+            locks.enter_context(atomic.lock(self.path / "reader.lock", f"a look at {self.path.name}", wait=600.0))
             try:
-                held.enter_context(atomic.lock(self.path / "writer.lock", f"a look at {self.path.name}"))
+                locks.enter_context(atomic.lock(self.path / "writer.lock", f"a look at {self.path.name}"))
             except InputError:
                 yield False
             else:

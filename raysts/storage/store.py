@@ -1,4 +1,4 @@
-"""One handle for a folder, and for a bucket with a mirror on this machine.
+"""A handle for a folder, and for a bucket with a mirror on this machine.
 
 Code works on local files. The handle downloads and uploads them. Keys are paths below ``root``, relative text or absolute
 Path. Methods return local paths that hold the content already, or None. A folder is its own mirror::
@@ -75,14 +75,18 @@ Paths = list[Path]
 @final
 @dataclass(frozen=True)
 class Store:
-    """A folder, perhaps shared by several machines, or the mirror ``root`` of a bucket ``remote`` (else empty)."""
+    """A folder, perhaps shared by several machines, or the mirror of a bucket.
+
+    Attributes:
+        remote: canonical URI of the bucket, else empty.
+    """
 
     root: Path
     remote: str = ""
 
     @staticmethod
     def open(storage: str | Path, option: str = "--storage") -> Store:
-        """Return the storage at a folder or URI without a request; mirrors lie in ``$RAYSTS_MIRROR``."""
+        """Return the storage at a folder or URI without a request. Mirrors lie in ``$RAYSTS_MIRROR``."""
         if "://" not in str(storage):
             return Store.of(Path(storage).absolute())
         uri = canonical(str(storage), option)
@@ -136,7 +140,7 @@ class Store:
 
     def get_all(self, folder: Key, *patterns: str) -> Paths:
         """Return fresh copies of the files below a folder that match a pattern, in order."""
-        files = self._listed(folder, recursive=True)
+        files = self._list_paths(folder, recursive=True)
         matches = [path for path in sorted(files) if any(map(path.match, patterns or "*"))]
         if not self.remote:
             return matches
@@ -173,7 +177,7 @@ class Store:
                     if name not in entries and name != CARD:
                         file.unlink()
                 write_manifest(path, content)
-                if absent and CARD in self.bucket.listed(self.key(key)):
+                if absent and CARD in self.bucket.list_objects(self.key(key)):
                     self.get(path / CARD, fresh=True)
                 return path
             # Something was replaced while we read: its new manifest says by what.
@@ -208,14 +212,14 @@ class Store:
 
     def list(self, folder: Key = "", recursive: bool = False) -> Paths:
         """Return the paths in a folder, or with ``recursive`` of all files below it, in order."""
-        return sorted(self._listed(folder, recursive))
+        return sorted(self._list_paths(folder, recursive))
 
     def size(self, key: Key) -> int:
         """Return the bytes of a file or a folder, 0 of an absent one."""
         if not self.remote:
             path = self.path(key)
             return sum(file.stat().st_size for file in ([path] if path.is_file() else _files(path).values()))
-        entries = [*self.bucket.listed(self.key(key), recursive=True).values(), self.bucket.entry(self.key(key))]
+        entries = [*self.bucket.list_objects(self.key(key), recursive=True).values(), self.bucket.entry(self.key(key))]
         return sum(entry.size for entry in entries if entry)
 
     # -- writing -----------------------------------------------------------------------------------------------------
@@ -250,7 +254,7 @@ class Store:
             at_once(lambda file: self._send(file, file), _files(path).values() if path.is_dir() else [path])
 
     def seal(self, key: Key, written: Path | None = None) -> None:
-        """Make a folder complete that was written in place, or at ``written``: upload its files, then its manifest."""
+        """Complete a folder that was written in place, or at ``written``: upload files, then manifest."""
         path = self.path(key)
         files = _files(written or path)
         entries = {name: entry(file) for name, file in files.items() if name != CARD}
@@ -289,7 +293,7 @@ class Store:
         if self.remote:
             for file in (f"{name}{MANIFEST}", name):  # the manifest first: a folder without it does not exist
                 self.bucket.delete(file)
-            at_once(self.bucket.delete, [f"{name}/{file}" for file in self.bucket.listed(name, recursive=True)])
+            at_once(self.bucket.delete, [f"{name}/{file}" for file in self.bucket.list_objects(name, recursive=True)])
         _delete_here(path)
         forget(path)
 
@@ -335,11 +339,11 @@ class Store:
 
     # -- the bucket --------------------------------------------------------------------------------------------------
 
-    def _listed(self, folder: Key, recursive: bool) -> dict[Path, Entry | None]:
-        """Return the paths in or below a folder, with what a bucket says of them."""
+    def _list_paths(self, folder: Key, recursive: bool) -> dict[Path, Entry | None]:
+        """Return the paths in or below a folder. A bucket describes each."""
         path = self.path(folder)
         if self.remote:
-            objects = self.bucket.listed(self.key(folder), recursive)
+            objects = self.bucket.list_objects(self.key(folder), recursive)
             return {path / name: entry for name, entry in objects.items() if _shows(PurePath(name))}
         if recursive:
             files = [file for file in path.rglob("*") if file.is_file()]
@@ -363,13 +367,13 @@ class Store:
             new = [file for file, listed in entries.items() if before is None or before.get(file) != listed]
             at_once(lambda file: self.bucket.upload(files[file], f"{name}/{file}"), new)
             self._write(f"{name}{MANIFEST}", as_manifest(entries))
-            others = self.bucket.listed(name, recursive=True).keys() - entries.keys() - {CARD}
-            at_once(lambda file: self.bucket.delete(f"{name}/{file}"), others)
+            obsolete = self.bucket.list_objects(name, recursive=True).keys() - entries.keys() - {CARD}
+            at_once(lambda file: self.bucket.delete(f"{name}/{file}"), obsolete)
         if CARD in files:
             self.bucket.upload(files[CARD], f"{name}/{CARD}")
 
     def _write(self, name: str, content: bytes) -> None:
-        """Replace the version of an object that this process wrote last, or, as the holder of the lease, a later one."""
+        """Replace the version that this process wrote last, or as the holder of the lease a later one."""
         tag = _tags.get((self.uri, name))
         while True:
             try:
@@ -402,8 +406,8 @@ class Store:
         assert entry is not None, "a bucket describes its objects"
         if entry.size > SMALL:
             with contextlib.suppress(OSError):
-                here = path.stat()
-                if here.st_size == entry.size and abs(here.st_mtime - entry.written) < 1e-3 and intact(path):
+                local = path.stat()
+                if local.st_size == entry.size and abs(local.st_mtime - entry.written) < 1e-3 and intact(path):
                     return path
         with contextlib.suppress(FileNotFoundError):
             if entry.size > SMALL:
@@ -428,11 +432,11 @@ class Store:
             return True
         return False
 
-    def _entries(self, content: bytes | None, where: str) -> dict[str, dict[str, Any]] | None:
+    def _entries(self, content: bytes | None, place: str) -> dict[str, dict[str, Any]] | None:
         """Return the files of a manifest, or None, and refuse names outside the folder."""
         entries = None if content is None else entries_of(content)
         for name in entries or {}:
-            check_inside(name, f"{where}: its manifest")
+            check_inside(name, f"{place}: its manifest")
         return entries
 
 
@@ -453,8 +457,8 @@ TEMPORARY = re.compile(r"\.tmp\w{6}")
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    found = (path for path in sorted(folder.rglob("*")) if path.is_file() and not TEMPORARY.fullmatch(path.name))
-    paths = {path.relative_to(folder).as_posix(): path for path in found}
+    files_below = (path for path in sorted(folder.rglob("*")) if path.is_file() and not TEMPORARY.fullmatch(path.name))
+    paths = {path.relative_to(folder).as_posix(): path for path in files_below}
     return {name: path for name, path in paths.items() if ASIDE not in name and not name.endswith((CHECKSUM, DAMAGED))}
 
 

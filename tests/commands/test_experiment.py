@@ -19,8 +19,8 @@ from raysts.models.pretrained import load
 from raysts.papers import experiments
 from raysts.papers.measured import report_data
 from raysts.papers.published import PAPERS
-from raysts.pipeline.notes import ABOUT_POINTS
 from raysts.pipeline.plan import Plan
+from raysts.pipeline.verdict import ABOUT_POINTS
 from raysts.recipes.names import pipeline
 from raysts.search.searches import find_search
 

@@ -14,7 +14,7 @@ from raysts.evaluation.compare import Difference, difference
 from raysts.evaluation.scores import RowScores
 from raysts.evaluation.standings import standings, views
 from raysts.evaluation.statistics import resample_set
-from raysts.pipeline.deliver import Delivered
+from raysts.pipeline.verdict import Delivered
 from raysts.report.run.headline import headline
 
 RESAMPLES = 100

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from raysts.pipeline.model_card import render
+from raysts.pipeline.deliver import render
 from raysts.schema import RESULTS
 
 

@@ -31,8 +31,9 @@ from raysts.data.corpora import Corpus
 from raysts.data.user import TEXT, UserData, open_text
 from raysts.errors import InputError, RunFailed
 from raysts.models.encoder import Encoder
-from raysts.pipeline.own_text import kept_last, on_own_text
+from raysts.pipeline.inputs import use_user_text
 from raysts.pipeline.plan import describe
+from raysts.pipeline.verdict import note_last_step
 from raysts.recipes import names
 
 STEPS = {"train.max_steps": 3, "train.eval_every": 3, "train.max_length": 24, "evaluation.resamples": 20}
@@ -256,18 +257,18 @@ def test_the_best_by_agreement_is_no_claim(own: Path, tmp_path: Path) -> None:
 def test_recipes_read_the_text_and_nothing_chooses_without_labels(own: Path, small_corpus: Corpus) -> None:
     text = UserData.of(text=own / "docs.csv", column="text")
     alone, beside = Corpus(None, user=text), Corpus(small_corpus.root, user=text)
-    unsupervised = on_own_text(names.pipeline("simcse-unsup-sed"), alone)
+    unsupervised = use_user_text(names.pipeline("simcse-unsup-sed"), alone)
     assert (unsupervised.stages["simcse-unsup"].train.keep, unsupervised.sed.train.keep) == ("last", "last")
-    assert kept_last(unsupervised, alone)[0].startswith("simcse-unsup: no development set is there")
-    with_dev = on_own_text(names.pipeline("simcse-unsup-sed"), beside)
-    assert with_dev.stages["simcse-unsup"].train.keep == "best" and not kept_last(with_dev, beside)
+    assert note_last_step(unsupervised, alone)[0].startswith("simcse-unsup: no development set is there")
+    with_dev = use_user_text(names.pipeline("simcse-unsup-sed"), beside)
+    assert with_dev.stages["simcse-unsup"].train.keep == "best" and not note_last_step(with_dev, beside)
     for name, table in (("latte", "nli/sentences"), ("flow", "targets")):
         (recipe,) = names.pipeline(name).stages.values()
         assert recipe.table == table
-        (fitted,) = on_own_text(names.pipeline(name), alone).stages.values()
+        (fitted,) = use_user_text(names.pipeline(name), alone).stages.values()
         assert fitted.table == TEXT  # where nothing else is there; what a data folder has is read as ever
-        assert on_own_text(names.pipeline(name), beside).stages[name].table == table
-    assert not kept_last(on_own_text(names.pipeline("ct"), alone), alone)
+        assert use_user_text(names.pipeline(name), beside).stages[name].table == table
+    assert not note_last_step(use_user_text(names.pipeline("ct"), alone), alone)
 
 
 def test_evaluate_and_compare_on_own_pairs(own: Path, tmp_path: Path) -> None:

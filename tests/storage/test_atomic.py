@@ -60,14 +60,6 @@ def test_a_failed_write_leaves_what_was_there(folder: bool, tmp_path: Path) -> N
     assert [p.name for p in tmp_path.iterdir()] == ["target"]
 
 
-def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        with atomic_write(tmp_path / "model") as draft:
-            draft.mkdir()
-            (draft / name).touch()
-    assert [p.name for p in (tmp_path / "model").iterdir()] == ["b"]
-
-
 @pytest.mark.parametrize("end", [KeyboardInterrupt, OSError])
 def test_a_folder_whose_successor_does_not_come_goes_back(
     end: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -244,17 +236,6 @@ def test_json_round_trip(tmp_path: Path) -> None:
     assert read_json(tmp_path / "a.json") == value
 
 
-def test_a_held_lock_is_refused_with_the_name_of_its_holder(tmp_path: Path) -> None:
-    with (
-        lock(tmp_path / "x.lock", "the first"),
-        pytest.raises(InputError, match="the first"),
-        lock(tmp_path / "x.lock", "the second"),
-    ):
-        raise AssertionError("two hold it")
-    with lock(tmp_path / "x.lock", "the third"):
-        assert (tmp_path / "x.lock").read_text().startswith("the third (process ")
-
-
 def test_a_file_system_without_locks_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*arguments: object) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
@@ -262,23 +243,6 @@ def test_a_file_system_without_locks_says_so(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("raysts.storage.atomic.fcntl.flock", none)
     with pytest.raises(InputError, match=r"has no locks \(No locks available\)"), lock(tmp_path / "lock", "a"):
         pass
-
-
-def test_a_waiting_lock_gets_it_when_the_holder_ends(tmp_path: Path) -> None:
-    held, release = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with lock(tmp_path / "x.lock", "a dying worker"):
-            held.set()
-            release.wait(30)
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    assert held.wait(30)
-    threading.Timer(0.2, release.set).start()
-    with lock(tmp_path / "x.lock", "its successor", wait=30):
-        assert release.is_set()
-    holder.join()
 
 
 def test_who_waited_for_a_lock_that_was_removed_holds_the_next_one_of_its_name(tmp_path: Path) -> None:

@@ -149,22 +149,20 @@ def test_transient_errors_are_tried_again_and_final_ones_are_not(monkeypatch: py
     busy = GenericError(
         "Generic S3 error: GET in 1 s - Server returned non-2xx status code: 503 Slow Down: <x>\n\nDebug"
     )
-    assert bucket._tried("read", "x", failing(3, busy)) == "done" and len(waits) == 3
+    assert bucket._try("read", "x", failing(3, busy)) == "done" and len(waits) == 3
     assert waits[2] > waits[0] / 3
     waits.clear()
     with pytest.raises(StoreFailed, match=r"does not answer.*code: 503 Slow Down\).*goes on from what was uploaded"):
-        bucket._tried("read", "x", failing(99, busy))
+        bucket._try("read", "x", failing(99, busy))
     assert len(waits) == object_store.TRIES - 1
     waits.clear()
     with pytest.raises(StoreFailed, match="access is denied"):
-        bucket._tried(
-            "write", "x", failing(99, PermissionDeniedError("PUT - 403 Forbidden: <Code>AccessDenied</Code>"))
-        )
+        bucket._try("write", "x", failing(99, PermissionDeniedError("PUT - 403 Forbidden: <Code>AccessDenied</Code>")))
     with pytest.raises(StoreFailed, match=r"in another region; set AWS_REGION"):
-        bucket._tried("write", "x", failing(99, GenericError("GET - Received redirect without LOCATION, this")))
+        bucket._try("write", "x", failing(99, GenericError("GET - Received redirect without LOCATION, this")))
     assert not waits
     with pytest.raises(OSError, match="full"):  # of this machine, not of the store
-        bucket._tried("read", "x", failing(1, OSError(28, "full")))
+        bucket._try("read", "x", failing(1, OSError(28, "full")))
 
 
 def test_a_failure_is_shown_without_the_signature_of_its_address() -> None:
@@ -220,7 +218,7 @@ def test_a_store_that_ignores_conditions_is_refused(between: tuple[s3_faults.Pro
             Store.open(uri).check(writes=True)
         Store.open(uri).check()
     proxy.dropped = set()
-    assert not Bucket(uri).listed("", recursive=True)
+    assert not Bucket(uri).list_objects("", recursive=True)
 
 
 def test_an_upload_that_is_killed_in_the_middle_leaves_no_object(
@@ -242,7 +240,7 @@ def test_an_upload_that_is_killed_in_the_middle_leaves_no_object(
     proxy.fault = kill_at_the_second_part
     assert process.wait() == -9
     bucket = Bucket(uri)
-    assert not bucket.entry("big") and not bucket.listed("")
+    assert not bucket.entry("big") and not bucket.list_objects("")
     proxy.fault = lambda method, path: None
     bucket.upload(big, "big")
     bucket.download("big", tmp_path / "back")

@@ -87,7 +87,7 @@ def test_a_kill_between_a_checksum_and_its_file(tmp_path: Path, monkeypatch: pyt
 def test_a_checksum_that_is_torn_or_gone_says_nothing(tmp_path: Path) -> None:
     path = written(tmp_path / "a.json")
     for content in ("", "abc", "\0" * 70, "x" * 64 + " many"):
-        checksums._beside(path).write_text(content)
+        checksums._sidecar(path).write_text(content)
         checksums._read.clear()
         assert read_record(path) == TRIAL
 

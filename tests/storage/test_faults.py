@@ -63,7 +63,7 @@ def test_what_is_written_is_read_however_badly_the_store_answers(
             there[name] = drawn.randbytes(drawn.choice([1, 1000, 300_000]))
             (tmp_path / "file").write_bytes(there[name])
             bucket.upload(tmp_path / "file", name) if number % 2 else overwrite(bucket, name, there[name])
-        assert {f"folder/{name}": entry.size for name, entry in bucket.listed("folder").items()} == {
+        assert {f"folder/{name}": entry.size for name, entry in bucket.list_objects("folder").items()} == {
             name: len(content) for name, content in there.items()
         }
         content, _ = bucket.read(name) or (None, None)
@@ -117,7 +117,7 @@ def test_a_store_that_goes_on_failing_ends_the_run_with_the_reason(
     assert failed.code == 3 and "the store at" in failed.err and "does not answer" in failed.err, failed.err
     assert "SlowDown" in failed.err and "run the same command again" in failed.err
     shutil.rmtree(tmp_path / "mirrors")
-    store, held = Store.open(s3), Bucket(canonical(s3)).listed("", recursive=True)
+    store, held = Store.open(s3), Bucket(canonical(s3)).list_objects("", recursive=True)
     manifests = [name for name in held if name.endswith(MANIFEST)]
     assert manifests and all(store.get_dir(name.removesuffix(MANIFEST)) for name in manifests)
 

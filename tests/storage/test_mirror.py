@@ -82,7 +82,7 @@ def test_a_folder_written_in_place_arrives_as_it_is(s3: str, tmp_path: Path) -> 
     here.path("checkpoints/one").unlink()
     fill(here.path("checkpoints"), three="3")
     here.seal("checkpoints")
-    assert here.bucket.listed("checkpoints", recursive=True).keys() == {"deep/two", "three"}
+    assert here.bucket.list_objects("checkpoints", recursive=True).keys() == {"deep/two", "three"}
     assert below(elsewhere.get_dir("checkpoints", fresh=True)) == {"deep/two": "2", "three": "3"}
     here.delete("checkpoints")
     assert elsewhere.get_dir("checkpoints", fresh=True) is None
@@ -110,7 +110,7 @@ def test_an_upload_that_was_interrupted_is_ignored_and_made_good(
 
     fill(elsewhere.path(folder), three="3")
     elsewhere.seal(folder)  # another machine goes on from what it got
-    assert here.bucket.listed(folder).keys() == {"one", "three"}
+    assert here.bucket.list_objects(folder).keys() == {"one", "three"}
     assert below(here.get_dir(folder, fresh=True)) == {"one": "1", "three": "3"}
 
 

@@ -118,9 +118,9 @@ def test_a_run_in_a_bucket_is_that_in_a_folder_and_is_not_run_again_without_its_
     assert values(first) == values(calm) and first["storage"].startswith(uri)
     root = store_of(uri).root
     same_weights(root, calm)
-    held = bucket_of(root).listed("runs", recursive=True)
+    held = bucket_of(root).list_objects("runs", recursive=True)
     assert not [name for name in held if "checkpoints" in name]
-    locks = [name for name in bucket_of(root).listed("", recursive=True) if name.endswith(".lock")]
+    locks = [name for name in bucket_of(root).list_objects("", recursive=True) if name.endswith(".lock")]
     assert len(locks) == 4 and not any(json.loads(content(root, name))["held"] for name in locks)
 
     monkeypatch.setattr(checkpoint, "restore", lambda *arguments: pytest.fail("trains again"))
@@ -191,7 +191,7 @@ def test_killed_in_the_middle_of_an_upload_it_goes_on_on_another_machine(
     assert killed.exit_code(KILLED, given, str(small_world), s3, *filter(None, [machine])) == -9
     root = store_of(s3).root
     (run_id,) = names(root, "runs")
-    there = bucket_of(root).listed(f"runs/{run_id}/checkpoints")
+    there = bucket_of(root).list_objects(f"runs/{run_id}/checkpoints")
     assert {"step-0000003.pt", "step-0000006.pt"} <= there.keys(), "torn: the new checkpoint without its manifest"
     assert json.loads(content(root, "locks/nli-sed.lock"))["held"], "the lock of the dead is left"
 
@@ -217,7 +217,7 @@ def test_a_second_driver_is_refused_from_this_machine_and_from_another(
         monkeypatch.setenv("RAYSTS_MIRROR", str(tmp_path / "another machine"))
         with pytest.raises(InputError, match=r"s3://.* is held by raysts run nli-sed \(process \d+ on "):
             run(s3, tiny_backbone, small_world)
-    assert not bucket_of(root).listed("runs", recursive=True), "the refused have written nothing"
+    assert not bucket_of(root).list_objects("runs", recursive=True), "the refused have written nothing"
 
 
 def test_what_is_done_here_but_not_in_the_bucket_is_made_again(
@@ -254,7 +254,7 @@ def test_a_search_goes_on_without_its_mirror(
     found = tune(s3)
     assert found["points"] == expected["points"] and found["best"] == expected["best"]
     root = store_of(s3).root
-    stored = bucket_of(root).listed("studies/lower-bound", recursive=True)
+    stored = bucket_of(root).list_objects("studies/lower-bound", recursive=True)
     assert {"study.json", "trials.parquet", "optuna.db"} <= stored.keys()
     kept = [name for name in names(root, "runs") if bucket_of(root).entry(f"runs/{name}/model.manifest.json")]
     assert kept == [found["best_run"]["run"]], "the beaten model is removed from the bucket too"
@@ -286,7 +286,7 @@ def test_a_killed_search_goes_on_on_another_machine_from_the_bucket_alone(
     assert killed.exit_code(KILLED_SEARCH, repr(given), str(small_world), s3) == -9
     root = store_of(s3).root
     bucket, study = bucket_of(root), "studies/lower-bound"
-    (first,) = (name for name in bucket.listed(f"{study}/trials") if name.endswith(".json"))
+    (first,) = (name for name in bucket.list_objects(f"{study}/trials") if name.endswith(".json"))
     record = content(root, f"{study}/trials/{first}")
     asked = json.loads(content(root, f"{study}/asked.json"))
     assert len(asked) == 2 and asked[0] == json.loads(record)["point"]
@@ -300,7 +300,7 @@ def test_a_killed_search_goes_on_on_another_machine_from_the_bucket_alone(
     assert found["trials"] == 4 == len({point["overrides"][lr] for point in found["points"]})
     assert [point["overrides"] for point in found["points"][:2]] == asked
     assert content(root, f"{study}/trials/{first}") == record
-    assert len([name for name in bucket.listed(f"{study}/trials") if name.endswith(".json")]) == 4
+    assert len([name for name in bucket.list_objects(f"{study}/trials") if name.endswith(".json")]) == 4
 
     here = tmp_path / "optuna.db"
     bucket.download(f"{study}/optuna.db", here)

@@ -18,7 +18,7 @@ from raysts.evaluation.dev import Dev
 from raysts.ops.ensemble import unit
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
-from raysts.pipeline.step import Model, Step, embedding_resources, selected, step_id
+from raysts.pipeline.step import Model, Step, new_step, selected, step_id
 from raysts.pipeline.steps.embed import EmbedTexts
 from raysts.storage.store import Store
 
@@ -41,15 +41,14 @@ class Agreement:
             texts=sorted(self.texts),
             prompt=inputs.pipeline.teacher_prompt,
         )
-        count, role = top or len(self.members), "teachers" if inputs.pipeline.teachers else "members"
-        return Step(
-            kind="agreement",
-            id=step,
-            title=f"agreement of {count} {role} on {len(self.texts):,} held-out texts",
-            needs=tuple(member.id for member in self.members if isinstance(member, Step)),
-            output=inputs.storage / "agreements" / f"{step}.parquet",
+        count, role = top or len(self.members), "teacher" if inputs.pipeline.teachers else "member"
+        return new_step(
+            inputs,
+            "agreement",
+            step,
+            self.members,
+            title=f"agreement of {count} {role}{'s' if count > 1 else ''} on {len(self.texts):,} held-out texts",
             work=self._embed,
-            resources=embedding_resources(inputs.pipeline.resources),
             sentences=len(self.texts) * len(self.members),
         )
 

@@ -17,7 +17,7 @@ from raysts.models import pretrained
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.outcome import best, joined, members_dev
-from raysts.pipeline.step import Model, Step, embedding_resources, run_id, selected, step_id
+from raysts.pipeline.step import Model, Step, new_step, run_id, selected, step_id
 from raysts.recipes.recipe import Soup
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import Store
@@ -44,14 +44,13 @@ def average_step(inputs: Inputs, role: Role, members: Sequence[Model]) -> Step:
     count = top or len(members)
     averages = 2 * count - 1 if role == "greedy-soup" else 1
     title = f"{TITLES[role]} of {count} members"
-    return Step(
-        kind="average",
-        id=step,
+    return new_step(
+        inputs,
+        "average",
+        step,
+        members,
         title=title,
-        needs=tuple(member.id for member in members if isinstance(member, Step)),
-        output=inputs.storage / "runs" / step / "model",
         work=partial(_average, inputs, role, step, title, tuple(members)),
-        resources=embedding_resources(inputs.pipeline.resources),
         sentences=2 * inputs.corpus.rows(table) * averages if inputs.corpus.files(table) else 0,
     )
 

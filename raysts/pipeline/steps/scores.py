@@ -36,7 +36,7 @@ from raysts.ops.similarity import Similarity, cosine_of_vectors
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.outcome import decide, members_dev
-from raysts.pipeline.step import Model, Step, candidates, embedding_resources, run_id, selected, step_id
+from raysts.pipeline.step import Model, Step, candidates, new_step, run_id, selected, step_id
 from raysts.pipeline.steps.agreement import Agreement
 from raysts.pipeline.steps.embed import EmbedTexts
 from raysts.pipeline.steps.vectors import Teachers, foreign
@@ -57,12 +57,17 @@ TITLES: dict[Role, str] = {
 class Subject:
     """A model at a pooling of its token vectors, or an ensemble.
 
-    ``content`` identifies it in ids. ``model`` is None for the backbone and the ensemble.
+    Attributes:
+        layers: choices of layers.
+        file: its row scores.
+        folder: model folder; of an ensemble, unused.
+        model: None for the backbone and the ensemble.
     """
 
-    content: Any
     pooling: str
     layers: tuple[Layers, ...]
+    file: Path
+    folder: Path
     model: Model | None = None
 
 
@@ -90,31 +95,23 @@ class Evaluation:
         step = step_id(
             "scores",
             role=self.role,
-            row_scores=[self._row_scores_of(subject).stem for subject in self.subjects],
+            row_scores=[subject.file.stem for subject in self.subjects],
             training_text=sorted(inputs.specs),  # clean rows do not hold it
             resamples=pipeline.evaluation.resamples,
             system=pipeline.name,
             ensemble=[pipeline.combine, pipeline.select_top, str(pipeline.compared), inputs.target, weights],
         )
-        needs = [model.id for model in self.models if isinstance(model, Step)]
-        needs += [self.agreement.step.id] if self.agreement else []
-        needs += [weights] if weights else []
-        return Step(
-            kind="scores",
-            id=step,
-            title=" with ".join(
-                [f"evaluate {TITLES[self.role]}", *(name for name in inputs.tasks if name in harness.HEAVY)]
-            ),
-            needs=tuple(needs),
-            output=inputs.storage / "results" / f"{step}.parquet",
+        judged = len(self.dev.texts) if self.dev and not inputs.by_agreement else 0
+        judged += len(self.agreement.texts) if self.agreement else 0
+        heavy = [name for name in inputs.tasks if name in harness.HEAVY]
+        return new_step(
+            inputs,
+            "scores",
+            step,
+            [*self.models, *([self.agreement.step] if self.agreement else ()), *([weights] if weights else ())],
+            title=" with ".join([f"evaluate {TITLES[self.role]}", *heavy]),
             work=self._measure,
-            resources=embedding_resources(pipeline.resources),
-            sentences=(
-                inputs.test_sentences
-                + (len(self.dev.texts) if self.dev and not inputs.by_agreement else 0)
-                + (len(self.agreement.texts) if self.agreement else 0)
-            )
-            * max(1, len(self.models)),
+            sentences=(inputs.test_sentences + judged) * max(1, len(self.models)),
             scratch=(inputs.storage / "evaluations" / step,),
         )
 
@@ -124,15 +121,10 @@ class Evaluation:
     def subjects(self) -> list[Subject]:
         """Return the models of this role at their poolings."""
         if self.role == "backbone":
-            content = self.inputs.backbone_id
-            return [
-                Subject(content=content, pooling=pooling, layers=layers) for pooling, layers in self._choices.items()
-            ]
+            choices = self._choices.items()
+            return [self._subject(self.inputs.backbone_id, pooling, layers) for pooling, layers in choices]
         layers = self._choices[self.pooling]
-        return [
-            Subject(content=model.id, pooling=self._pooled_by(model)[0], layers=layers, model=model)
-            for model in self.models
-        ]
+        return [self._subject(model.id, self._pooled_by(model)[0], layers, model) for model in self.models]
 
     @cached_property
     def ensemble(self) -> Subject | None:
@@ -145,7 +137,19 @@ class Evaluation:
             str(self.inputs.pipeline.compared),
             [self.inputs.target, self._weights_by],
         ]
-        return Subject(content=content, pooling=self.pooling, layers=self._choices[self.pooling])
+        return self._subject(content, self.pooling, self._choices[self.pooling])
+
+    def _subject(self, content: Any, pooling: str, layers: tuple[Layers, ...], model: Model | None = None) -> Subject:
+        """Return what is measured of a model. ``content`` identifies the model in ids."""
+        identity = [harness.VERSION, [content, pooling, [str(choice) for choice in layers]], self._prompt, self._data]
+        identity += [self.agreement.step.id if self.agreement else None, *([self.index.id] if self.index else [])]
+        return Subject(
+            pooling=pooling,
+            layers=layers,
+            file=self.inputs.storage / "row_scores" / f"{content_id(identity)}.parquet",
+            folder=model.model if model else self.inputs.start,
+            model=model,
+        )
 
     @cached_property
     def chosen(self) -> list[Model]:
@@ -234,22 +238,8 @@ class Evaluation:
         by_choice: dict[Choice, list[RowScores]] = {}
         for subject in [self.ensemble] if model == "ensemble" else self.subjects:
             if subject is not None and (subject.model is None or subject.model.id == model):
-                by_choice |= scores.read(self._row_scores_of(subject)) or {}
+                by_choice |= scores.read(subject.file) or {}
         return by_choice
-
-    def _row_scores_of(self, subject: Subject) -> Path:
-        inputs = self.inputs
-        row_scores_id = content_id(
-            [
-                harness.VERSION,
-                [subject.content, subject.pooling, [str(layers) for layers in subject.layers]],
-                self._prompt,
-                self._data,
-                self.agreement.step.id if self.agreement else None,
-                *([self.index.id] if self.index else []),
-            ]
-        )
-        return inputs.storage / "row_scores" / f"{row_scores_id}.parquet"
 
     @cached_property
     def _data(self) -> list[Any]:
@@ -266,7 +256,7 @@ class Evaluation:
     def _measure(self, executor: Executor, store: Store, say: Say) -> None:
         inputs, subjects, combined, title = self.inputs, self.subjects, self.ensemble, self.step.title
         measured = [*subjects, *([combined] if combined else [])]
-        missing = {id(subject) for subject in measured if store.get(self._row_scores_of(subject)) is None}
+        missing = {id(subject) for subject in measured if store.get(subject.file) is None}
         weights = self._weights(store) if combined else {}
         index = self._embed_index(executor, say) if missing else {}
         sums = PartialSums(store, self.step.id)
@@ -278,15 +268,16 @@ class Evaluation:
         for subject, (embedded, of_model) in self._embedded(waiting, executor, say):
             vectors = self._as_trained(subject.model, embedded)
             if id(subject) in missing:
-                similar = open_embedder(self._folder(subject)).similarities
+                similar = open_embedder(subject.folder).similarities
                 self._write(subject, vectors, similar, of_model, index)
             if subject.model and id(subject) in to_sum:
                 sums.add(self._as_taught(subject.model, vectors), inputs.target, weights[subject.model.id])
             if subject.model:
                 say(f"{title}: {subjects.index(subject) + 1} of {len(subjects)}")
             if not vectors:
-                folder = self._folder(subject)
-                say(f"{title}: {folder} has no vectors of the test texts; neither it nor an ensemble is measured")
+                say(
+                    f"{title}: {subject.folder} has no vectors of the test texts; neither it nor an ensemble is measured"
+                )
         rows = [self._rows(subject) for subject in subjects]
         if combined and all(rows):
             if id(combined) in missing:
@@ -305,12 +296,10 @@ class Evaluation:
         """Yield each subject with what :class:`EmbedTexts` returns of its model."""
         for layers, group in itertools.groupby(subjects, key=lambda subject: subject.layers):
             batch = list(group)
-            folders = map(self._folder, batch)
-            units = [(f, self.inputs.contents.get(f), of.pooling) for f, of in zip(folders, batch, strict=True)]
+            units = [(s.folder, self.inputs.contents.get(s.folder), s.pooling) for s in batch]
             args = (self.texts, layers, self._prompt, self.inputs.model_sets)
-            yield from zip(
-                batch, executor.map(EmbedTexts, args, units, self.inputs.pipeline.resources, say), strict=True
-            )
+            embedded = executor.map(EmbedTexts, args, units, self.inputs.pipeline.resources, say)
+            yield from zip(batch, embedded, strict=True)
 
     @property
     def index(self) -> Model | None:
@@ -327,9 +316,6 @@ class Evaluation:
         ((embedded, _),) = executor.map(EmbedTexts, args, [unit], self.inputs.pipeline.resources, say)
         vectors = next(iter(embedded.values()), None)  # none of vectors that lack a document
         return dict(zip(documents, vectors["vectors"], strict=True)) if vectors else {}
-
-    def _folder(self, subject: Subject) -> Path:
-        return subject.model.model if subject.model else self.inputs.start
 
     def _weights(self, store: Store) -> dict[str, float]:
         weights = self.teachers.weights(store) if self.teachers else [1.0] * len(self.chosen)
@@ -380,12 +366,12 @@ class Evaluation:
                     of_layers += self.dev.row_scores(represent, similarities)
                 harness.rows_of(of_layers, {}, 0)
             except UndefinedCorrelationError as error:  # which of several
-                raise RunFailed(f"{self.step.title}: '{self._folder(subject)}': {error}") from None
+                raise RunFailed(f"{self.step.title}: '{subject.folder}': {error}") from None
             by_choice[subject.pooling, str(layers)] = of_layers
         for layers, row_scores in of_model.items():
             by_choice.setdefault((subject.pooling, str(layers)), []).extend(row_scores)
         inputs.corpus.check_unchanged(inputs.test_tables)
-        scores.write(self._row_scores_of(subject), by_choice)
+        scores.write(subject.file, by_choice)
 
     # -- results rows, when the members are done -----------------------------------------------------------------------
 
@@ -393,7 +379,7 @@ class Evaluation:
         """Return the results rows of a subject's stored scores, with the columns of this pipeline."""
         rows: list[Row] = []
         resamples = self.inputs.pipeline.evaluation.resamples
-        for (pooling, layers), row_scores in (scores.read(self._row_scores_of(subject)) or {}).items():
+        for (pooling, layers), row_scores in (scores.read(subject.file) or {}).items():
             columns = {**self._columns(subject), "pooling": pooling, "layers": layers}
             tested = [of_set for of_set in row_scores if of_set.split != "dev"]
             rows += harness.rows_of(tested, columns, resamples, self._contamination.clean)

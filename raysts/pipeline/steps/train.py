@@ -9,7 +9,7 @@ from raysts.data.derive import TARGETS
 from raysts.models.layers import Layers
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
-from raysts.pipeline.step import Model, Step, step_id
+from raysts.pipeline.step import Model, Step, new_step, step_id
 from raysts.pipeline.steps.agreement import Agreement
 from raysts.pipeline.steps.vectors import Teachers
 from raysts.recipes.recipe import Recipe, Resources
@@ -70,15 +70,12 @@ def train_step(
     if name := inputs.own_title(spec.table):
         data["name"] = name
     resources, folder = inputs.pipeline.resources, inputs.storage / "runs" / run
-    before = [parent.id] if isinstance(parent, Step) else []
-    before += [step.id for step in teachers.steps] if teachers else []
-    before += [judge] if judge else []
-    return Step(
-        kind="train",
-        id=run,
+    return new_step(
+        inputs,
+        "train",
+        run,
+        [parent, *(teachers.steps if teachers else ()), *([judge] if judge else ()), spec.id],
         title=stage if member is None else f"{role} {member}: {stage}",
-        needs=(*before, spec.id),
-        output=folder / "model",
         resources={
             "workers": resources.workers,
             "cpus": resources.cpus,

@@ -31,7 +31,7 @@ from raysts.ops.ensemble import Target
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.outcome import STSB_DEV
-from raysts.pipeline.step import Model, Step, embedding_resources, selected, step_id
+from raysts.pipeline.step import Model, Step, new_step, selected, step_id
 from raysts.recipes.catalog import AGREEMENT, DistillationSettings
 from raysts.recipes.recipe import Recipe, Resources
 from raysts.storage.atomic import remove_drafts
@@ -105,16 +105,13 @@ class Teachers:
             precision=inputs.pipeline.precision,
         )
         role = "teacher" if inputs.pipeline.teachers else "member"
-        needs = [*(m.id for m in self.members if isinstance(m, Step)), spec.id]
-        needs += [tokens.id for tokens in inputs.teacher_specs(recipe)]
-        return Step(
-            kind="vectors",
-            id=step,
+        return new_step(
+            inputs,
+            "vectors",
+            step,
+            [*self.members, spec.id, *(tokens.id for tokens in inputs.teacher_specs(recipe))],
             title=f"{TITLES[self.settings.target]} of {count} {role}{'s' if count > 1 else ''}",
-            needs=tuple(dict.fromkeys(needs)),
-            output=inputs.storage / "embeddings" / step,
             work=self._embed,
-            resources=embedding_resources(inputs.pipeline.resources),
             sentences=inputs.rows(recipe) * (1 + recipe.data.spans) * count,
         )
 
@@ -129,14 +126,14 @@ class Teachers:
         width = self.inputs.student_width if self.settings.reduced else None
         start = self.inputs.backbone_id if self.settings.axes == "student" else None
         step = step_id("target", vectors=self.vectors.id, width=width, start=start)
-        return Step(
-            kind="target",
-            id=step,
+        return new_step(
+            self.inputs,
+            "target",
+            step,
+            [self.vectors],
             title="map to the student's space",
-            needs=(self.vectors.id,),
             output=self.vectors.output / f"map-{step}.npy",
             work=self._fit,
-            resources=embedding_resources(self.inputs.pipeline.resources),
             sentences=0 if start is None else FITTED_ON * TURNED_BY,
         )
 
@@ -152,10 +149,7 @@ class Teachers:
     def sources(self, chosen: Sequence[Model]) -> list[Source]:
         """Return how each of the chosen teachers reads the sentences."""
         specs = dict(zip(self.inputs.teacher_folders, self.inputs.teacher_specs(self.recipe), strict=True))
-        return [
-            self._source(member.model, specs.get(member.model), as_trained=not foreign(self.inputs, member))
-            for member in chosen
-        ]
+        return [self._source(m.model, specs.get(m.model), as_trained=not foreign(self.inputs, m)) for m in chosen]
 
     def _source(self, model: Path, spec: StoreSpec | None = None, as_trained: bool = True) -> Source:
         """Return how a model reads (as the student, or its own tokens) and pools (as trained or not)."""

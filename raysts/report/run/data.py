@@ -11,9 +11,9 @@ from raysts.evaluation.results import ResultRow, git_commit, read_rows
 from raysts.evaluation.run_metric import RunMetric
 from raysts.evaluation.standings import named_teachers
 from raysts.models.layers import Layers
-from raysts.pipeline.deliver import Delivered
 from raysts.pipeline.outcome import Option, outcome_of
 from raysts.pipeline.step import Step
+from raysts.pipeline.verdict import Delivered
 from raysts.recipes.overrides import dump
 from raysts.recipes.recipe import Pipeline
 from raysts.recipes.tree import built
@@ -71,7 +71,7 @@ class ReportData:
         model: folder of the delivered model, empty without one.
         candidates: the variants among which it was selected, if the best is delivered.
         dev: by stage the score of the training curves, and the rows of its development set.
-        against: by role and set, how far what comes out is above the others (:func:`raysts.pipeline.deliver.against`).
+        against: by role and set, how far what comes out is above the others (:func:`raysts.pipeline.verdict.Verdict`).
     """
 
     name: str

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from raysts.evaluation.compare import Difference
 from raysts.evaluation.standings import AGREEMENT, AVERAGE, TEACHER, Standing, Standings, Value, pooled
-from raysts.pipeline.deliver import ROLE_NAMES, TITLES
+from raysts.pipeline.verdict import ROLE_NAMES, TITLES
 from raysts.report.run.summary import RETRIEVAL, metric_of
 
 
@@ -14,7 +14,7 @@ def headline(table: Standings | None, differences: Mapping[str, Mapping[str, Dif
     """Return the result in words: a sentence on the main set, and perhaps one on the average.
 
     Args:
-        differences: by role and set, how far what comes out is above the others (:func:`raysts.pipeline.deliver.against`).
+        differences: by role and set, how far what comes out is above the others (:func:`raysts.pipeline.verdict.Verdict`).
     """
     roles = ("student", "soup", "greedy-soup", "ensemble", "member", "baseline", "backbone")
     subject = next((standing for role in roles if table and (standing := table.first(role))), None)
@@ -23,7 +23,7 @@ def headline(table: Standings | None, differences: Mapping[str, Mapping[str, Dif
     tests = [name for name in table.columns if name in subject.mean and name != AGREEMENT]
     if not tests:
         return [
-            f"There are no scored pairs to test on. Agreement of the {subject.role} with the ensemble: "
+            f"There are no scored pairs to test on. Agreement of the {subject.role} with {_judge(table)}: "
             f"{_number(subject.mean[AGREEMENT])} (× 100)."
         ]
     own = [name for name in tests if name not in (*TITLES, AVERAGE)]
@@ -72,6 +72,8 @@ def _against(
         names = {best: lambda value: f"{who} ({value.number})", **names}
     for role, name in names.items():
         other = table.first(role, column)
+        if role == "ensemble" and _judge(table) != "the ensemble":
+            continue  # the same model again
         if other is not None and role != subject.role:
             tested = differences.get(role, {}).get(column)
             said = name(other.mean[column])
@@ -79,6 +81,12 @@ def _against(
     if not parts:
         return ""
     return ": " + (parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1])
+
+
+def _judge(table: Standings) -> str:
+    """Return the words for the ensemble, which may be a single teacher."""
+    members = [line.n for line in table.lines if str(line.role).startswith((TEACHER, "member"))]
+    return "the teacher" if sum(members) == 1 else "the ensemble"
 
 
 def _members(value: Value) -> str:

@@ -20,8 +20,8 @@ from raysts.evaluation.standings import (
     standings,
     views,
 )
-from raysts.pipeline.deliver import ROLE_NAMES
 from raysts.pipeline.outcome import best
+from raysts.pipeline.verdict import ROLE_NAMES
 from raysts.report import html
 from raysts.report.charts.axes import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, fitted, frame
 from raysts.report.charts.lines import Dot, line

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from raysts.evaluation.results import ResultRow
 from raysts.evaluation.standings import AGREEMENT, AVERAGE, TEACHER, Standing, Standings, Value, main_standings
 from raysts.models.layers import Layers
-from raysts.pipeline.deliver import ROLE_NAMES, TITLES
+from raysts.pipeline.verdict import ROLE_NAMES, TITLES
 
 RETRIEVAL, RETRIEVAL_METRIC = "retrieval:", "ndcg@10"
 """Beginning of the names of retrieval sets, and their metric in the first table."""

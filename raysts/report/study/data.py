@@ -9,7 +9,7 @@ from typing import Any
 
 from raysts.evaluation.run_metric import RunMetric, rank
 from raysts.pipeline.inputs import TINY
-from raysts.pipeline.notes import ABOUT_TINY
+from raysts.pipeline.verdict import ABOUT_TINY
 from raysts.recipes import names
 from raysts.recipes.recipe import DISTILLATION
 from raysts.recipes.tree import leaves, to_plain

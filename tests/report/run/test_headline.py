@@ -45,3 +45,10 @@ def test_the_headline_says_what_was_measured_and_nothing_else() -> None:
     assert _headline(exact("backbone", 0.5)) == f"The starting model scores 50.00 {how}."
     assert _headline([]) == "There is no result on a test set yet."
     assert "[69.30, 73.30]" in _headline([row | {"ci_low": 0.693, "ci_high": 0.733} for row in exact("student", 0.713)])
+
+
+def test_an_ensemble_of_one_is_its_teacher() -> None:
+    rows = [*exact("member", 0.7, 0), *exact("ensemble", 0.7), *exact("student", 0.6)]
+    tested = {"ensemble": Difference(-0.1, -0.2, -0.05), "member": Difference(-0.1, -0.2, -0.05)}
+    said = _headline(rows, **tested)
+    assert "ensemble" not in said and "below the member (70.00)" in said
