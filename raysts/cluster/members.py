@@ -32,7 +32,7 @@ from raysts.cluster.preflight import Requirements, node_problem
 from raysts.cluster.queue import Ended, MemberQueue, QueueState, Slot
 from raysts.cluster.stream import read_streamed
 from raysts.errors import InputError, RunFailed
-from raysts.models.memory import worker_gigabytes
+from raysts.models.pretrained import worker_gigabytes
 from raysts.pipeline.local import Say
 from raysts.recipes.recipe import Resources
 from raysts.storage.runs import RunFolder

@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from raysts.data import manifest
 from raysts.data.fetch import sources
-from raysts.models import pretrained
+from raysts.models.embedders import open_embedder
 from raysts.models.layers import Layers, in_words
 from raysts.models.modules import describe
 from raysts.pipeline.inputs import TINY
@@ -122,8 +122,8 @@ def card_of(
         "taught": plan.teacher.vectors.title if plan.teacher else "",
         "language": None if plan.corpus.text else "en",
         "backbone": pipeline.backbone,
-        "dimension": pretrained.dim(folder),
-        "similarity": next(iter(pretrained.similarities(folder))),
+        "dimension": open_embedder(folder).dim,
+        "similarity": next(iter(open_embedder(folder).similarities)),
         "max_length": stored.max_length,
         "pooling": stored.pooling,
         "layers": stored.layers,

@@ -12,12 +12,12 @@ from raysts.data.windows import text_windows
 from raysts.data.world import tiny_config, unknown_fraction
 from raysts.errors import InputError
 from raysts.evaluation import harness
-from raysts.models import lora, pretrained, static
-from raysts.models.embedder import Embedder
-from raysts.models.embedders import open_embedder
+from raysts.models import pretrained, static
+from raysts.models.embedders import Embedder, open_embedder
 from raysts.models.families import family_of
 from raysts.models.layers import Layers, layer_indices
 from raysts.models.modules import describe
+from raysts.models.weights import adapters_problem
 from raysts.ops.ensemble import Target
 from raysts.pipeline.inputs import TINY, Inputs
 from raysts.pipeline.outcome import STSB_DEV, members_dev
@@ -56,7 +56,7 @@ def check(inputs: Inputs) -> None:
     if problems:
         raise InputError(list(dict.fromkeys(problems)))
     for name, recipe in pipeline.recipes.items():
-        if recipe.train.lora is not None and (missing := lora.missing()):
+        if recipe.train.lora is not None and (missing := adapters_problem()):
             problems.append(f"{name}.train.lora={recipe.train.lora}: {missing}")
         if recipe.train.compile and not shutil.which(compiler := os.environ.get("CXX", "g++")):
             problems.append(

@@ -20,13 +20,13 @@ from raysts.data.windows import Windows
 from raysts.errors import Infeasible, RunFailed
 from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.ids import derive_seed
-from raysts.models import lora
 from raysts.models.encoder import Encoder
 from raysts.models.packing import has_kernel, to_device
 from raysts.models.precision import autocast, numbers
-from raysts.models.pretrained import load, randomise
+from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.tokens import LocalBatch, Tokens
+from raysts.models.weights import add_adapters, merge_adapters, randomise
 from raysts.objectives import MODULES
 from raysts.objectives.objective import Batch
 from raysts.ops import collective
@@ -211,7 +211,7 @@ class Run:
         if recipe.train.init == "random":
             randomise(model.encoder, derive_seed(job.seed, "weights"))
         if recipe.train.lora is not None:
-            lora.adapt(model.encoder, recipe.train.lora, derive_seed(job.seed, "lora"))
+            add_adapters(model.encoder, recipe.train.lora, derive_seed(job.seed, "lora"))
         model.normalize = False
         return model
 
@@ -441,7 +441,7 @@ class Run:
         record.end(self.record, job, self.state, next(iter(candidates)), time.monotonic() - self.began)
         if self.log is not None:
             if job.recipe.train.lora is not None:
-                lora.merge(encoder)
+                merge_adapters(encoder)
             if not len(encoder.heads):
                 encoder.layers = job.export_layers
             folder = RunFolder(job.folder)

@@ -21,8 +21,7 @@ from raysts.data.windows import StoreSpec, Windows, columns_of, shard_name, vect
 from raysts.errors import InputError
 from raysts.ids import derive_seed
 from raysts.models import pretrained
-from raysts.models.embedder import Embedder
-from raysts.models.embedders import load_embedder, open_embedder
+from raysts.models.embedders import Embedder, load_embedder, open_embedder
 from raysts.models.layers import Layers
 from raysts.models.modules import describe
 from raysts.models.precision import Precision
