@@ -142,7 +142,7 @@ class EncoderModel(Embedder):
 
     @property
     def stored_pooling(self) -> tuple[str, Layers]:
-        return self.description.pooled
+        return self.description.stored_pooling
 
     @property
     def max_length(self) -> int:
@@ -186,7 +186,7 @@ class EncoderModel(Embedder):
         from raysts.models.sentence_model import represent_tokens
 
         (representation,) = represent_tokens(self.model.encoder, tokens, (self.model.layers,), self.model.precision)
-        return check_finite(self.model.finished(representation)["vectors"], f"teacher '{self.path}'")
+        return check_finite(self.model.finish(representation)["vectors"], f"teacher '{self.path}'")
 
     def represent_layers(self, texts: Sequence[Text], layers: Sequence[Layers]) -> dict[Layers, Representation]:
         return self.model.represent_layers(texts, layers)
@@ -362,7 +362,7 @@ class VectorsModel(Embedder):
             if first != number and not _is_same_vector(self.table_RD[first], self.table_RD[number]):
                 raise InputError(
                     f"teacher '{self.path}': rows {first} and {number} are of one text ({_shorten(text)}) and have different "
-                    f"vectors; leave one out"
+                    f"vectors; remove one"
                 )
         for text in [text for text in rows if text != text.strip()]:  # user text is read without white space around it
             rows.setdefault(text.strip(), rows[text])
@@ -457,7 +457,9 @@ def graph_of(folder: Path) -> Path | None:
 
 def parquet_files(path: Path) -> list[Path]:
     """Return the Parquet files of a folder, or a file."""
-    return sorted(path.glob("[!.]*.parquet")) if path.is_dir() else [path] if path.is_file() else []
+    if path.is_file():
+        return [path]
+    return sorted(path.glob("[!.]*.parquet"))
 
 
 def open_embedder(

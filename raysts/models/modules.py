@@ -66,7 +66,7 @@ class Description:
     similarity: str = "cosine"
 
     @property
-    def pooled(self) -> tuple[str, Layers]:
+    def stored_pooling(self) -> tuple[str, Layers]:
         """Pooling and layers."""
         return self.pooling, self.layers
 
@@ -179,7 +179,7 @@ def pooling_config(width: int, pooling: str, prompts: Prompts) -> dict[str, Any]
 
 def head_of(kind: str, folder: Path) -> Head:
     """Return the head of type ``kind`` from the folder of its module."""
-    from raysts.models.gaussian_head import LOG_VAR, GaussianHead
+    from raysts.models.head import LOG_VAR, GaussianHead
 
     name = kind.rsplit(".", 1)[-1]  # sentence-transformers has moved its modules between packages
     for path in [*folder.glob("*.safetensors"), *folder.glob("*.bin")]:

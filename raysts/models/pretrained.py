@@ -17,8 +17,8 @@ from safetensors import SafetensorError, safe_open
 
 from raysts.errors import InputError, lacking
 from raysts.ids import content_id, unchanged
-from raysts.models import static, vector_files
-from raysts.models.families import FAMILIES, class_of, family_of, without_pooler
+from raysts.models import static
+from raysts.models.families import FAMILIES, class_of, family_of, omit_pooler
 from raysts.models.layers import Layers, layer_indices
 from raysts.models.modules import MOST_LAYERS, describe, head_of, transformer_settings, whole_number
 from raysts.models.precision import Precision, resolve
@@ -105,13 +105,13 @@ def load(
     from raysts.models.word_vectors import WordVectors
 
     if max_length is not None and max_length < 1:
-        raise InputError(f"max_length={max_length}: must be at least 1; leave it out for the model's own")
+        raise InputError(f"max_length={max_length}: must be at least 1; without it the model's own length counts")
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     computes = resolve(precision, place)
     folder = find(model)
     with unchanged(folder, content):
         description = describe(folder)
-        prompts = description.prompts.with_default(prompt)
+        prompts = description.prompts.replace_default(prompt)
         backbone, tokenizer = load_backbone(folder)
         loaded_heads = [head_of(kind, path) for kind, path in description.heads] if heads else []
     limit = family_of(backbone.config.model_type).most_tokens(backbone.config.to_dict())
@@ -143,7 +143,7 @@ def load(
         description.normalize,
         prompts=prompts,
         truncate_dim=description.truncate_dim,
-        similarity=description.similarity,
+        similarity_name=description.similarity,
         precision=precision,
     )
 
@@ -326,7 +326,7 @@ def find(model: str | Path, fetch: bool = True) -> Path:
         raise InputError("model '': the name is empty; give a run id, a model directory or a Hugging Face name")
     folder = Store.of(Path(model)).get_dir(Path(model).absolute()) or Path(model)
     if folder.is_file():
-        return vector_files.converted(folder)
+        return static.convert(folder)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise InputError(
@@ -478,7 +478,7 @@ def _load_parts(folder: Path) -> tuple[Any, Any]:
         output_loading_info=True,
         ignore_mismatched_sizes=True,  # they are refused below
         disable_mmap=True,  # a file that is overwritten would end the process, or change the weights
-        **without_pooler(kind),
+        **omit_pooler(kind),
     )
     wrong = sorted([*loaded["missing_keys"], *(key[0] for key in loaded["mismatched_keys"])])
     if wrong:  # transformers draws them at random

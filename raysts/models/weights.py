@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from raysts.models.families import class_of, family_of, without_pooler
+from raysts.models.families import class_of, family_of, omit_pooler
 from raysts.models.pretrained import load
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def randomise(encoder: Encoder, seed: int) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         kind = class_of(config)
-        fresh = kind._from_config(config, dtype=torch.float32, **without_pooler(kind))
+        fresh = kind._from_config(config, dtype=torch.float32, **omit_pooler(kind))
     encoder.backbone.load_state_dict(fresh.state_dict())
 
 

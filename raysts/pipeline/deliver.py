@@ -186,7 +186,7 @@ def _handed_over(plan: Plan, outcome: Outcome) -> tuple[str, Choice, str, ModelS
     if plan.pipeline.deliver == "best":
         return None
     if model := next((model for model in plan.models if model.id == outcome.selected), None):
-        pooling, layers = describe(model.model).pooled
+        pooling, layers = describe(model.model).stored_pooling
         soups = {soup_id: name for name, soup_id in outcome.soups.items()}
         role = soups.get(model.id) or ("student" if outcome.students else "member")
         selected_among = len(outcome.students or outcome.members) > 1 and (
@@ -299,7 +299,7 @@ def write_model(plan: Plan, outcome: Outcome) -> tuple[Path | None, Model | None
         return (None if plan.pipeline.combine else backbone), None
     folder = model.model if model else plan.start
     store.get_dir(folder)
-    if chosen is None or (chosen.pooling, chosen.layers) == describe(folder).pooled:
+    if chosen is None or (chosen.pooling, chosen.layers) == describe(folder).stored_pooling:
         return folder, model
     target = store.path(f"runs/{chosen.pooled_id}/model" if model else f"backbones/pooled-{chosen.pooled_id}")
     if not store.get_dir(target, fresh=True):

@@ -112,7 +112,7 @@ class Inputs:
     @cached_property
     def distributed(self) -> tuple[str, Layers]:
         """Return the pooling and layers that the backbone's folder configures."""
-        return ("mean", 1) if self.pipeline.backbone == TINY else describe(self.backbone).pooled
+        return ("mean", 1) if self.pipeline.backbone == TINY else describe(self.backbone).stored_pooling
 
     @property
     def start(self) -> Path:

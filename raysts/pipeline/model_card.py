@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from raysts.data import manifest
 from raysts.data.fetch import sources
 from raysts.models.embedders import open_embedder
-from raysts.models.layers import Layers, in_words
+from raysts.models.layers import Layers, layers_text
 from raysts.models.modules import describe
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.outcome import joined
@@ -60,7 +60,7 @@ def render(card: Mapping[str, Any]) -> str:
     return _TEMPLATE.render(
         card,
         front=yaml.safe_dump(front, sort_keys=False, allow_unicode=True),
-        pooled=f"the {'' if layers == 1 else 'mean of the '}{in_words(layers)}",
+        pooled=f"the {'' if layers == 1 else 'mean of the '}{layers_text(layers)}",
         first=first,
         rest=[row for row in shown if row not in first],
     )

@@ -271,7 +271,7 @@ class EmbedTeachers:
             vectors_ND = teacher.vectors(columns_of(table, ("sentence",), ())["sentence"])
             total = ensemble.added(self.target, total, vectors_ND, self.weights[number])
         assert total is not None
-        write_embeddings(shard, rows, ensemble.combined(self.target, total, self.weights))
+        write_embeddings(shard, rows, ensemble.combine(self.target, total, self.weights))
 
 
 def room_on(device: str | None, resources: Resources) -> float:
