@@ -85,7 +85,7 @@ def as_it_is(run: Run, on: bool) -> None:
             if module.word_table is not None:
                 module.word_table.sparse = False
     if on:
-        optim.by_rows(run.objective, run.job.recipe.optim)
+        optim.use_sparse_gradients(run.objective, run.job.recipe.optim)
 
 
 def run_of(objective: str, precision: str, args: Any, folder: Path) -> Run:

@@ -23,8 +23,8 @@ from raysts.recipes.catalog import CATALOG, ContrastiveSettings, ObjectiveSpec
 from raysts.recipes.recipe import Optim
 from raysts.training.job import Job
 from raysts.training.loop import train
-from raysts.training.runtime import Preempted, Preemption, Runtime, averaged
-from raysts.training.shard import shard, whole
+from raysts.training.runtime import Preempted, Preemption, Runtime, average_gradients
+from raysts.training.shard import gather_tensor, shard
 
 ROWS = {2: (3, 5), 3: (3, 0, 5), 4: (2, 1, 0, 5)}
 """Rows per rank in the checks of the collectives, for each number of processes."""
@@ -91,7 +91,7 @@ class Gloo(Runtime):
 
     def wrap(self, module: nn.Module, precision: str) -> nn.Module:
         self.module = module
-        return averaged(module, self.device)
+        return average_gradients(module, self.device)
 
     def barrier(self) -> None:
         dist.barrier()
@@ -226,7 +226,7 @@ def _until(end: type[BaseException], job: Job, runtime: Runtime) -> None:
 
 def _weights(job: Job, runtime: Gloo) -> dict[str, Tensor]:
     train(job, runtime)
-    return {name: whole(value).clone() for name, value in runtime.module.state_dict().items()}
+    return {name: gather_tensor(value).clone() for name, value in runtime.module.state_dict().items()}
 
 
 def rows_of_all() -> tuple[Tensor, Tensor]:

@@ -32,7 +32,7 @@ from raysts.cluster.preflight import Requirements, node_problem
 from raysts.cluster.queue import Ended, MemberQueue, QueueState, Slot
 from raysts.cluster.stream import read_streamed
 from raysts.errors import InputError, RunFailed
-from raysts.models.memory import worker_gigabytes
+from raysts.models.pretrained import worker_gigabytes
 from raysts.pipeline.local import Say
 from raysts.recipes.recipe import Resources
 from raysts.storage.runs import RunFolder
@@ -40,7 +40,7 @@ from raysts.training import checkpoint
 from raysts.training.attempt import attempt, fail_chain
 from raysts.training.job import Job
 from raysts.training.monitor import RunMonitor
-from raysts.training.runtime import Preempted, Preemption, Runtime, averaged
+from raysts.training.runtime import Preempted, Preemption, Runtime, average_gradients
 from raysts.training.shard import shard
 
 MOST_RUNS = 16  # Ray Train runs at once: each is processes of a few hundred MB beside its workers
@@ -218,7 +218,7 @@ class RayRuntime(Runtime):
         """Return the module with its gradients averaged, or sharded, over the processes that train together."""
         if self.shards:
             return shard(module, self.device, precision)
-        return averaged(module, self.device) if self.world > 1 else module
+        return average_gradients(module, self.device) if self.world > 1 else module
 
     def observe(self, job: Job, line: dict[str, Any]) -> None:
         facts, member = job.facts, job.facts.get("member")

@@ -34,7 +34,7 @@ from raysts.cluster.metrics import show_line
 from raysts.errors import InputError, RunFailed, without_secrets
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.run_metric import RunMetric
-from raysts.models.memory import weights
+from raysts.models.pretrained import weight_bytes
 from raysts.pipeline.step import Step
 from raysts.recipes.recipe import Resources
 from raysts.search.progress import SearchProgress
@@ -70,7 +70,9 @@ ENVIRONMENT = {
 def per_trial(study: Study) -> Resources:
     """Return what a trial asks of the cluster. Small ones share a GPU unless the search says."""
     resources = with_gpus(study.search.pipeline.resources)
-    share = study.search.pipeline.resources.gpus is None and resources.gpus and weights(study.plan.backbone) < SMALL
+    share = (
+        study.search.pipeline.resources.gpus is None and resources.gpus and weight_bytes(study.plan.backbone) < SMALL
+    )
     return resources.updated(gpus=0.25) if share else resources
 
 

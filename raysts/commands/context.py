@@ -30,7 +30,7 @@ from raysts.storage.store import Store
 
 if TYPE_CHECKING:
     from raysts.cluster.preflight import Requirements
-    from raysts.models.onnx_model import OnnxModel
+    from raysts.models.embedders import OnnxModel
     from raysts.models.sentence_model import SentenceModel
 
 DEFAULT_STORAGE = "./raysts-storage"

@@ -10,7 +10,7 @@ from typing import Any
 
 from raysts.commands.options import say_on_stderr
 from raysts.data.world import world_path
-from raysts.models.memory import weights
+from raysts.models.pretrained import weight_bytes
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import Step
 from raysts.training.monitor import duration, progress_bar
@@ -121,7 +121,7 @@ def cautions(plan: Plan, address: str | None) -> list[str]:
 
     if address not in (None, "none", "local") or os.environ.get("RAY_ADDRESS") or torch.cuda.is_available():
         return lines
-    cpus, parameters = os.cpu_count() or 1, weights(plan.backbone) / 4 or TINY_PARAMETERS
+    cpus, parameters = os.cpu_count() or 1, weight_bytes(plan.backbone) / 4 or TINY_PARAMETERS
     seconds = sum(map(_cost, waiting)) * parameters / (PARAMETERS_A_SECOND * cpus)
     if seconds > LONG:
         lines.append(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from raysts.evaluation.results import ResultRow
-from raysts.models.layers import Layers, as_layers, in_words
+from raysts.models.layers import Layers, as_layers, layers_text
 
 AVERAGED = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr")
 """The sets of the average column, as far as the table has them; sickr-all overlaps sickr and stays out."""
@@ -60,7 +60,7 @@ def kind_of(role: str | None) -> str:
 
 def pooled(layers: str | None) -> str:
     """Return in words how many layers were pooled, or nothing without a record."""
-    return "" if layers is None else f"{in_words(as_layers(layers))} pooled"
+    return "" if layers is None else f"{layers_text(as_layers(layers))} pooled"
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -1,27 +1,134 @@
-"""Embedders by their path: an encoder, an ONNX graph, or precomputed vectors."""
+"""Models and files that give vectors of texts: an encoder, an ONNX graph, or precomputed vectors.
+
+Each reads its own tokens, and is described without its weights.
+
+Shapes: N texts, B of them at once, T tokens, H hidden, D dimensions, R rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import importlib.util
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+import pyarrow as pa
 
-from raysts.ids import unchanged
-from raysts.models import memory, pretrained
-from raysts.models.embedder import Embedder
-from raysts.models.layers import Layers
-from raysts.models.onnx_model import OnnxModel, graph_of
+from raysts.errors import InputError, RunFailed
+from raysts.ids import content_id, file_digest, folder_id, unchanged
+from raysts.models import pretrained
+from raysts.models.layers import Layers, pooling_modes
+from raysts.models.modules import Description, describe, head_of
 from raysts.models.precision import Precision, check_finite
 from raysts.models.prompts import Text
-from raysts.models.tokens import Tokens
-from raysts.models.vectors_model import VectorsModel, parquet_files
-from raysts.ops.similarity import Similarity
+from raysts.models.tokens import Tokens, tokenize
+from raysts.ops.ensemble import unit
+from raysts.ops.similarity import Similarity, cosine_of_vectors
+from raysts.storage.parquet import is_text, open_parquet, pages
 
 if TYPE_CHECKING:
+    import torch
+
     from raysts.models.sentence_model import Representation, SentenceModel
+
+LONGEST = 512
+"""Tokens of a text if the tokenizer of a graph does not say how many the model reads."""
+
+TEXTS = ("text", "sentence")
+"""Columns that may hold the texts of precomputed vectors; the first that exists counts."""
+VECTORS = "embedding"
+"""Column with the vectors, a list of numbers in each row."""
+
+
+class Embedder(ABC):
+    """Model directory, or file, that gives vectors of texts.
+
+    Args:
+        path: of the directory or file.
+        prompt: a stored prompt's name, or its text.
+        device: for the computation.
+    """
+
+    kind: ClassVar[Literal["encoder", "onnx", "vectors"]]
+
+    def __init__(self, path: Path, prompt: str | None = None, device: str | None = None) -> None:
+        self.path, self.prompt_name, self.device = path, prompt, device
+
+    @cached_property
+    def description(self) -> Description:
+        return describe(self.path)
+
+    @property
+    def id(self) -> str:
+        """Id of the content."""
+        return folder_id(self.path)
+
+    @property
+    def tokenizer_id(self) -> str:
+        return pretrained.tokenizer_id(self.path)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """Tokenizer with the call signature of a Hugging Face tokenizer."""
+        return pretrained.load_tokenizer(self.path)
+
+    @property
+    def max_length(self) -> int:
+        """Tokens per text that it reads."""
+        return int(self.description.max_length or self.tokenizer.model_max_length)
+
+    @property
+    def prompt(self) -> str:
+        """Text before every text."""
+        return self.description.prompts.resolve(self.prompt_name)
+
+    @property
+    def stored_pooling(self) -> tuple[str, Layers] | None:
+        """Pooling and layers that the directory configures, or None if they cannot vary."""
+        return None
+
+    @property
+    def similarities(self) -> Mapping[str, Similarity]:
+        """Similarities by name, the default first."""
+        return {"cosine": cosine_of_vectors}
+
+    @property
+    @abstractmethod
+    def dim(self) -> int:
+        """D."""
+
+    @property
+    @abstractmethod
+    def weight_bytes(self) -> int:
+        """Approximate memory of the weights."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise InputError unless raysts can read it."""
+
+    def load(self) -> None:
+        """Read the weights."""
+        self.check()
+
+    def find_missing(self, texts: Sequence[Text]) -> int | None:
+        """Return the number of the first text that has no vector, or None."""
+        return None
+
+    def tokenize(self, texts: Sequence[str]) -> Tokens:
+        """Return the tokens of texts behind the prompt."""
+        return tokenize(self.tokenizer, texts, self.max_length, self.prompt)
+
+    @abstractmethod
+    def vectors(self, tokens: Tokens) -> np.ndarray:
+        """Return the vectors of tokenised texts, float32 [N, D]."""
+
+    def represent_layers(self, texts: Sequence[Text], layers: Sequence[Layers]) -> dict[Layers, Representation]:
+        """Return representations for several choices of layers, or for the first alone if they cannot vary."""
+        return {layers[0]: {"vectors": self.vectors(self.tokenize([str(text) for text in texts]))}}
 
 
 class EncoderModel(Embedder):
@@ -35,23 +142,32 @@ class EncoderModel(Embedder):
 
     @property
     def stored_pooling(self) -> tuple[str, Layers]:
-        return self.description.pooling, self.description.layers
+        return self.description.stored_pooling
 
     @property
     def max_length(self) -> int:
-        return min(super().max_length, pretrained.most_tokens(self.path))
+        config = pretrained.check(self.path)
+        return min(super().max_length, pretrained.family_of(config["model_type"]).most_tokens(config))
 
     @property
     def similarities(self) -> Mapping[str, Similarity]:
-        return pretrained.similarities(self.path)
+        from raysts.models.head import similarities_of
+
+        heads = [head_of(*head) for head in self.description.heads[-1:]]
+        return similarities_of(heads, self.description.similarity)
 
     @property
     def dim(self) -> int:
-        return pretrained.dim(self.path)
+        description = self.description
+        if description.heads:
+            full = head_of(*description.heads[-1]).dim
+        else:
+            full = pretrained.width(self.path) * len(pooling_modes(description.pooling))
+        return min(full, description.truncate_dim or full)
 
     @property
     def weight_bytes(self) -> int:
-        return memory.weights(self.path)
+        return pretrained.weight_bytes(self.path)
 
     @cached_property
     def model(self) -> SentenceModel:
@@ -70,10 +186,280 @@ class EncoderModel(Embedder):
         from raysts.models.sentence_model import represent_tokens
 
         (representation,) = represent_tokens(self.model.encoder, tokens, (self.model.layers,), self.model.precision)
-        return check_finite(self.model.finished(representation)["vectors"], f"teacher '{self.path}'")
+        return check_finite(self.model.finish(representation)["vectors"], f"teacher '{self.path}'")
 
     def represent_layers(self, texts: Sequence[Text], layers: Sequence[Layers]) -> dict[Layers, Representation]:
         return self.model.represent_layers(texts, layers)
+
+
+class OnnxModel(Embedder):
+    """ONNX graph that embeds.
+
+    Its output is ``sentence_embedding`` [B, D], or token vectors [B, T, H] that are pooled as the directory configures.
+    """
+
+    kind = "onnx"
+
+    @property
+    def pooling(self) -> str:
+        return self.description.pooling
+
+    @property
+    def layers(self) -> Layers:
+        return self.description.layers
+
+    def represent(self, texts: Sequence[Text]) -> Representation:
+        """Return the vectors of texts by name, as evaluations take them."""
+        return self.represent_layers(texts, (self.layers,))[self.layers]
+
+    def encode(self, texts: str | Sequence[str]) -> np.ndarray:
+        """Return the vectors of texts, float32 [N, D], or of one text, float32 [D]."""
+        return self.represent([texts])["vectors"][0] if isinstance(texts, str) else self.represent(texts)["vectors"]
+
+    @property
+    def dim(self) -> int:
+        try:
+            (width,) = self.vectors(self.tokenize(["a"]))[0].shape
+        except InputError:
+            raise
+        except Exception as error:  # a foreign graph may raise anything
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise InputError(f"model '{self.path}': its graph gives no vector of a text ({reason})") from None
+        return int(width)
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(file.stat().st_size for file in self.path.rglob("*.onnx"))
+
+    @cached_property
+    def session(self) -> Any:
+        """Session of onnxruntime.
+
+        Raises:
+            InputError: onnxruntime is not installed, does not load the graph, or raysts cannot use its inputs.
+        """
+        if importlib.util.find_spec("onnxruntime") is None:
+            raise InputError(
+                f"model '{self.path}' is ONNX, and onnxruntime is not installed: pip install 'raysts[onnx]'"
+            )
+        import onnxruntime
+        import torch
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        preferred = ["CUDAExecutionProvider"] if self.device == "cuda" else []
+        providers = [name for name in preferred if name in onnxruntime.get_available_providers()]
+        try:
+            session = onnxruntime.InferenceSession(
+                str(graph_of(self.path)), options, [*providers, "CPUExecutionProvider"]
+            )
+        except Exception as error:  # the runtime may raise anything
+            raise InputError(
+                f"model '{self.path}': onnxruntime does not load it ({str(error).splitlines()[0]})"
+            ) from None
+        if unknown := {node.name for node in session.get_inputs()} - {"input_ids", "attention_mask", "token_type_ids"}:
+            raise InputError(
+                f"model '{self.path}': its graph reads {', '.join(sorted(unknown))}, which raysts does not give"
+            )
+        if self.description.heads and "sentence_embedding" not in {node.name for node in session.get_outputs()}:
+            raise InputError(
+                f"model '{self.path}': has modules behind its pooling, which are not in the graph; export it as one graph"
+            )
+        return session
+
+    def check(self) -> None:
+        self.prompt, self.tokenizer, self.session  # noqa: B018 (reads them)
+
+    @property
+    def max_length(self) -> int:
+        longest = super().max_length
+        return longest if longest < 10**6 else LONGEST
+
+    def vectors(self, tokens: Tokens) -> np.ndarray:
+        from raysts.models.sentence_model import TOKEN_BUDGET
+
+        batches = list(tokens.batches(TOKEN_BUDGET["cpu"]))
+        if not batches:  # the width is known from an output alone
+            return self.vectors(self.tokenize(["a"]))[:0]
+        parts = [self._batch(*tokens.take(rows).pad(self.tokenizer.pad_token_id or 0)) for rows in batches]
+        return check_finite(np.concatenate(parts)[np.argsort(np.concatenate(batches))], f"model '{self.path}'")
+
+    def _batch(self, ids_BT: torch.Tensor, lengths_B: torch.Tensor) -> np.ndarray:
+        import torch
+
+        from raysts.models.encoder import pool
+
+        outputs = [node.name for node in self.session.get_outputs()]
+        pooled = "sentence_embedding" in outputs
+        name = "sentence_embedding" if pooled else outputs[0]
+        mask_BT = torch.arange(ids_BT.shape[1]) < lengths_B[:, None]
+        arrays = {"input_ids": ids_BT, "attention_mask": mask_BT.long(), "token_type_ids": torch.zeros_like(ids_BT)}
+        feeds = {node.name: arrays[node.name].numpy() for node in self.session.get_inputs()}
+        (output,) = self.session.run([name], feeds)
+        if output.ndim != (2 if pooled else 3):
+            raise ValueError(f"'{name}' has {output.ndim} axes")
+        if not pooled:
+            tokens_BTH = torch.from_numpy(output.astype(np.float32, copy=False))
+            output = pool(tokens_BTH, mask_BT, lengths_B, self.description.pooling).numpy()
+        if self.description.normalize:
+            output = unit(output)
+        return output[:, : self.description.truncate_dim].astype(np.float32, copy=False)  # type: ignore[no-any-return]
+
+
+class VectorsModel(Embedder):
+    """Precomputed vectors, looked up by text in Parquet with both, as ``raysts embed`` writes.
+
+    A text has one token, the number of its row.
+
+    Args:
+        path: a Parquet file, or a folder of them, with a column of texts (``TEXTS``) and one of vectors (``VECTORS``).
+
+    Raises:
+        InputError: on reading, if a column is missing, a text has two different vectors, or widths differ.
+    """
+
+    kind = "vectors"
+    prompt = ""
+    max_length = sys.maxsize
+
+    @cached_property
+    def files(self) -> list[Path]:
+        files = parquet_files(self.path)
+        if not files:
+            raise InputError(
+                f"teacher '{self.path}': no Parquet file there; give one with a text and its '{VECTORS}' a row"
+            )
+        return files
+
+    @cached_property
+    def column(self) -> str:
+        """Column of the texts."""
+        names = open_parquet(self.files[0], "write it again").schema_arrow.names
+        column = next((name for name in TEXTS if name in names), "")
+        if not column or VECTORS not in names:
+            raise InputError(
+                f"teacher '{self.path}' has columns {', '.join(names)}; vectors that teach need '{VECTORS}' and, for the "
+                f"text that each is of, {' or '.join(map(repr, TEXTS))}: they are found by their texts, never by an id"
+            )
+        return column
+
+    @cached_property
+    def id(self) -> str:
+        return content_id([self.column, *(file_digest(path).hex() for path in self.files)])
+
+    @property
+    def tokenizer_id(self) -> str:
+        return self.id
+
+    @cached_property
+    def row_numbers(self) -> dict[str, int]:
+        """Row of every text. A repeated text has its first row."""
+        rows: dict[str, int] = {}
+        for number, text in enumerate(text for part in self._read(self.column) for text in part.to_pylist()):
+            if text is None:  # no text looks it up
+                continue
+            first = rows.setdefault(text, number)
+            if first != number and not _is_same_vector(self.table_RD[first], self.table_RD[number]):
+                raise InputError(
+                    f"teacher '{self.path}': rows {first} and {number} are of one text ({_shorten(text)}) and have different "
+                    f"vectors; remove one"
+                )
+        for text in [text for text in rows if text != text.strip()]:  # user text is read without white space around it
+            rows.setdefault(text.strip(), rows[text])
+        return rows
+
+    @cached_property
+    def table_RD(self) -> np.ndarray:
+        parts: list[np.ndarray] = []
+        for part in self._read(VECTORS):
+            try:
+                lists = part.cast(pa.list_(pa.float32()))
+            except pa.ArrowException:
+                lists = pa.nulls(len(part), pa.list_(pa.float32()))
+            widths = np.diff(lists.offsets.to_numpy())
+            if lists.null_count or {*widths.tolist()} != {parts[0].shape[1] if parts else max(1, widths[0])}:
+                raise InputError(
+                    f"teacher '{self.path}': column '{VECTORS}' ({part.type}) must have a vector of one width in every row"
+                )
+            parts.append(lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), -1))
+        if not parts:
+            raise InputError(f"teacher '{self.path}': has no rows; give the vectors of the texts that it teaches on")
+        table_RD = np.concatenate(parts)
+        if not np.isfinite(table_RD).all():
+            row = int(np.flatnonzero(~np.isfinite(table_RD).all(1))[0])
+            raise InputError(f"teacher '{self.path}': the vector of row {row} is not finite")
+        return table_RD
+
+    @property
+    def dim(self) -> int:
+        return int(self.table_RD.shape[1])
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(file.stat().st_size for file in self.files)
+
+    def check(self) -> None:
+        self.row_numbers  # noqa: B018 (reads the texts)
+
+    def load(self) -> None:
+        self.row_numbers, self.table_RD  # noqa: B018 (reads them)
+
+    def find_missing(self, texts: Sequence[Text]) -> int | None:
+        return next((number for number, text in enumerate(texts) if text not in self.row_numbers), None)
+
+    @property
+    def tokenizer(self) -> Any:
+        self.row_numbers  # noqa: B018 (reads the texts)
+        return self.row_tokens
+
+    def row_tokens(self, texts: Sequence[str], **_: Any) -> dict[str, list[list[int]]]:
+        """Return the row of each text as its one token, with the signature of a tokenizer.
+
+        Raises:
+            RunFailed: a text has no vector.
+        """
+        if (number := self.find_missing(texts)) is not None:
+            raise RunFailed(f"teacher '{self.path}' has no vector of {_shorten(texts[number])}")
+        return {"input_ids": [[self.row_numbers[text]] for text in texts]}
+
+    def tokenize(self, texts: Sequence[str]) -> Tokens:
+        return tokenize(self.row_tokens, texts, 1)
+
+    def vectors(self, tokens: Tokens) -> np.ndarray:
+        return self.table_RD[tokens.flat]
+
+    def _read(self, column: str) -> Iterator[pa.Array]:
+        for path in self.files:
+            file = open_parquet(path, "write it again")
+            if column not in file.schema_arrow.names:
+                raise InputError(f"teacher '{path}' has no column '{column}', as {self.files[0].name} beside it has")
+            kind = file.schema_arrow.field(column).type
+            if column == self.column and not is_text(kind):
+                raise InputError(f"teacher '{path}': column '{column}' has type {kind}; text must be a string column")
+            for batch in pages(path, file, [column], "write it again"):
+                yield batch.column(0)
+
+
+def _is_same_vector(a_D: np.ndarray, b_D: np.ndarray) -> bool:
+    """Return True if the vectors differ by no more than bf16 does between batches."""
+    return bool(np.linalg.norm(a_D - b_D) <= 0.05 * np.linalg.norm(a_D))
+
+
+def _shorten(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:57]}...")
+
+
+def graph_of(folder: Path) -> Path | None:
+    """Return the ONNX graph of a directory, or None."""
+    places = (folder / "model.onnx", folder / "onnx" / "model.onnx")
+    return next((place for place in places if place.is_file()), None)
+
+
+def parquet_files(path: Path) -> list[Path]:
+    """Return the Parquet files of a folder, or a file."""
+    if path.is_file():
+        return [path]
+    return sorted(path.glob("[!.]*.parquet"))
 
 
 def open_embedder(

@@ -18,7 +18,7 @@ from raysts.cpu.accelerate import accelerate, needs_no_padding
 from raysts.models.families import family_of
 from raysts.models.head import Head
 from raysts.models.layers import Layers, layer_indices, layer_weights, pooling_modes
-from raysts.models.packing import ATTENTION, Packed, attend, filled, pack
+from raysts.models.packing import ATTENTION, PackedTexts, attend, fill_row, pack
 from raysts.models.static import pooling_problem
 from raysts.models.word_vectors import WordVectors
 
@@ -95,7 +95,7 @@ class Encoder(nn.Module):
         return int(getattr(self.config, self.family.depth))
 
     @property
-    def in_bf16(self) -> bool:
+    def is_bf16(self) -> bool:
         """True if the backbone's weights are bf16.
 
         Then no cast is needed, which saves a quarter of the time on CPUs.
@@ -108,41 +108,32 @@ class Encoder(nn.Module):
         The texts are packed (``raysts.models.packing``), and the rows come in the batch's order. ``host_lengths``: the
         lengths on the host. Without them the host waits for a GPU.
         """
-        if len(self.heads):
-            return self.represent(ids_BT, lengths_B, host_lengths)["vectors"]
-        return self.pooled(ids_BT, lengths_B, host_lengths)
+        return self.represent(ids_BT, lengths_B, host_lengths)["vectors"]
 
-    def pooled(self, ids_BT: Tensor, lengths_B: Tensor, host_lengths: np.ndarray | None = None) -> Tensor:
-        """Return pooled token vectors [B, H], before any head."""
-        return self._pooled_layers(self._pack(ids_BT, lengths_B, host_lengths), (self.layers,))[0]
+    def represent(self, ids_BT: Tensor, lengths_B: Tensor, host_lengths: np.ndarray | None = None) -> dict[str, Any]:
+        """Return the last head's arrays [B, ...], for ``ragged`` names one [T, ...] per text."""
+        return self.represent_layers(ids_BT, lengths_B, (self.layers,), host_lengths)[0]
 
     def represent_layers(
         self, ids_BT: Tensor, lengths_B: Tensor, layers: Sequence[Layers], host_lengths: np.ndarray | None = None
-    ) -> list[dict[str, Tensor | list[Tensor]]]:
+    ) -> list[dict[str, Any]]:
         """Return the representation for each choice of layers, from one pass.
 
         An encoder with heads accepts one choice alone.
         """
+        packed = self._pack(ids_BT, lengths_B, host_lengths)
         if not len(self.heads):
-            packed = self._pack(ids_BT, lengths_B, host_lengths)
             return [{"vectors": vectors_BH} for vectors_BH in self._pooled_layers(packed, layers)]
         assert tuple(layers) == (self.layers,), "heads belong to the layers they were trained on"
-        return [self.represent(ids_BT, lengths_B, host_lengths)]
-
-    def represent(self, ids_BT: Tensor, lengths_B: Tensor, host_lengths: np.ndarray | None = None) -> dict[str, Any]:
-        """Return the last head's arrays [B, ...], for ``ragged`` names one [T, ...] per text."""
-        if not len(self.heads):
-            return {"vectors": self.pooled(ids_BT, lengths_B, host_lengths)}
         first, *rest = self.heads
-        packed = self._pack(ids_BT, lengths_B, host_lengths)
         if first.reads == "tokens":
-            tokens_NH = self._token_layers(packed, (self.layers,))[0]
+            (tokens_NH,) = self._token_layers(packed, layers)
             arrays = self._pool_each(packed, first.represent(tokens_NH.float()), first.ragged, host_lengths)
         else:
-            arrays = first.represent(self._pooled_layers(packed, (self.layers,))[0])
+            arrays = first.represent(self._pooled_layers(packed, layers)[0])
         for head in rest:
             arrays = head.represent(arrays["vectors"])
-        return arrays
+        return [arrays]
 
     def followed_by(self, head: Head) -> Encoder:
         assert head.reads == "pooled" or not len(self.heads), "tokens are read before anything else"
@@ -198,15 +189,13 @@ class Encoder(nn.Module):
             padded.append(packed.restore(torch.cat(parts)).float())
         return padded
 
-    def _pack(self, ids_BT: Tensor, lengths_B: Tensor, host_lengths: np.ndarray | None) -> Packed:
+    def _pack(self, ids_BT: Tensor, lengths_B: Tensor, host_lengths: np.ndarray | None) -> PackedTexts:
         position_pad = self.config.pad_token_id if self.family.positions == "after-padding" else None
         # In a padded family every group would be a pass and cost more than the padding that it saves.
-        unpadded = needs_no_padding(self, ids_BT.device)
-        return pack(
-            ids_BT, lengths_B, position_pad, split=self.family.packed, host_lengths=host_lengths, fused=unpadded
-        )
+        fused = needs_no_padding(self, ids_BT.device)
+        return pack(ids_BT, lengths_B, position_pad, split=self.family.packed, host_lengths=host_lengths, fused=fused)
 
-    def _token_layers(self, packed: Packed, layers: Sequence[Layers]) -> list[Tensor]:
+    def _token_layers(self, packed: PackedTexts, layers: Sequence[Layers]) -> list[Tensor]:
         """Return packed token vectors [N, H] for each choice of layers, from one pass."""
         chosen = [layer_indices(choice, self.depth) for choice in layers]
         all_layers = any(indices != (self.depth,) for indices in chosen)
@@ -224,11 +213,11 @@ class Encoder(nn.Module):
                 results.append(torch.stack([output.hidden_states[i].flatten(0, 1) for i in indices]).float().mean(0))
         return results
 
-    def _run_packed(self, packed: Packed, all_layers: bool) -> Any:
+    def _run_packed(self, packed: PackedTexts, all_layers: bool) -> Any:
         """Return hidden states [1, N, H], with ``all_layers`` those of every layer."""
         tokens, on_cpu = len(packed.ids_N), packed.ids_N.device.type == "cpu"
-        if self.family.kernels and on_cpu and (self.in_bf16 or torch.is_autocast_enabled("cpu")):
-            packed = filled(packed, self.pad_id)
+        if self.family.kernels and on_cpu and (self.is_bf16 or torch.is_autocast_enabled("cpu")):
+            packed = fill_row(packed, self.pad_id)
         output = self.backbone(
             input_ids=packed.ids_N[None],
             position_ids=packed.positions_N[None],
@@ -242,17 +231,17 @@ class Encoder(nn.Module):
                 output.hidden_states = tuple(state[:, :tokens] for state in output.hidden_states)
         return output
 
-    def _run_padded(self, packed: Packed, all_layers: bool) -> Any:
+    def _run_padded(self, packed: PackedTexts, all_layers: bool) -> Any:
         """Return hidden states [B, T, H] of a batch that is one group, as transformers runs it."""
         (group,) = packed.groups
         ids_BT = packed.ids_N.unflatten(0, (group.rows, group.longest))
         mask_BT = torch.ones_like(ids_BT) if group.mask_RT is None else group.mask_RT.long()
         return self.backbone(input_ids=ids_BT, attention_mask=mask_BT, output_hidden_states=all_layers)
 
-    def _pooled_layers(self, packed: Packed, layers: Sequence[Layers]) -> list[Tensor]:
+    def _pooled_layers(self, packed: PackedTexts, layers: Sequence[Layers]) -> list[Tensor]:
         return [self._pool(packed, tokens_NH, self.pooling) for tokens_NH in self._token_layers(packed, layers)]
 
-    def _pool(self, packed: Packed, tokens_NH: Tensor, pooling: str) -> Tensor:
+    def _pool(self, packed: PackedTexts, tokens_NH: Tensor, pooling: str) -> Tensor:
         first, parts = 0, []
         for group, tokens_RTH in zip(packed.groups, packed.unpack(tokens_NH), strict=True):
             lengths_R = packed.lengths_B[first : first + group.rows]
@@ -261,7 +250,11 @@ class Encoder(nn.Module):
         return packed.restore(torch.cat(parts) if len(parts) > 1 else parts[0])
 
     def _pool_each(
-        self, packed: Packed, token_arrays: dict[str, Tensor], ragged: Sequence[str], host_lengths: np.ndarray | None
+        self,
+        packed: PackedTexts,
+        token_arrays: dict[str, Tensor],
+        ragged: Sequence[str],
+        host_lengths: np.ndarray | None,
     ) -> dict[str, Any]:
         """Return the mean over each text's tokens, and for ``ragged`` names the tokens themselves."""
         results: dict[str, Any] = {}

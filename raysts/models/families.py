@@ -111,7 +111,7 @@ def class_of(config: Any) -> Any:
             gc.enable()
 
 
-def without_pooler(model: Any) -> dict[str, bool]:
+def omit_pooler(model: Any) -> dict[str, bool]:
     """Return the arguments that make a transformers class omit the layer behind the first token."""
     kind = model if isinstance(model, type) else type(model)
     return {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(kind).parameters else {}

@@ -48,7 +48,7 @@ def as_layers(text: str) -> Layers:
     return int(text) if text.lstrip("-").isdecimal() else text
 
 
-def in_words(layers: Layers) -> str:
+def layers_text(layers: Layers) -> str:
     """Return ``layers`` as text for people."""
     if layers == "first_last":
         return "first and last layer"

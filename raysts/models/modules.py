@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +65,11 @@ class Description:
     truncate_dim: int | None = None
     similarity: str = "cosine"
 
+    @property
+    def stored_pooling(self) -> tuple[str, Layers]:
+        """Pooling and layers."""
+        return self.pooling, self.layers
+
 
 def describe(folder: Path) -> Description:
     """Return the description of the model in a directory.
@@ -72,10 +77,9 @@ def describe(folder: Path) -> Description:
     Raises:
         InputError: raysts does not know a module or a setting.
     """
-    settings: dict[str, Any] = {}
-    heads: list[tuple[str, Path]] = []
-    pooled = True
     file = (Store.of(folder).get_dir(folder) or folder) / "modules.json"
+    settings = _model_settings(folder / "config_sentence_transformers.json")
+    heads: list[tuple[str, Path]] = []
     modules = read_json(file, list)
     if modules is None and _is_decoder(read_json(folder / "config.json") or {}):
         settings["pooling"] = "lasttoken"  # as sentence-transformers pools a decoder without modules
@@ -86,11 +90,14 @@ def describe(folder: Path) -> Description:
         config = read_json(path / "config.json") or {}
         if kind == "Transformer":
             sizes = transformer_settings(path)
-            settings |= {"max_length": _length(path, sizes), "lower_case": bool(sizes.get("do_lower_case"))}
+            settings["max_length"] = whole_number(path / "sentence_bert_config.json", sizes, "max_seq_length")
+            settings["lower_case"] = bool(sizes.get("do_lower_case"))
         elif kind == "WordEmbeddings":
-            settings["max_length"] = _length(path / static.SETTINGS, read_json(path / static.SETTINGS) or {})
+            sizes = read_json(path / static.SETTINGS) or {}
+            settings["max_length"] = whole_number(path / static.SETTINGS, sizes, "max_seq_length")
         elif kind == "Pooling":
-            settings["pooling"], pooled = _pooling(path, config), bool(config.get("include_prompt", True))
+            settings["pooling"] = _pooling(path, config)
+            settings["prompts"] = replace(settings["prompts"], pooled=bool(config.get("include_prompt", True)))
         elif kind == "WeightedLayerPooling":
             settings["layers"] = _load_layers(path, config)
         elif kind == "Normalize":
@@ -103,9 +110,7 @@ def describe(folder: Path) -> Description:
                 f"Transformer, WordEmbeddings, WeightedLayerPooling, Pooling, {', '.join(sorted(_heads()))} modules, and "
                 f"Normalize as the last"
             )
-    return Description(
-        heads=tuple(heads), **settings, **_model_settings(folder / "config_sentence_transformers.json", pooled)
-    )
+    return Description(heads=tuple(heads), **settings)
 
 
 def _is_decoder(config: dict[str, Any]) -> bool:
@@ -133,23 +138,35 @@ def _pooling(folder: Path, config: dict[str, Any]) -> str:
         ) from None
 
 
-def _model_settings(path: Path, pooled: bool) -> dict[str, Any]:
+def whole_number(
+    path: Path, config: Mapping[str, Any], key: str, most: int | None = None, least: int = 1
+) -> int | None:
+    """Return the whole number at a key of the configuration file ``path``, or None without one."""
+    value = config.get(key)
+    if value is None or (type(value) is int and least <= value <= (value if most is None else most)):
+        return value
+    limits = f"of at least {least}" if most is None else f"from {least} to {most:,}"
+    raise InputError(f"{path}: {key}={value!r:.40}; it must be a whole number {limits}: get the model again")
+
+
+def _model_settings(path: Path) -> dict[str, Any]:
+    """Return prompts, dimensions and similarity of ``config_sentence_transformers.json``."""
     config = read_json(path) or {}
     if not isinstance(config.get("prompts") or {}, dict):
         raise InputError(f"{path}: prompts={config['prompts']!r:.40}; it must be an object of texts by their names")
     texts = {str(name): text or "" for name, text in (config.get("prompts") or {}).items()}
-    default, dim = config.get("default_prompt_name"), config.get("truncate_dim")
-    similarity = config.get("similarity_fn_name") or "cosine"
-    if default is not None and default not in texts:
-        raise InputError(
-            f"{path}: default_prompt_name '{default}' is none of its prompts, {', '.join(texts) or 'none'}"
-        )
-    if dim is not None and not (isinstance(dim, int) and dim > 0):
-        raise InputError(f"{path}: truncate_dim {dim!r} must be a positive number")
-    if not isinstance(similarity, str) or similarity not in SIMILARITIES:
-        raise InputError(f"{path}: similarity_fn_name '{similarity}' must be one of {', '.join(SIMILARITIES)}")
-    prompts = Prompts(texts=texts, default=default, pooled=pooled)
-    return {"prompts": prompts, "truncate_dim": dim, "similarity": similarity}
+    similarity, default = config.get("similarity_fn_name") or "cosine", config.get("default_prompt_name")
+    for key, value, names in (
+        ("similarity_fn_name", similarity, SIMILARITIES),
+        ("default_prompt_name", default, texts),
+    ):
+        if value is not None and value not in [*names]:
+            raise InputError(f"{path}: {key}={value!r:.40}; it must be one of {', '.join(names) or 'no prompts'}")
+    return {
+        "prompts": Prompts(texts=texts, default=default),
+        "truncate_dim": whole_number(path, config, "truncate_dim"),
+        "similarity": similarity,
+    }
 
 
 def pooling_config(width: int, pooling: str, prompts: Prompts) -> dict[str, Any]:
@@ -160,15 +177,9 @@ def pooling_config(width: int, pooling: str, prompts: Prompts) -> dict[str, Any]
     return config | order | ({} if prompts.pooled else {"include_prompt": False})
 
 
-def pooled_by(folder: Path) -> tuple[str, Layers]:
-    """Return pooling and layers of the model in a directory, as stored."""
-    description = describe(folder)
-    return description.pooling, description.layers
-
-
 def head_of(kind: str, folder: Path) -> Head:
     """Return the head of type ``kind`` from the folder of its module."""
-    from raysts.models.gaussian_head import LOG_VAR, GaussianHead
+    from raysts.models.head import LOG_VAR, GaussianHead
 
     name = kind.rsplit(".", 1)[-1]  # sentence-transformers has moved its modules between packages
     for path in [*folder.glob("*.safetensors"), *folder.glob("*.bin")]:
@@ -226,10 +237,3 @@ def _modules(path: Path, modules: list[Any]) -> Iterator[tuple[str, Path]]:
         if place and not is_inside(place):
             raise InputError(f"{path}: the path {place!r:.60} of a module must lie in the model's folder")
         yield kind, path.parent / place
-
-
-def _length(path: Path, config: dict[str, Any]) -> int | None:
-    value = config.get("max_seq_length")
-    if value is not None and (type(value) is not int or value < 1):
-        raise InputError(f"{path}: max_seq_length={value!r:.40}; it must be a whole number of at least 1")
-    return value

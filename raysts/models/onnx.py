@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from raysts.errors import InputError, RunFailed
 from raysts.models import static
 from raysts.models.encoder import pool
-from raysts.models.families import without_pooler
-from raysts.models.gaussian_head import GaussianHead
-from raysts.models.head import Dense
+from raysts.models.families import omit_pooler
+from raysts.models.head import Dense, GaussianHead
 from raysts.models.layers import layer_indices, layer_weights
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.word_vectors import WordVectors
@@ -69,7 +68,7 @@ def _plain(backbone: Any) -> nn.Module:
     if isinstance(backbone, WordVectors):
         return backbone
     config = copy.deepcopy(backbone.config)  # the constructor changes the attention that it names
-    plain = type(backbone)._from_config(config, attn_implementation="eager", **without_pooler(backbone))
+    plain = type(backbone)._from_config(config, attn_implementation="eager", **omit_pooler(backbone))
     plain.load_state_dict(backbone.state_dict())
     return plain
 

@@ -64,7 +64,7 @@ class Row(NamedTuple):
         return padded.index_copy_(0, self.places_N, x_NH).unflatten(0, (self.texts.rows, self.texts.longest))
 
 
-class Packed(NamedTuple):
+class PackedTexts(NamedTuple):
     """Batch as one row."""
 
     ids_N: Tensor
@@ -94,7 +94,7 @@ class Packed(NamedTuple):
         return rows_BD if self.order_B is None else rows_BD[torch.argsort(self.order_B)]
 
 
-def unpadded(device: torch.device) -> bool:
+def packs_without_padding(device: torch.device) -> bool:
     """Return True if the device packs texts without any padding."""
     return device.type != "cpu"
 
@@ -106,7 +106,7 @@ def pack(
     split: bool = True,
     host_lengths: np.ndarray | None = None,
     fused: bool = False,
-) -> Packed:
+) -> PackedTexts:
     """Pack right-padded token ids.
 
     Args:
@@ -120,7 +120,7 @@ def pack(
     """
     device = ids_BT.device
     ascending_B = (lengths_B.sort().values if host_lengths is None else np.sort(host_lengths)).tolist()
-    if split and (fused or unpadded(device)):
+    if split and (fused or packs_without_padding(device)):
         return _pack_row(ids_BT, lengths_B, position_pad, ascending_B)
     cuts = cut(tuple(ascending_B), GROUP_OVERHEAD.get(device.type, 4096)) if split else [(0, len(ascending_B))]
     order_B = lengths_B.argsort(stable=True) if len(cuts) > 1 else None
@@ -135,10 +135,10 @@ def pack(
         ids_RT = ids_BT[first:last, :longest]
         ids.append(ids_RT.reshape(-1))
         positions.append(_positions(ids_RT, column_T, position_pad).reshape(-1))
-    return Packed(torch.cat(ids), torch.cat(positions), groups, lengths_B, order_B)
+    return PackedTexts(torch.cat(ids), torch.cat(positions), groups, lengths_B, order_B)
 
 
-def filled(packed: Packed, pad_id: int) -> Packed:
+def fill_row(packed: PackedTexts, pad_id: int) -> PackedTexts:
     """Return the row on CPUs with padding behind it, up to a multiple of ``ROUND`` tokens.
 
     Where the row has groups, the padding is one more group.
@@ -151,7 +151,7 @@ def filled(packed: Packed, pad_id: int) -> Packed:
     return packed._replace(ids_N=ids_N, positions_N=positions_N, groups=groups)
 
 
-def _pack_row(ids_BT: Tensor, lengths_B: Tensor, position_pad: int | None, ascending_B: list[int]) -> Packed:
+def _pack_row(ids_BT: Tensor, lengths_B: Tensor, position_pad: int | None, ascending_B: list[int]) -> PackedTexts:
     longest, device = ascending_B[-1], ids_BT.device
     row_N, column_N = rows_and_columns(lengths_B, sum(ascending_B))
     column_T = torch.arange(longest, device=device)
@@ -161,7 +161,7 @@ def _pack_row(ids_BT: Tensor, lengths_B: Tensor, position_pad: int | None, ascen
     texts = Group(len(ascending_B), longest, mask_BT)
     starts = F.pad(lengths_B.cumsum(0), (1, 0)).int()
     row = Row(starts, row_N * longest + column_N, texts)
-    return Packed(ids_BT[row_N, column_N], positions_N, [texts], lengths_B, None, row)
+    return PackedTexts(ids_BT[row_N, column_N], positions_N, [texts], lengths_B, None, row)
 
 
 def rows_and_columns(lengths_B: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
@@ -206,7 +206,7 @@ def attend(
 
 def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
     """Return True if flash attention exists, which needs two-byte numbers and no dropout."""
-    if dtype not in (torch.float16, torch.bfloat16) or not unpadded(device):
+    if dtype not in (torch.float16, torch.bfloat16) or not packs_without_padding(device):
         return False
     return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 0)
 

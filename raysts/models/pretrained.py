@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import hashlib
 import json
+import math
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,13 +17,12 @@ from safetensors import SafetensorError, safe_open
 
 from raysts.errors import InputError, lacking
 from raysts.ids import content_id, unchanged
-from raysts.models import static, vector_files
-from raysts.models.families import FAMILIES, class_of, family_of, without_pooler
-from raysts.models.layers import Layers, layer_indices, pooling_modes
-from raysts.models.modules import MOST_LAYERS, describe, head_of, transformer_settings
+from raysts.models import static
+from raysts.models.families import FAMILIES, class_of, family_of, omit_pooler
+from raysts.models.layers import Layers, layer_indices
+from raysts.models.modules import MOST_LAYERS, describe, head_of, transformer_settings, whole_number
 from raysts.models.precision import Precision, resolve
 from raysts.models.tokens import lowers
-from raysts.ops.similarity import Similarity
 from raysts.storage.foreign import check_ordinary, read_json
 from raysts.storage.store import Store
 
@@ -50,6 +49,15 @@ BLOCK = 1 << 24
 
 INNER = ("intermediate_size", "hidden_dim", "d_ff")
 """Keys of config.json, one of them in each family's, for the width of the inner layers."""
+
+PROCESS = 1.3e9
+"""Bytes of a worker that trains next to nothing: Python, torch, Ray and what they prepare (measured: 1.28 to 1.32 GB)."""
+
+ON_CPU = 8
+"""Copies of the weights in training on a CPU: weights, gradients, two moments, best, a checkpoint, and two for activations."""
+
+ON_GPU = 3
+"""Copies in main memory in training on a GPU: loaded weights, best so far, a checkpoint."""
 
 CODE_KEY = "auto_map"
 """Key of config.json and tokenizer_config.json under which transformers finds the code that a directory brings."""
@@ -97,13 +105,13 @@ def load(
     from raysts.models.word_vectors import WordVectors
 
     if max_length is not None and max_length < 1:
-        raise InputError(f"max_length={max_length}: must be at least 1; leave it out for the model's own")
+        raise InputError(f"max_length={max_length}: must be at least 1; without it the model's own length counts")
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     computes = resolve(precision, place)
     folder = find(model)
     with unchanged(folder, content):
         description = describe(folder)
-        prompts = description.prompts.with_default(prompt)
+        prompts = description.prompts.replace_default(prompt)
         backbone, tokenizer = load_backbone(folder)
         loaded_heads = [head_of(kind, path) for kind, path in description.heads] if heads else []
     limit = family_of(backbone.config.model_type).most_tokens(backbone.config.to_dict())
@@ -135,63 +143,15 @@ def load(
         description.normalize,
         prompts=prompts,
         truncate_dim=description.truncate_dim,
-        similarity=description.similarity,
+        similarity_name=description.similarity,
         precision=precision,
     )
-
-
-def randomise(encoder: Encoder, seed: int) -> None:
-    """Give an encoder random weights as its family initialises them, drawn by the seed."""
-    import torch
-
-    config = copy.deepcopy(encoder.backbone.config)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        kind = class_of(config)
-        fresh = kind._from_config(config, dtype=torch.float32, **without_pooler(kind))
-    encoder.backbone.load_state_dict(fresh.state_dict())
-
-
-def similarities(folder: Path) -> dict[str, Similarity]:
-    """Return the similarities of the model in ``folder``, its default first, without weights."""
-    from raysts.models.head import similarities_of
-
-    description = describe(folder)
-    return similarities_of([head_of(*head) for head in description.heads[-1:]], description.similarity)
-
-
-def dim(folder: Path) -> int:
-    """Return D, the dimensions of the vectors of the model in ``folder``, without its weights."""
-    description = describe(folder)
-    if description.heads:
-        full = head_of(*description.heads[-1]).dim
-    else:
-        full = width(folder) * len(pooling_modes(description.pooling))
-    return min(full, description.truncate_dim or full)
 
 
 def width(folder: Path) -> int:
     """Return H, the dimensions of the token vectors of the model in ``folder``."""
     config = read_json(folder / "config.json")
     return int(config[family_of(config["model_type"]).width])
-
-
-def average(folders: Sequence[Path]) -> SentenceModel:
-    """Return the weight average of the encoders in ``folders``, without heads.
-
-    Wortsman et al. 2022, model soups. The sum is float64, one model after the other, and is rounded once to float32.
-    Pooling and values that are not floating-point numbers are those of the first.
-    """
-    model = load(folders[0], device="cpu", heads=False)
-    state = model.encoder.backbone.state_dict()
-    sums = {name: value.double() for name, value in state.items() if value.is_floating_point()}
-    for folder in folders[1:]:
-        other = load(folder, device="cpu", heads=False).encoder.backbone.state_dict()
-        for name, total in sums.items():
-            total += other[name]
-    mean = {name: (total / len(folders)).to(state[name].dtype) for name, total in sums.items()}
-    model.encoder.backbone.load_state_dict(state | mean)
-    return model
 
 
 def check(folder: Path) -> dict[str, Any]:
@@ -205,7 +165,7 @@ def check(folder: Path) -> dict[str, Any]:
     if not _weights(folder) and not list(folder.glob("pytorch_model*.bin")):
         raise InputError(f"backbone '{folder}' holds no weights: expected model.safetensors")
     family = family_of(config["model_type"])
-    if missing := [key for key in (family.width, family.depth) if key not in config]:
+    if missing := [key for key in (family.width, family.depth) if config.get(key) is None]:
         raise InputError(f"{folder / 'config.json'}: '{missing[0]}' is missing; get the model again")
     refuse_code(folder)
     for path in _weights(folder):
@@ -213,12 +173,6 @@ def check(folder: Path) -> dict[str, Any]:
     tokenizer_id(folder)
     describe(folder)
     return config
-
-
-def most_tokens(folder: Path) -> int:
-    """Return the tokens per text that the encoder in a model folder has positions for."""
-    config = check(folder)
-    return family_of(config["model_type"]).most_tokens(config)
 
 
 def _weights(folder: Path) -> list[Path]:
@@ -239,6 +193,21 @@ def _shapes(folder: Path) -> list[list[int]]:
         except (OSError, SafetensorError) as error:
             raise InputError(f"{path}: not a readable safetensors file ({error}); get the model again") from None
     return shapes
+
+
+def weight_bytes(folder: Path) -> int:
+    """Return the bytes of a model's weights in float32, of pickled ones as they are stored."""
+    if static.is_static(folder):
+        return 0  # they stay on disk
+    with contextlib.suppress(InputError):  # a damaged file does not stop an estimate: the loader reports it
+        if shapes := _shapes(folder):
+            return sum(4 * math.prod(shape) for shape in shapes)
+    return sum(path.stat().st_size for path in folder.glob("pytorch_model*.bin"))
+
+
+def worker_gigabytes(folder: Path, on_gpu: bool) -> float:
+    """Return an estimate of the GB of main memory of a worker that trains the model, to a tenth."""
+    return math.ceil((PROCESS + (ON_GPU if on_gpu else ON_CPU) * weight_bytes(folder)) / 1e8) / 10
 
 
 @cache
@@ -330,28 +299,21 @@ def _check_config(folder: Path, config: dict[str, Any]) -> None:
         family = family_of(config.get("model_type"))
     except (ValueError, TypeError) as error:
         raise InputError(f"backbone '{folder}' {error}") from None
+    path = folder / "config.json"
     most = {family.depth: MOST_LAYERS, family.width: 10**6, "num_attention_heads": 10**6, "vocab_size": 10**8}
-    inner = {family.longest: 10**7, "type_vocab_size": 10**4, **dict.fromkeys(INNER, 10**7)}
     for key, limit in most.items():
-        value = config.get(key, 1)
-        if type(value) is not int or not 1 <= value <= limit:
-            raise InputError(
-                f"{folder / 'config.json'}: {key}={value!r:.40}; it must be a whole number from 1 to {limit:,}: get the "
-                f"model again"
-            )
+        whole_number(path, config, key, limit)
+    inner = {family.longest: 10**7, "type_vocab_size": 10**4, **dict.fromkeys(INNER, 10**7)}
     for key, limit in inner.items():
-        if isinstance(value := config.get(key), int | float) and not value <= limit:
-            raise InputError(
-                f"{folder / 'config.json'}: {key}={value!r:.40}; it must be {limit:,} at most: get the model again"
-            )
+        if isinstance(config.get(key), int | float):  # some families have another kind of value, or -1 for none
+            whole_number(path, config, key, limit, least=-1)
     sizes = {size for shape in _shapes(folder) for size in shape}
     for key in (family.width, "vocab_size", *INNER) if sizes else ():
         value = config.get(key)
         # The configuration may also have another family's key for the inner layers, which builds nothing.
         if type(value) is int and value not in sizes and (key not in INNER or value > max(sizes)):
             raise InputError(
-                f"{folder / 'config.json'}: {key}={value}, and no weights of backbone '{folder}' have that size; get the "
-                f"model again"
+                f"{path}: {key}={value}, and no weights of backbone '{folder}' have that size; get the model again"
             )
 
 
@@ -364,7 +326,7 @@ def find(model: str | Path, fetch: bool = True) -> Path:
         raise InputError("model '': the name is empty; give a run id, a model directory or a Hugging Face name")
     folder = Store.of(Path(model)).get_dir(Path(model).absolute()) or Path(model)
     if folder.is_file():
-        return vector_files.converted(folder)
+        return static.convert(folder)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise InputError(
@@ -467,7 +429,12 @@ def _tokenizer_files(folder: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _readable(folder: Path) -> Iterator[None]:
-    """Load what a model folder holds within the block. Any error of it becomes an InputError."""
+    """Load what a model folder holds within the block, silently. Any error of it becomes an InputError."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
     try:
         yield
     except InputError:
@@ -480,24 +447,17 @@ def _readable(folder: Path) -> Iterator[None]:
             f"backbone '{folder}' cannot be loaded as an encoder with its tokenizer ({first_line}); it must be a "
             f"Hugging Face directory with config.json, safetensors weights and tokenizer files"
         ) from None
+    finally:
+        logging.set_verbosity(verbosity)
 
 
 def load_backbone(folder: Path) -> tuple[Any, Any]:
     """Return (encoder without pooler head in float32, tokenizer) of a Hugging Face directory."""
-    import transformers
-
-    transformers.utils.logging.disable_progress_bar()
-    verbosity = transformers.utils.logging.get_verbosity()
-    transformers.utils.logging.set_verbosity_error()
-    try:
-        with _readable(folder):
-            return _load_parts(folder)
-    finally:
-        transformers.utils.logging.set_verbosity(verbosity)
+    with _readable(folder):
+        return _load_parts(folder)
 
 
 def _load_parts(folder: Path) -> tuple[Any, Any]:
-    """Return the encoder and its tokenizer. Errors are those of the libraries."""
     import torch
     from transformers import AutoConfig
 
@@ -518,7 +478,7 @@ def _load_parts(folder: Path) -> tuple[Any, Any]:
         output_loading_info=True,
         ignore_mismatched_sizes=True,  # they are refused below
         disable_mmap=True,  # a file that is overwritten would end the process, or change the weights
-        **without_pooler(kind),
+        **omit_pooler(kind),
     )
     wrong = sorted([*loaded["missing_keys"], *(key[0] for key in loaded["mismatched_keys"])])
     if wrong:  # transformers draws them at random

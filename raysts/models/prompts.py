@@ -67,7 +67,7 @@ class Prompts:
         }
         return (named[side] or "") if any(named.values()) else self.resolve()
 
-    def with_default(self, prompt: str | None) -> Prompts:
+    def replace_default(self, prompt: str | None) -> Prompts:
         """Return a copy with ``prompt``, a name or a text, as default. None: no change."""
         if prompt is None:
             return self

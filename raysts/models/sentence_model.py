@@ -4,6 +4,7 @@ import contextlib
 import copy
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -43,36 +44,28 @@ Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 _ST = "sentence_transformers.models."
 
 
+@dataclass(eq=False)
 class SentenceModel:
     """Encoder with its heads and tokenizer.
 
-    Args:
+    Attributes:
+        max_length: tokens per text.
         normalize: give vectors of unit length (some sentence-transformers directories ask for it).
         prompts: texts in front of every text.
-        similarity: of vectors, a name in ``raysts.models.head.SIMILARITIES``.
+        truncate_dim: first dimensions of the vectors to give; None: all.
+        similarity_name: of vectors, a name in ``raysts.ops.similarity.SIMILARITIES``.
         precision: of its computation, a ``raysts.models.precision.Precision``.
     """
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        tokenizer: Any,
-        max_length: int,
-        normalize: bool = False,
-        *,
-        prompts: Prompts | None = None,
-        truncate_dim: int | None = None,
-        similarity: str = "cosine",
-        precision: str = "fp32",
-    ) -> None:
-        self.encoder = encoder
-        self.tokenizer = tokenizer
-        self.max_length = max_length
-        self.normalize = normalize
-        self.prompts = prompts or Prompts()
-        self.truncate_dim = truncate_dim
-        self.similarity_name = similarity
-        self.precision = precision
+    encoder: Encoder
+    tokenizer: Any
+    max_length: int
+    normalize: bool = False
+    _: KW_ONLY
+    prompts: Prompts = field(default_factory=Prompts)
+    truncate_dim: int | None = None
+    similarity_name: str = "cosine"
+    precision: str = "fp32"
 
     @property
     def pooling(self) -> str:
@@ -160,9 +153,7 @@ class SentenceModel:
         """
         for number, text in enumerate(texts):
             if not isinstance(text, Text):  # None has no tokens, and their mean would be NaN
-                raise InputError(
-                    f"texts[{number}] is {text!r:.40}: must be text; leave it out, or give '' in its place"
-                )
+                raise InputError(f"texts[{number}] is {text!r:.40}: must be text; remove it, or give '' in its place")
         if len(self.encoder.heads):
             layers = (self.layers,)
         if prompt is None and any(isinstance(text, SideText) for text in texts):
@@ -178,7 +169,7 @@ class SentenceModel:
             encoder = copy.copy(encoder)  # the same modules
             encoder.skipped = self.prompts.tokens(self.tokenizer, self.prompts.resolve(prompt))
         representations = represent_tokens(encoder, tokens, layers, self.precision, **options)
-        return dict(zip(layers, map(self.finished, representations), strict=True))
+        return dict(zip(layers, map(self.finish, representations), strict=True))
 
     def _represent_sides(
         self, texts: Sequence[Text], layers: Sequence[Layers], options: dict[str, Any]
@@ -197,7 +188,7 @@ class SentenceModel:
                     array[rows] = values
         return results
 
-    def finished(self, representation: Representation) -> Representation:
+    def finish(self, representation: Representation) -> Representation:
         """Return an encoder's arrays as the model gives them: of unit length and truncated if set."""
         if self.normalize:
             representation["vectors"] = unit(representation["vectors"])
@@ -221,7 +212,7 @@ class SentenceModel:
             InputError: it was loaded in bf16.
         """
         encoder = self.encoder
-        if encoder.in_bf16:
+        if encoder.is_bf16:
             raise InputError(
                 "this model was loaded in bf16, which rounds its weights: load it with precision='fp32' to save it"
             )
@@ -353,15 +344,16 @@ def represent_tokens(
         rows, parts = computed.pop(0)
         for result, part in zip(results, parts, strict=True):
             for name, values in part.items():
+                array = _to_array(values)
                 if name not in result:
-                    result[name] = _empty(len(tokens), values)
-                result[name][rows] = _arrays(values)
+                    result[name] = np.empty((len(tokens), *array.shape[1:]), array.dtype)
+                result[name][rows] = array
         if progress is not None:
             progress(len(rows))
 
     encoder.eval()
     try:
-        with torch.inference_mode(), autocast(device, "fp32" if encoder.in_bf16 else computes):
+        with torch.inference_mode(), autocast(device, "fp32" if encoder.is_bf16 else computes):
             for rows in tokens.batches(TOKEN_BUDGET.get(device.type, 65_536), batch_size):
                 ids, part_lengths = tokens.take(rows).pad(encoder.pad_id)
                 batch = to_device({"ids": ids, "ids_length": part_lengths}, device)
@@ -375,16 +367,11 @@ def represent_tokens(
     return results
 
 
-def _empty(rows: int, like: Tensor | list[Tensor]) -> np.ndarray:
-    if isinstance(like, list):
-        return np.empty(rows, dtype=object)
-    return np.empty((rows, *like.shape[1:]), np.float32)
-
-
-def _arrays(values: Tensor | list[Tensor]) -> np.ndarray:
+def _to_array(values: Tensor | list[Tensor]) -> np.ndarray:
+    """Return float32 values on the host. A list of tensors becomes an array of arrays."""
     if isinstance(values, list):
         rows = np.empty(len(values), dtype=object)
-        for i, row in enumerate(values):
-            rows[i] = row.float().cpu().numpy()
+        for number, row in enumerate(values):  # a list of arrays of one shape would become an array of numbers
+            rows[number] = row.float().cpu().numpy()
         return rows
     return values.float().cpu().numpy()

@@ -17,7 +17,7 @@ from raysts.models.head import Head
 from raysts.models.shipped import glow, latent
 from raysts.ops.similarity import Similarity, cosine_of_vectors, jensen_shannon, l2_mixture, l2_of_vectors
 
-L = TypeVar("L", bound=latent.Latent)
+M = TypeVar("M", bound=Any)
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -35,65 +35,53 @@ def l2_of_mixtures(a: Arrays, b: Arrays) -> np.ndarray:
     return l2_mixture(a["mu"], a["log_var"], b["mu"], b["log_var"])
 
 
-class FlowHead(Head):
+class ShippedHead(Head, Generic[M]):
+    """Head around a module that travels with an export.
+
+    Class attributes:
+        kind: the module's class.
+    """
+
+    kind: ClassVar[type]
+
+    def __init__(self, shipped: M) -> None:
+        super().__init__()
+        self.shipped = shipped
+
+    @property
+    def dim(self) -> int:
+        return self.shipped.dim
+
+    def config(self) -> dict[str, Any]:
+        return self.shipped.config()
+
+    def save(self, folder: Path) -> None:
+        self.shipped.save(folder)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        return cls(cls.kind.load(folder))  # type: ignore[attr-defined]
+
+
+class FlowHead(ShippedHead[glow.Glow]):
     """Flow that maps pooled vectors to z: [B, D] -> [B, D]."""
 
     module = "raysts_glow.Glow"
     source = Path(glow.__file__)
-
-    def __init__(self, flow: glow.Glow) -> None:
-        super().__init__()
-        self.glow = flow
-
-    @property
-    def dim(self) -> int:
-        return self.glow.dim
+    kind = glow.Glow
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.glow.encode(x)
-
-    def config(self) -> dict[str, Any]:
-        return self.glow.config()
-
-    def save(self, folder: Path) -> None:
-        self.glow.save(folder)
-
-    @classmethod
-    def load(cls, folder: Path) -> Self:
-        return cls(glow.Glow.load(folder))
+        return self.shipped.encode(x)
 
 
-class LatentHead(Head, Generic[L]):
-    """Latent module in front of the mean pooling: [N, H] -> [N, W].
-
-    Class attributes:
-        kind: the latent module's class.
-    """
+class LatentHead(ShippedHead[M]):
+    """Latent module in front of the mean pooling: [N, H] -> [N, W]."""
 
     reads = "tokens"
     source = Path(latent.__file__)
-    kind: ClassVar[type[latent.Latent]]
-
-    def __init__(self, latent: L) -> None:
-        super().__init__()
-        self.latent = latent
-
-    @property
-    def dim(self) -> int:
-        return self.latent.dim
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.latent.embed(x)
-
-    def config(self) -> dict[str, Any]:
-        return self.latent.config()
-
-    def save(self, folder: Path) -> None:
-        self.latent.save(folder)
-
-    @classmethod
-    def load(cls, folder: Path) -> Self:
-        return cls(cls.kind.load(folder))  # type: ignore[arg-type]
+        return self.shipped.embed(x)
 
 
 class CategoricalHead(LatentHead[latent.Categorical]):
@@ -104,7 +92,7 @@ class CategoricalHead(LatentHead[latent.Categorical]):
 
     def similarities(self) -> dict[str, Similarity]:
         """Return ``cosine``, ``js`` (mean over the variables) and ``l2`` of the probabilities."""
-        js = partial(jensen_shannon_of_vectors, self.latent.classes)
+        js = partial(jensen_shannon_of_vectors, self.shipped.classes)
         return {"cosine": cosine_of_vectors, "js": js, "l2": l2_of_vectors}
 
 
@@ -120,7 +108,7 @@ class NormalHead(LatentHead[latent.Normal]):
 
     def represent(self, x: Tensor) -> dict[str, Tensor]:
         """Return ``vectors``, ``mu`` and ``log_var``, all [N, D]."""
-        mu, log_var = self.latent.gaussians(x)
+        mu, log_var = self.shipped.gaussians(x)
         return {"vectors": mu, "mu": mu, "log_var": log_var}
 
     def similarities(self) -> dict[str, Similarity]:

@@ -1,17 +1,24 @@
-"""Model directories of static word vectors (GloVe, word2vec), without torch.
+"""Static word vectors (GloVe, word2vec), without torch: model directories, and text files as such.
 
-Commands read them before anything starts. Shapes: V words and the padding, H hidden dimensions.
+Commands read them before anything starts. Shapes: V words and the padding, R words of a block, H dimensions.
 """
 
+import gzip
+import hashlib
+import itertools
 import json
-from collections.abc import Iterable
+import sys
+import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from raysts.storage.atomic import write_json
+from raysts.errors import InputError, RunFailed
+from raysts.storage.atomic import atomic_write, cache_folder, remove_drafts, write_json
 
 MODEL_TYPE = "static"
 FOLDER = "0_WordEmbeddings"
@@ -23,6 +30,14 @@ WEIGHT = "emb_layer.weight"
 _HEADER = 256  # bytes before the numbers of a safetensors file
 BLOCK = 16_384
 """Vectors that are in memory at once."""
+
+_VERSION = 1
+_MARK = "▁"  # begins every word of the tokenizer's vocabulary, so that no letter of an unknown word is a word
+_LONGEST = 1 << 22  # bytes of a line; the rest of one that is longer is a line that says nothing
+_CASED = 0.001  # share of words with upper-case letters above which case counts
+
+_WORD = r"(?i)n't\b|'(?:s|m|d|re|ve|ll)\b|\d+(?:[.,:]\d+)*|\w+?(?=n't\b)|\w+|[^\w\s]"
+"""Words, numbers, single punctuation marks, and the clitics of the Penn Treebank, whose tokens GloVe was trained on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,3 +107,148 @@ def write_vectors(path: Path, blocks: Iterable[np.ndarray]) -> tuple[int, int]:
         file.seek(0)
         file.write((_HEADER - 8).to_bytes(8, "little") + json.dumps({WEIGHT: entry}).encode().ljust(_HEADER - 8))
     return rows, width
+
+
+def convert(path: Path) -> Path:
+    """Return the model directory of a file of word vectors, in the cache, made once.
+
+    Args:
+        path: a word and its numbers a line, separated by white space, in UTF-8, perhaps gzipped. word2vec's first line,
+            with the numbers of words and dimensions, is optional. ``.bin``: word2vec's binary format. The first vector
+            of a repeated word counts.
+
+    Raises:
+        InputError: it is not such a file.
+        RunFailed: the cache cannot be written to.
+    """
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    except OSError as error:
+        raise InputError(f"word vectors '{path}' cannot be read ({error.strerror}); check its permissions") from None
+    folder = cache_folder() / f"vectors-{_VERSION}-{digest}"
+    if not folder.is_dir():
+        print(f"raysts: reading the word vectors {path} into {folder}", file=sys.stderr, flush=True)  # noqa: T201
+        try:
+            remove_drafts(folder.parent)
+            with atomic_write(folder) as draft:
+                (draft / FOLDER).mkdir(parents=True)
+                _convert(path, draft)
+        except OSError as error:
+            raise RunFailed(
+                f"the word vectors cannot be written to the cache ({error}); set XDG_CACHE_HOME to a folder with room "
+                f"that you may write in"
+            ) from error
+    return folder
+
+
+def vocabulary(tokenizer: Any) -> dict[str, int]:
+    """Return the words of a tokenizer of this module, as the file has them, and their rows."""
+    return {piece[1:]: row for piece, row in tokenizer.get_vocab().items() if piece.startswith(_MARK)}
+
+
+def _convert(path: Path, folder: Path) -> None:
+    words: dict[str, None] = {}
+    rows, width = write_vectors(folder / FOLDER / "model.safetensors", _blocks(path, words))
+    if rows < 2:
+        raise InputError(f"word vectors '{path}': holds none; expected a word and its numbers a line")
+    write_rest(folder, WordVectorsConfig(hidden_size=width, vocab_size=rows), _tokenizer(list(words)))
+
+
+def _blocks(path: Path, words: dict[str, None]) -> Iterator[np.ndarray]:
+    """Yield the vectors in blocks, padding first, and fill ``words`` in the same order."""
+    read = _binary if path.name.removesuffix(".gz").endswith(".bin") else _lines
+    block: list[np.ndarray] = []
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for word, vector in read(path, file):
+                if not words:
+                    block.append(np.zeros_like(vector))
+                if word not in words:
+                    words[word] = None
+                    block.append(vector)
+                if len(block) >= BLOCK:
+                    yield np.stack(block)
+                    block = []
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"word vectors '{path}' cannot be read ({error}); get the file again") from None
+    if block:
+        yield np.stack(block)
+
+
+def _lines(path: Path, file: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield every word that is not white space alone, with its vector [H] float32."""
+    dim = promised = seen = 0
+    for number, line in enumerate(iter(partial(file.readline, _LONGEST), b""), start=1):
+        fields = line.rsplit(None, dim) if dim else line.split()
+        if not fields:
+            continue
+        if not seen and not dim and len(fields) == 2 and fields[0].isdigit() and fields[1].isdigit():
+            promised, dim = map(int, fields)
+            continue
+        seen += 1
+        dim = dim or len(fields) - 1
+        if len(fields) == dim and line[:1].isspace():
+            continue
+        vector = _numbers(fields[1:])
+        if vector is None or len(vector) != dim:
+            raise InputError(
+                f"word vectors '{path}', line {number}: expected a word and {dim or 'its'} finite numbers, as GloVe has them "
+                f"and word2vec saved as text; a model directory is given by its folder, and word2vec's binary format by a "
+                f"name that ends in .bin"
+            )
+        yield fields[0].decode("utf-8", errors="replace"), vector
+    if seen < promised:
+        raise InputError(
+            f"word vectors '{path}': the first line promises {promised:,} words, and {seen:,} are there; get it again"
+        )
+
+
+def _binary(path: Path, file: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield every word of word2vec's binary format, with its vector [H] float32."""
+    head = file.readline(_LONGEST).split()
+    if len(head) != 2 or not all(map(bytes.isdigit, head)):
+        raise InputError(f"word vectors '{path}': its first line must have the numbers of words and dimensions")
+    rows, dim = map(int, head)
+    for number in range(rows):
+        letters = iter(partial(file.read, 1), b"")
+        word = b"".join(itertools.takewhile(lambda letter: letter != b" ", letters))
+        numbers = file.read(4 * dim)
+        vector = np.frombuffer(numbers if len(numbers) == 4 * dim else b"", "<f4")
+        if len(vector) < dim or not np.isfinite(vector).all():
+            raise InputError(
+                f"word vectors '{path}': word {number + 1:,} of {rows:,} has no whole vector; get it again"
+            )
+        yield word.lstrip(b"\n").decode("utf-8", errors="replace"), vector
+
+
+def _numbers(fields: list[bytes]) -> np.ndarray | None:
+    """Return the vector [H] of a line, or None."""
+    try:
+        vector = np.array(fields, dtype=np.float32)
+    except ValueError:
+        return None
+    return vector if len(fields) and np.isfinite(vector).all() else None
+
+
+def _tokenizer(words: list[str]) -> Any:
+    """Return a tokenizer that splits a text as ``_WORD`` does and omits words outside ``words``.
+
+    Ids begin at 1. It is a BPE model without merges: a word of the vocabulary is one piece, and another word becomes
+    letters, which are not in the vocabulary.
+    """
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+    from raysts.models.shipped.words import PADDING, Words
+
+    pieces = {PADDING: 0} | {_MARK + word: number for number, word in enumerate(words, start=1)}
+    tokenizer = Tokenizer(models.BPE(vocab=pieces, merges=[], ignore_merges=True))
+    if sum(word != word.lower() for word in words) <= _CASED * len(words):
+        tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_WORD), "removed", invert=True),
+            pre_tokenizers.Metaspace(_MARK, "always", split=False),
+        ]
+    )
+    return Words(tokenizer_object=tokenizer, pad_token=PADDING).backend_tokenizer

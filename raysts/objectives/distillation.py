@@ -112,6 +112,6 @@ class Distillation(VectorObjective):
         if name == "similarity":
             return collective.mean(losses.similarity_mse(student_KD, teacher_KD, weight), weight)
         temperature = self.settings.temperature or TEMPERATURE
-        logits_KK = losses.in_batch_logits(student_KD, teacher_KD, weight[None], temperature)
+        logits_KK = losses.batch_logits(student_KD, teacher_KD, weight[None], temperature)
         positive_K = torch.arange(len(weight), device=logits_KK.device)
         return collective.mean(losses.softmax_cross_entropy(logits_KK, positive_K), weight)

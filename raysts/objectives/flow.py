@@ -38,7 +38,7 @@ class Flow(Objective):
         with torch.no_grad():
             x_BD = self.encoder(*token_columns(batch, "sentence")).double()
         weight_B = batch["weight"]
-        glow = self.head.glow
+        glow = self.head.shipped
         if not self.fitted and not glow.initialized:
             count = collective.total(weight_B.sum())
             glow.initialize(x_BD, lambda v_BD: collective.total((v_BD * weight_B[:, None]).sum(0)) / count)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from raysts.models.encoder import Encoder
-from raysts.models.gaussian_head import GaussianHead
+from raysts.models.head import GaussianHead
 from raysts.objectives.contrastive import Contrastive
 from raysts.objectives.objective import Batch
 from raysts.ops import collective, losses

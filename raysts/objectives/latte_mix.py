@@ -82,7 +82,7 @@ class LatentObjective(Objective):
 
     @property
     def latent(self) -> Any:
-        return self.encoder.heads[-1].latent
+        return self.encoder.heads[-1].shipped
 
     def collate(self, local: LocalBatch) -> Batch:
         """Return ``sentence`` [B, T] token ids with ``weight`` [B] and noise seeds.
@@ -138,7 +138,7 @@ class LatentObjective(Objective):
         """Return a copy of a head of standardised vectors that reads the original ones."""
         adapted: Any = copy.deepcopy(head)
         mean_H, deviation_H = self._moments()
-        first = adapted.latent.encoder[0]
+        first = adapted.shipped.encoder[0]
         weight_WH = first.weight.double() / deviation_H
         first.bias.copy_(first.bias.double() - weight_WH @ mean_H)
         first.weight.copy_(weight_WH)

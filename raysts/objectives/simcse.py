@@ -34,7 +34,7 @@ class SimCSE(Contrastive):
         if "digests" in batch:
             anchor_K, *texts = gather(batch["digests"]).unbind(1)
             counts_N = counts_N * ~losses.false_negatives(anchor_K, anchor_K, texts[0], torch.cat(texts))
-        logits_KN = losses.in_batch_logits(anchors_KD, torch.cat(candidates), counts_N, self.settings.temperature)
+        logits_KN = losses.batch_logits(anchors_KD, torch.cat(candidates), counts_N, self.settings.temperature)
         positive_K = torch.arange(len(weight_K), device=logits_KN.device)
         loss = collective.mean(losses.softmax_cross_entropy(logits_KN, positive_K), weight_K)
         right_K = (logits_KN.detach().argmax(-1) == positive_K).float()

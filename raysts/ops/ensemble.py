@@ -37,7 +37,7 @@ def added(target: Target, total: np.ndarray | None, vectors_ND: np.ndarray, weig
     return part if total is None else np.concatenate([total, part], axis=1)
 
 
-def combined(target: Target, total: np.ndarray, weights: Sequence[float]) -> np.ndarray:
+def combine(target: Target, total: np.ndarray, weights: Sequence[float]) -> np.ndarray:
     """Return the target of all teachers from the total of :func:`added` -> float32 [N, D or E]."""
     weight = float(sum(weights))
     return total / np.float32(weight if target in ("mean", "unit-mean") else np.sqrt(weight))

@@ -42,7 +42,7 @@ def sts_regression(u_BD: Tensor, v_BD: Tensor, scores_B: Tensor, lower_bound: fl
     return (cosine_B - target_B).square()
 
 
-def in_batch_logits(anchors_BD: Tensor, candidates_ND: Tensor, weight_N: Tensor, temperature: float) -> Tensor:
+def batch_logits(anchors_BD: Tensor, candidates_ND: Tensor, weight_N: Tensor, temperature: float) -> Tensor:
     """Return cos(anchor, candidate) / temperature -> [B, N], in float32 or better.
 
     With ``softmax_cross_entropy`` this is InfoNCE. Candidate i is the positive of anchor i, all others are its

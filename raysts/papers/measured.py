@@ -13,7 +13,7 @@ from raysts.errors import InputError, nearest
 from raysts.evaluation import results
 from raysts.evaluation.entailment import DEV
 from raysts.evaluation.results import ResultRow
-from raysts.models.gaussian_head import NAMES
+from raysts.models.head import NAMES
 from raysts.papers import published
 from raysts.papers.empty import empty_rows
 from raysts.papers.match import MeasuredRow, MeasuredValue, PaperTable, paper_tables

@@ -15,8 +15,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from raysts.data import manifest
 from raysts.data.fetch import sources
 from raysts.models import pretrained
-from raysts.models.layers import Layers, in_words
-from raysts.models.modules import describe, pooled_by
+from raysts.models.embedders import open_embedder
+from raysts.models.layers import Layers, layers_text
+from raysts.models.modules import describe
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.outcome import Outcome, joined
 from raysts.pipeline.plan import Plan
@@ -43,7 +44,7 @@ def write_model(plan: Plan, outcome: Outcome) -> tuple[Path | None, Model | None
         return (None if plan.pipeline.combine else backbone), None
     folder = model.model if model else plan.start
     store.get_dir(folder)
-    if chosen is None or (chosen.pooling, chosen.layers) == pooled_by(folder):
+    if chosen is None or (chosen.pooling, chosen.layers) == describe(folder).stored_pooling:
         return folder, model
     target = store.path(f"runs/{chosen.pooled_id}/model" if model else f"backbones/pooled-{chosen.pooled_id}")
     if not store.get_dir(target, fresh=True):
@@ -92,7 +93,7 @@ def render(card: Mapping[str, Any]) -> str:
     return _TEMPLATE.render(
         card,
         front=yaml.safe_dump(front, sort_keys=False, allow_unicode=True),
-        pooled=f"the {'' if layers == 1 else 'mean of the '}{in_words(layers)}",
+        pooled=f"the {'' if layers == 1 else 'mean of the '}{layers_text(layers)}",
         first=first,
         rest=[row for row in shown if row not in first],
     )
@@ -155,8 +156,8 @@ def card_of(
         "taught": plan.teacher.vectors.title if plan.teacher else "",
         "language": None if plan.corpus.text else "en",
         "backbone": pipeline.backbone,
-        "dimension": pretrained.dim(folder),
-        "similarity": next(iter(pretrained.similarities(folder))),
+        "dimension": open_embedder(folder).dim,
+        "similarity": next(iter(open_embedder(folder).similarities)),
         "max_length": stored.max_length,
         "pooling": stored.pooling,
         "layers": stored.layers,

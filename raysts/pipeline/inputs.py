@@ -28,16 +28,16 @@ from raysts.evaluation.contamination.text_overlap import normalise
 from raysts.evaluation.dev import Dev, dev_name, load_dev
 from raysts.evaluation.words.task import WordSets
 from raysts.ids import content_id, derive_seed, file_digest, folder_id, unchanged
-from raysts.models import memory, pretrained
+from raysts.models import pretrained
 from raysts.models.embedders import find_embedder, open_embedder
 from raysts.models.families import family_of
 from raysts.models.layers import Layers, pooling_modes
-from raysts.models.modules import describe, pooled_by
+from raysts.models.modules import describe
 from raysts.models.pretrained import find, tokenizer_id
 from raysts.models.prompts import Prompts
-from raysts.models.shrink import keep_layers, spaced_layers
 from raysts.models.static import is_static
 from raysts.models.tokens import tokenize
+from raysts.models.weights import keep_layers, spaced_layers
 from raysts.ops.ensemble import Target
 from raysts.pipeline.outcome import members_dev
 from raysts.recipes.catalog import DistillationSettings
@@ -114,7 +114,7 @@ class Inputs:
     @cached_property
     def distributed(self) -> tuple[str, Layers]:
         """Return the pooling and layers that the backbone's folder configures."""
-        return ("mean", 1) if self.pipeline.backbone == TINY else pooled_by(self.backbone)
+        return ("mean", 1) if self.pipeline.backbone == TINY else describe(self.backbone).stored_pooling
 
     @property
     def start(self) -> Path:
@@ -132,7 +132,7 @@ class Inputs:
     @cached_property
     def worker_gigabytes(self) -> float:
         resources = self.pipeline.resources
-        return memory.worker_gigabytes(self.backbone if self.kept_layers else self.start, bool(resources.gpus))
+        return pretrained.worker_gigabytes(self.backbone if self.kept_layers else self.start, bool(resources.gpus))
 
     @cached_property
     def kept_layers(self) -> tuple[int, ...] | None:
@@ -215,7 +215,7 @@ class Inputs:
 
     @cached_property
     def teacher_folders(self) -> list[Path]:
-        """Return the teachers' paths: model folders or Parquet (:mod:`raysts.models.embedder`)."""
+        """Return the teachers' paths: model folders or Parquet (:mod:`raysts.models.embedders`)."""
         return [find_embedder(name, self.locate) for name in self.pipeline.teachers]
 
     def tokenizer_of(self, spec: StoreSpec) -> Path:

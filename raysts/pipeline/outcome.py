@@ -14,7 +14,7 @@ from typing import Any
 
 from raysts.errors import InputError
 from raysts.ids import content_id
-from raysts.models.layers import Layers, in_words
+from raysts.models.layers import Layers, layers_text
 from raysts.recipes import grammar
 from raysts.recipes.recipe import SOUPS, Pipeline
 
@@ -94,8 +94,8 @@ class Outcome:
         """Return the note about the delivered model among several, or None without a choice."""
         if chosen := self.chosen:
             return (
-                f"The {chosen.what} {chosen.id}, {chosen.pooling} of {in_words(chosen.layers)}, is delivered. It scores highest "
-                f"of {len(self.candidates)} variants on the development set ({100 * chosen.score:.2f})."
+                f"The {chosen.what} {chosen.id}, {chosen.pooling} of {layers_text(chosen.layers)}, is delivered. It scores "
+                f"highest of {len(self.candidates)} variants on the development set ({100 * chosen.score:.2f})."
             )
         kind, models = ("student", self.students) if self.students else ("member", self.members)
         if self.selected not in models or len(models) < 2:

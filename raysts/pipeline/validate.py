@@ -13,12 +13,12 @@ from raysts.data.windows import text_windows
 from raysts.data.world import unknown_fraction
 from raysts.errors import InputError
 from raysts.evaluation import harness
-from raysts.models import lora, static
-from raysts.models.embedder import Embedder
-from raysts.models.embedders import open_embedder
+from raysts.models import static
+from raysts.models.embedders import Embedder, open_embedder
 from raysts.models.families import family_of
 from raysts.models.layers import Layers, layer_indices
 from raysts.models.modules import describe
+from raysts.models.weights import adapters_problem
 from raysts.ops.ensemble import Target
 from raysts.pipeline.inputs import TINY, Inputs
 from raysts.pipeline.outcome import STSB_DEV, members_dev
@@ -66,7 +66,7 @@ def check(inputs: Inputs) -> None:
             inputs.model_sets  # noqa: B018 (refuses data that show a model no words)
     problems.raise_any()
     for name, recipe in pipeline.recipes.items():
-        if recipe.train.lora is not None and (missing := lora.missing()):
+        if recipe.train.lora is not None and (missing := adapters_problem()):
             problems.append(f"{name}.train.lora={recipe.train.lora}: {missing}")
         if recipe.train.compile and not shutil.which(compiler := os.environ.get("CXX", "g++")):
             problems.append(
@@ -208,9 +208,7 @@ def _distillation_problems(inputs: Inputs, settings: DistillationSettings) -> li
         problems.append(
             "sed.axes=student: the axes of random weights (sed.train.init=random) say nothing; leave it out"
         )
-    if pipeline.keep_index and (
-        settings.target != "mean" or settings.axes != "teachers" or settings.compares_cosines
-    ):
+    if pipeline.keep_index and (settings.target != "mean" or settings.axes != "teachers" or settings.compares_cosines):
         problems.append(
             "keep_index: the student learns the teacher's own vectors (sed.target=mean, sed.axes=teachers), by any loss but "
             "similarity; leave the others out"

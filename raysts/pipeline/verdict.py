@@ -21,7 +21,7 @@ from raysts.evaluation.scores import Choice, ModelScores
 from raysts.evaluation.standings import AGREEMENT, AVERAGE, AVERAGED, TEACHER
 from raysts.models.embedders import open_embedder, short_names
 from raysts.models.layers import Layers, as_layers
-from raysts.models.modules import pooled_by
+from raysts.models.modules import describe
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.outcome import Outcome, members_dev
 from raysts.pipeline.plan import Plan
@@ -272,7 +272,7 @@ class _Results:
         elif plan.pipeline.deliver == "best":
             return None
         elif model:
-            pooling, layers = pooled_by(model.model)
+            pooling, layers = describe(model.model).stored_pooling
             choice = pooling, str(layers)
             soups = {soup: role for role, soup in outcome.soups.items()}
             role = soups.get(model.id) or ("student" if outcome.students else "member")

@@ -15,7 +15,7 @@ from raysts.ops.collective import AsyncMax
 from raysts.storage.checksums import checked_write, forget, intact, set_aside
 from raysts.storage.store import Store
 from raysts.training.runtime import Preemption
-from raysts.training.shard import like, own, whole
+from raysts.training.shard import gather_tensor, local_tensor, shard_like
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ def trained_state(module: nn.Module) -> dict[str, Tensor]:
 
     Of a sharded module, all processes must call it and rank 0 gets the state.
     """
-    return {name: whole(value) for name, value in _local_state(module).items()}
+    return {name: gather_tensor(value) for name, value in _local_state(module).items()}
 
 
 def _local_state(module: nn.Module) -> dict[str, Tensor]:
@@ -68,7 +68,7 @@ def load_trained_state(module: nn.Module, state: dict[str, Tensor]) -> None:
     """Load a state from :func:`trained_state`."""
     current = _local_state(module)
     assert current.keys() == state.keys(), f"state of another module: {sorted(current.keys() ^ state.keys())[:3]}"
-    module.load_state_dict({name: like(value, current[name]) for name, value in state.items()}, strict=False)
+    module.load_state_dict({name: shard_like(value, current[name]) for name, value in state.items()}, strict=False)
 
 
 def save_best(folder: Path, state: TrainState, encoder: Encoder, rank: int = 0) -> None:
@@ -95,7 +95,7 @@ def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, stat
     """
     moved = optimizer.state_dict()
     moved["state"] = {
-        i: {name: whole(value) for name, value in moments.items()} for i, moments in moved["state"].items()
+        i: {name: gather_tensor(value) for name, value in moments.items()} for i, moments in moved["state"].items()
     }
     content = {
         "module": trained_state(module),
@@ -133,7 +133,7 @@ def restore(
         return TrainState()
     try:
         first = next(module.parameters())
-        device = first.device if own(first) is first else "cpu"  # whole it may not fit
+        device = first.device if local_tensor(first) is first else "cpu"  # whole it may not fit
         content = torch.load(path, map_location=device, weights_only=True)
         state = TrainState(**content["progress"])
     except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, ValueError, KeyError, TypeError) as error:
@@ -148,7 +148,7 @@ def restore(
     load_trained_state(module, content["module"])
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for number, moments in content["optimizer"]["state"].items():
-        moments |= {name: like(value, parameters[number]) for name, value in moments.items()}
+        moments |= {name: shard_like(value, parameters[number]) for name, value in moments.items()}
     optimizer.load_state_dict(content["optimizer"])
     return state
 
@@ -191,11 +191,9 @@ class CheckpointPolicy:
             seconds_since: since its last checkpoint, or its start.
             seconds_to_write: duration of that checkpoint; None before the first.
         """
-        due = self.by_clock and seconds_since >= (
-            FIRST if seconds_to_write is None else max(EVERY, DEAR * seconds_to_write)
-        )
-        vote = notice if notice > self._heeded else Preemption.SAVE if due else Preemption.NONE
-        decision = Preemption(self._vote(vote))
+        pause = FIRST if seconds_to_write is None else max(EVERY, DEAR * seconds_to_write)
+        vote = Preemption.SAVE if self.by_clock and seconds_since >= pause else Preemption.NONE
+        decision = Preemption(self._vote(notice if notice > self._heeded else vote))
         if decision:
             self._heeded = max(notice, self._heeded)
         return decision

@@ -20,13 +20,13 @@ from raysts.data.windows import Windows
 from raysts.errors import Infeasible, RunFailed
 from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.ids import derive_seed
-from raysts.models import lora
 from raysts.models.encoder import Encoder
 from raysts.models.packing import has_kernel, to_device
 from raysts.models.precision import autocast, numbers
-from raysts.models.pretrained import load, randomise
+from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.tokens import LocalBatch, Tokens
+from raysts.models.weights import add_adapters, merge_adapters, randomise
 from raysts.objectives import MODULES
 from raysts.objectives.objective import Batch
 from raysts.ops import collective
@@ -38,7 +38,7 @@ from raysts.training.checkpoint import CheckpointPolicy
 from raysts.training.job import ORPHAN_WAIT, Job, total_steps
 from raysts.training.metrics import MetricsLog, metrics_until
 from raysts.training.runtime import Preempted, Preemption, Runtime
-from raysts.training.shard import own
+from raysts.training.shard import local_tensor
 
 
 def train(job: Job, runtime: Runtime) -> dict[str, Any]:
@@ -89,7 +89,7 @@ LEFT_WITHIN = 8.0
 def _train(run: Run) -> None:
     by_clock = run.job.recipe.train.checkpoint_every is None and run.runtime.rank == 0
     policy = CheckpointPolicy(by_clock)
-    while not run.over:
+    while not run.is_finished:
         loss, scalars = update(run, run.next_batch())
         decision = policy.decide(run.runtime.preemption(), *run.since_checkpoint())
         run.after_step(loss, scalars, save=bool(decision))
@@ -155,7 +155,7 @@ class Run:
         self.objective = MODULES[recipe.objective](recipe.settings, self.model.encoder).to(begun_on)
         if device.type == "cpu" and runtime.world == 1:
             # A GPU would be waited for, and processes exchange dense gradients.
-            optim.by_rows(self.objective, recipe.optim)
+            optim.use_sparse_gradients(self.objective, recipe.optim)
         self.wrapped = runtime.wrap(self.objective, self.precision)
         self.optimizer = optim.build(recipe.optim, self.objective)
         self.windows = Windows(job.store, job.teacher)
@@ -211,7 +211,7 @@ class Run:
         if recipe.train.init == "random":
             randomise(model.encoder, derive_seed(job.seed, "weights"))
         if recipe.train.lora is not None:
-            lora.adapt(model.encoder, recipe.train.lora, derive_seed(job.seed, "lora"))
+            add_adapters(model.encoder, recipe.train.lora, derive_seed(job.seed, "lora"))
         model.normalize = False
         return model
 
@@ -235,7 +235,7 @@ class Run:
         return arrays
 
     @property
-    def over(self) -> bool:
+    def is_finished(self) -> bool:
         """Return True if no step is left to train."""
         return self.state.stopped or self.state.step == self.steps
 
@@ -326,7 +326,7 @@ class Run:
         state.loss_sum = float(state.loss_sum)
         mean_loss = state.loss_sum / state.loss_count
         # The loss is that of the weights before the step; whatever is scored or saved next are the weights after it.
-        sums = torch.stack([own(parameter.detach()).sum() for parameter in self.objective.parameters()])
+        sums = torch.stack([local_tensor(parameter.detach()).sum() for parameter in self.objective.parameters()])
         if self.runtime.shards:
             sums = collective.total(sums)
         if not math.isfinite(mean_loss) or not torch.isfinite(sums).all():
@@ -441,7 +441,7 @@ class Run:
         record.end(self.record, job, self.state, next(iter(candidates)), time.monotonic() - self.began)
         if self.log is not None:
             if job.recipe.train.lora is not None:
-                lora.merge(encoder)
+                merge_adapters(encoder)
             if not len(encoder.heads):
                 encoder.layers = job.export_layers
             folder = RunFolder(job.folder)

@@ -39,7 +39,7 @@ def learning_rate(optim: Optim, step: int, steps: int) -> float:
     return optim.lr
 
 
-def by_rows(objective: nn.Module, optim: Optim) -> None:
+def use_sparse_gradients(objective: nn.Module, optim: Optim) -> None:
     """Make gradients of word embeddings sparse if the optimiser's result stays the same.
 
     They hold only the rows of a batch's words, a few percent. The word tables of ``objective`` are in main memory, in

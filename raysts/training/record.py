@@ -34,7 +34,7 @@ def begin(job: Job, runtime: Runtime) -> dict[str, Any]:
         layout |= stored
         if layout.get("fused_layers") and native.library() is None:
             raise RunFailed(
-                f"run {job.id} began with compiled layers, and here there are none: it would end as another model. "
+                f"run {job.id} began with compiled layers, which this machine lacks: it would end as another model. "
                 f"{native.REMEDY}, and run the same command again; or remove {job.folder} to begin it anew"
             )
         if runtime.device.type == "cpu":

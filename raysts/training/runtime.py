@@ -85,7 +85,7 @@ class Runtime:
         return Preemption.NONE
 
 
-def averaged(module: nn.Module, device: torch.device) -> nn.Module:
+def average_gradients(module: nn.Module, device: torch.device) -> nn.Module:
     """Return the module with gradients averaged over its processes, if it has gradients.
 
     Every step runs the same graph on all of them, so DistributedDataParallel may assume it.

@@ -43,7 +43,7 @@ def shard(objective: nn.Module, device: torch.device, precision: str) -> nn.Modu
     return objective
 
 
-def whole(value: Tensor) -> Tensor:
+def gather_tensor(value: Tensor) -> Tensor:
     """Return a gathered tensor in main memory. All ranks must call this.
 
     If the tensor is sharded, ranks above 0 get an empty one.
@@ -54,7 +54,7 @@ def whole(value: Tensor) -> Tensor:
     return gathered.cpu() if dist.get_rank() == 0 else gathered.new_empty(0)
 
 
-def like(value: Tensor, parameter: Any) -> Tensor:
+def shard_like(value: Tensor, parameter: Any) -> Tensor:
     """Return a full tensor sharded like its parameter, if that is sharded and the shapes match."""
     if not _spread(parameter) or value.shape != parameter.shape:
         return value
@@ -65,7 +65,7 @@ def like(value: Tensor, parameter: Any) -> Tensor:
     )
 
 
-def own(value: Any) -> Tensor:
+def local_tensor(value: Any) -> Tensor:
     """Return this process's part of a tensor that may be sharded."""
     return value.to_local() if _spread(value) else value
 

@@ -14,11 +14,11 @@ def write_scalars(
     metrics: Sequence[Mapping[str, Any]],
     start: float,
     hparams: Mapping[str, Any] | None = None,
-    kept: tuple[int, float] | None = None,
+    selected: tuple[int, float] | None = None,
 ) -> None:
     """Write every number of a run at its step and time, unless the folder has these lines.
 
-    ``start`` of training is in Unix time. ``hparams`` and ``kept`` (step and score, a scalar) appear in the HPARAMS
+    ``start`` of training is in Unix time. ``hparams`` and ``selected`` (step and score, a scalar) appear in the HPARAMS
     tab.
     """
     store, lines = Store.of(folder), f".{len(metrics)}-lines"
@@ -39,5 +39,5 @@ def write_scalars(
         if hparams is not None:
             for summary in as_summaries(dict(hparams), {"kept": 0.0}):
                 writer.write_event(Event(wall_time=time.time(), summary=summary))
-        if kept is not None:
-            writer.write_event(Event(wall_time=time.time(), step=kept[0], summary=scalar("kept", kept[1])))
+        if selected is not None:
+            writer.write_event(Event(wall_time=time.time(), step=selected[0], summary=scalar("kept", selected[1])))

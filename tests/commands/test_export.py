@@ -18,8 +18,7 @@ from torch import Tensor
 import raysts
 from raysts.errors import InputError, RunFailed
 from raysts.models import onnx
-from raysts.models.gaussian_head import GaussianHead
-from raysts.models.head import Dense, Head
+from raysts.models.head import Dense, GaussianHead, Head
 from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.shipped.glow import Glow

@@ -15,7 +15,7 @@ from raysts.evaluation.entailment import DEV, ENTAILMENT_TASKS, GRID, direction_
 from raysts.evaluation.statistics import UndefinedCorrelationError, best_threshold, precision_recall_areas
 from raysts.evaluation.sts import Pairs
 from raysts.evaluation.tasks import Representation
-from raysts.models.gaussian_head import similarity
+from raysts.models.head import gaussian_similarity as similarity
 from raysts.ops.similarity import cosine, cosine_of_vectors
 from raysts.schema import NLI_LABELS
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from raysts.cpu import fused, native
 from raysts.models import packing, sentence_model
 from raysts.models.encoder import Encoder, pool
-from raysts.models.families import FAMILIES, without_pooler
+from raysts.models.families import FAMILIES, omit_pooler
 from raysts.models.packing import cut, pack, to_device
 from raysts.models.pretrained import load_backbone
 from raysts.models.sentence_model import SentenceModel, represent_tokens
@@ -44,7 +44,7 @@ def reference_of(encoder: Encoder) -> Any:
     config = copy.deepcopy(encoder.backbone.config)
     config._attn_implementation = "eager"
     kind = type(encoder.backbone)
-    model = kind(config, **without_pooler(kind))
+    model = kind(config, **omit_pooler(kind))
     model.load_state_dict(encoder.backbone.state_dict())
     return model.eval()
 
@@ -285,7 +285,7 @@ def test_texts_without_padding_are_padded_ones(
         found = []
         for without in (False, True):
             encoder.fused = without and way == "fused"
-            monkeypatch.setattr(packing, "unpadded", lambda _, without=without: without and way != "fused")
+            monkeypatch.setattr(packing, "packs_without_padding", lambda _, without=without: without and way != "fused")
             encoder.zero_grad()
             vectors, tokens = encoder(ids, lengths), encoder.tokens(ids, lengths, lengths.numpy())
             there = (torch.arange(ids.shape[1]) < lengths[:, None])[..., None]
@@ -303,7 +303,7 @@ def test_texts_of_their_own_length_come_back_without_padding_too(monkeypatch: py
     ids, lengths = batch()
     with torch.no_grad():
         padded = encoder.represent(ids, lengths)
-        monkeypatch.setattr(packing, "unpadded", lambda _: True)
+        monkeypatch.setattr(packing, "packs_without_padding", lambda _: True)
         found = encoder.represent(ids, lengths, lengths.numpy())
     ragged = [name for name, value in padded.items() if isinstance(value, list)]
     assert ragged

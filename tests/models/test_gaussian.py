@@ -9,8 +9,7 @@ import torch
 from torch.distributions import Independent, Normal, kl_divergence
 
 from raysts.errors import InputError
-from raysts.models.gaussian_head import LOG_VAR, NAMES, GaussianHead, similarity
-from raysts.models.head import Dense
+from raysts.models.head import LOG_VAR, NAMES, Dense, GaussianHead, gaussian_similarity
 from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel
 from raysts.ops.gaussian import KINDS, Gaussians, Kind
@@ -40,10 +39,10 @@ def test_similarity_against_torch(kind: Kind, rows: int) -> None:
         expected = (1 / (1 + kl_divergence(p, q))).mean(-1)
     else:
         expected = 1 / (1 + kl_divergence(Independent(p, 1), Independent(q, 1)))
-    found = similarity(a, b, kind)
-    assert found.dtype == np.float64 and similarity(representation(0, 6, 0), representation(0, 6, 1), kind).shape == (
-        0,
-    )
+    found = gaussian_similarity(a, b, kind)
+    assert found.dtype == np.float64 and gaussian_similarity(
+        representation(0, 6, 0), representation(0, 6, 1), kind
+    ).shape == (0,)
     np.testing.assert_allclose(found, expected.numpy(), rtol=0, atol=1e-12)
     trained_on = similarity_of_torch(*(Gaussians(*map(torch.tensor, x.values())) for x in (a, b)), kind)
     np.testing.assert_allclose(found, trained_on.numpy(), rtol=1e-4, atol=1e-6)
@@ -55,7 +54,7 @@ def test_the_models_own_similarity_comes_first(kind: Kind) -> None:
     assert list(found) == [NAMES[kind], "cosine"]
     a, b = representation(5, 4, 0), representation(5, 4, 1)
     own, of_means = (function(a, b) for function in found.values())
-    np.testing.assert_array_equal(own, similarity(a, b, kind))
+    np.testing.assert_array_equal(own, gaussian_similarity(a, b, kind))
     np.testing.assert_array_equal(of_means, cosine(a["vectors"], b["vectors"]))
     assert not np.allclose(own, found[NAMES[kind]](b, a)), "it depends on the order"
 

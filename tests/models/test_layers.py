@@ -7,11 +7,12 @@ import pytest
 import torch
 from small_runs import tiny_encoder
 
+from raysts.models.embedders import open_embedder
 from raysts.models.encoder import Encoder
 from raysts.models.head import Dense
 from raysts.models.layers import as_layers, check_layers, layer_indices, layer_weights, layers_of
-from raysts.models.pretrained import average, load, similarities
-from raysts.models.pretrained import dim as dim_of
+from raysts.models.pretrained import load
+from raysts.models.weights import average
 
 TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house"]
 
@@ -85,13 +86,13 @@ def test_a_dense_head_is_kept_with_its_layers(activation: str, tiny_backbone: Pa
     model.encoder = model.encoder.followed_by(head)
     model.save(tmp_path / "model")
     again = load(tmp_path / "model", pooling="mean", layers=1, device="cpu")
-    assert (again.pooling, again.layers, again.dim, dim_of(tmp_path / "model")) == ("cls", 2, 7, 7)
+    assert (again.pooling, again.layers, again.dim, open_embedder(tmp_path / "model").dim) == ("cls", 2, 7, 7)
     expected = head(torch.from_numpy(plain)).detach().numpy()
     np.testing.assert_allclose(again.encode(TEXTS), expected, rtol=0, atol=1e-6)
     np.testing.assert_allclose(
         SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(TEXTS), expected, rtol=0, atol=1e-5
     )
-    assert list(similarities(tmp_path / "model")) == ["cosine"]
+    assert list(open_embedder(tmp_path / "model").similarities) == ["cosine"]
     np.testing.assert_array_equal(load(tmp_path / "model", device="cpu", heads=False).encode(TEXTS), plain)
 
 

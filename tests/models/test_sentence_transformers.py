@@ -22,7 +22,8 @@ from small_runs import HIDDEN, write_backbone
 
 from raysts.data.world import world_tokenizer
 from raysts.errors import InputError
-from raysts.models.pretrained import check, dim, load, similarities, tokenizer_id
+from raysts.models.embedders import open_embedder
+from raysts.models.pretrained import check, load, tokenizer_id
 from raysts.models.sentence_model import SentenceModel
 
 TEXTS = ["a dog runs", "a cat", "the small dog and the cat are sleeping near the house", "dog", "A CAT sleeps", "a"]
@@ -50,7 +51,7 @@ def same(model: SentenceModel, folder: Path) -> SentenceTransformer:
 def test_architectures(family: str, tmp_path: Path) -> None:
     """Before and after export; a training step reaches every weight; after it, exported and loaded again."""
     folder = write_backbone(tmp_path / family, family)
-    assert check(folder)["model_type"] == family and dim(folder) == HIDDEN
+    assert check(folder)["model_type"] == family and open_embedder(folder).dim == HIDDEN
     pooling = "lasttoken" if family in DECODERS else "mean"
     model = load(folder, pooling=pooling, device="cpu")
     assert (model.dim, model.depth, model.max_length) == (HIDDEN, 2, 128)
@@ -134,7 +135,7 @@ def test_what_a_directory_says_is_obeyed_and_kept(variant: str, cased: Path, tmp
 
     model = load(tmp_path / "theirs", device="cpu")
     np.testing.assert_allclose(model.encode(TEXTS), expected, rtol=0, atol=1e-5)
-    assert dim(tmp_path / "theirs") == model.dim == expected.shape[1]
+    assert open_embedder(tmp_path / "theirs").dim == model.dim == expected.shape[1]
     model.save(tmp_path / "ours")
     exported = same(model, tmp_path / "ours")
     assert tokenizer_id(tmp_path / "ours") == tokenizer_id(tmp_path / "theirs")
@@ -145,7 +146,7 @@ def test_what_a_directory_says_is_obeyed_and_kept(variant: str, cased: Path, tmp
         assert (model.encode("A CAT sleeps") == model.encode("a cat sleeps")).all() and model.max_length == 9
         assert tokenizer_id(tmp_path / "ours") != tokenizer_id(cased)
     if variant == "dot":
-        assert list(similarities(tmp_path / "ours")) == list(model.similarities) == ["dot", "cosine"]
+        assert list(open_embedder(tmp_path / "ours").similarities) == list(model.similarities) == ["dot", "cosine"]
         a, b = model.represent(TEXTS[:3]), model.represent(TEXTS[3:])
         np.testing.assert_allclose(
             model.similarity(a, b), written.similarity_pairwise(a["vectors"], b["vectors"]), rtol=1e-5
@@ -185,9 +186,9 @@ def test_a_directory_that_contradicts_itself(tiny_backbone: Path, tmp_path: Path
     path = tmp_path / "model" / "config_sentence_transformers.json"
     load(tiny_backbone, device="cpu").save(tmp_path / "model")
     for text, message in (
-        ('{"default_prompt_name": "query"}', "default_prompt_name 'query' is none of its prompts, none"),
-        ('{"truncate_dim": -1}', "truncate_dim -1 must be a positive number"),
-        ('{"similarity_fn_name": "maxsim"}', "similarity_fn_name 'maxsim' must be one of cosine, dot"),
+        ('{"default_prompt_name": "query"}', "default_prompt_name='query'; it must be one of no prompts"),
+        ('{"truncate_dim": -1}', "truncate_dim=-1; it must be a whole number of at least 1"),
+        ('{"similarity_fn_name": "maxsim"}', "similarity_fn_name='maxsim'; it must be one of cosine, dot"),
     ):
         path.write_text(text)
         with pytest.raises(InputError, match=message):

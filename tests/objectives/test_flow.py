@@ -36,7 +36,7 @@ def test_the_loss_is_the_mean_of_bits_per_dimension() -> None:
     objective(batch(objective, [1.0] * 8))
     found = batch(objective, [1, 0, 1, 1])
     loss, scalars = objective(found)
-    flow = objective.head.glow
+    flow = objective.head.shipped
     with torch.no_grad():
         x = objective.encoder(found["sentence"], found["sentence_length"]).double()
         jacobian = torch.autograd.functional.jacobian(lambda row: flow.encode(row[None])[0], x[0])
@@ -56,7 +56,7 @@ def test_the_first_batch_alone_initialises_and_only_with_rows_that_count() -> No
         torch.testing.assert_close(value, first[name], rtol=0, atol=1e-5, msg=name)
     with torch.no_grad():
         x = without.encoder(few["sentence"], few["sentence_length"]).double()
-        z = without.head.glow.levels[0][0].actnorm(x)
+        z = without.head.shipped.levels[0][0].actnorm(x)
     torch.testing.assert_close(z.mean(0), torch.zeros(16).double(), rtol=0, atol=1e-10)
     torch.testing.assert_close(z.square().mean(0), torch.ones(16).double(), rtol=0, atol=1e-3)
     without(batch(without, [1.0] * 8))

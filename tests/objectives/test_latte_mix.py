@@ -140,7 +140,7 @@ def in_numpy(objective: LatentObjective, state: dict[str, np.ndarray], batch: Ba
         kind = torch.rand if isinstance(objective, LatteMix) else torch.randn
         noise = kind(len(u_TH), width, generator=generator).double().numpy()
         for token, x in enumerate(u_TH):
-            found = layers_in_numpy(state, "encoder.heads.0.latent.encoder", x)
+            found = layers_in_numpy(state, "encoder.heads.0.shipped.encoder", x)
             kl, code = np.zeros(1), found
             if isinstance(objective, LatteMix):
                 classes = settings.classes
@@ -300,7 +300,7 @@ def test_what_may_be_kept(settings: AutoencoderSettings) -> None:
             latent.load_state_dict(first)
         x = torch.randn(5, objective.encoder.width, dtype=torch.float64)
         expected = latent.embed(((x - mean) / deviation).float())
-        torch.testing.assert_close(encoder.heads[-1].latent.embed(x.float()), expected, atol=2e-4, rtol=1e-3)
+        torch.testing.assert_close(encoder.heads[-1].shipped.embed(x.float()), expected, atol=2e-4, rtol=1e-3)
     assert [*objective.candidates()] == ["encoder", "untrained"]
 
 

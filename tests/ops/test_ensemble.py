@@ -17,7 +17,7 @@ def of(target: ensemble.Target, vectors: list[np.ndarray], weights: list[float])
     for each, weight in zip(vectors, weights, strict=True):
         total = ensemble.added(target, total, each, weight)
     assert total is not None
-    return ensemble.combined(target, total, weights)
+    return ensemble.combine(target, total, weights)
 
 
 def test_the_mean_of_equal_weights_is_summed_in_order() -> None:

@@ -44,7 +44,7 @@ def info_nce(views_VBD: Tensor, temperature: float = 0.05) -> Tensor:
     """Anchors, positives and, where there are any, hard negatives -> [B]; example 2 does not count."""
     anchors, *others = views_VBD
     weight = torch.tensor(COUNTED).repeat(len(others))
-    logits = losses.in_batch_logits(anchors, torch.cat(others), weight, temperature)
+    logits = losses.batch_logits(anchors, torch.cat(others), weight, temperature)
     return losses.softmax_cross_entropy(logits, torch.arange(len(anchors)))
 
 
@@ -150,7 +150,7 @@ def test_the_gradient_of_info_nce_in_closed_form() -> None:
 def test_info_nce_by_hand() -> None:
     """Orthogonal pairs: the positive has e^(1 / t), the B - 1 others 1."""
     eye = torch.eye(4)
-    logits = losses.in_batch_logits(3 * eye, 5 * eye, torch.ones(4), 0.5)
+    logits = losses.batch_logits(3 * eye, 5 * eye, torch.ones(4), 0.5)
     np.testing.assert_allclose(logits, 2 * eye, atol=1e-6)
     found = losses.softmax_cross_entropy(logits, torch.arange(4))
     np.testing.assert_allclose(found, np.log(1 + 3 * np.exp(-2)), rtol=1e-6)

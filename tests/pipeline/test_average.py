@@ -20,6 +20,7 @@ from raysts.data.world import world_tokenizer
 from raysts.errors import InputError
 from raysts.evaluation.contamination.lineage import trained_on
 from raysts.models import pretrained
+from raysts.models.weights import average
 from raysts.pipeline import run as driver
 from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.steps.average import ScoreAverage, greedy
@@ -86,7 +87,7 @@ def test_the_average_is_the_mean_of_the_weights(tmp_path: Path) -> None:
     halves = {name: value.half() for name, value in states[2].items()}
     save_file(halves, folders[2] / "model.safetensors", metadata={"format": "pt"})
     states[2] = {name: value.float() for name, value in halves.items()}
-    pretrained.average(folders).save(tmp_path / "mean")
+    average(folders).save(tmp_path / "mean")
     mean = load_file(tmp_path / "mean" / "model.safetensors")
     assert mean.keys() <= states[0].keys() and len(mean) > 20
     for name, value in mean.items():

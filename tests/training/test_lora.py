@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ from torch import nn
 
 from raysts.commands.plan import plan
 from raysts.errors import InputError
-from raysts.models import lora
 from raysts.models.encoder import Encoder
 from raysts.models.pretrained import load
+from raysts.models.weights import SCALE, merge_adapters
 from raysts.recipes.catalog import CATALOG
 from raysts.recipes.recipe import DEFAULTS, Train
+from raysts.training import loop
 from raysts.training.loop import train
 
 
@@ -25,13 +27,13 @@ def test_a_run_trains_adapters_and_writes_a_plain_model(
     name: str, stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Interrupted and gone on with: bit for bit the same."""
-    merge, weights = lora.merge, []
+    weights: list[dict[str, torch.Tensor]] = []
 
     def looked_at(encoder: Encoder) -> None:
         weights.append({key: value.clone() for key, value in encoder.backbone.state_dict().items()})
-        merge(encoder)
+        merge_adapters(encoder)
 
-    monkeypatch.setattr(lora, "merge", looked_at)
+    monkeypatch.setattr(loop, "merge_adapters", looked_at)
     for folder in ("whole", "interrupted"):
         job = stage.job(
             name, tmp_path / folder, rows=60, lora=3, checkpoint_every=2, dropout=False, max_steps=4, dev=False
@@ -55,7 +57,7 @@ def test_a_run_trains_adapters_and_writes_a_plain_model(
     assert changed == {key for key in linear if "encoder.layer" in key} and changed
     for key in changed:
         a, b = (weights[0][f"{key.removesuffix('.weight')}.lora_{which}.default.weight"] for which in "AB")
-        assert a.shape[0] == 3 and torch.allclose(written[key], begun[key] + lora.SCALE * b @ a, atol=1e-6)
+        assert a.shape[0] == 3 and torch.allclose(written[key], begun[key] + SCALE * b @ a, atol=1e-6)
 
 
 def test_what_is_fitted_on_a_finished_model_has_no_adapters() -> None:
@@ -65,7 +67,7 @@ def test_what_is_fitted_on_a_finished_model_has_no_adapters() -> None:
 
 
 def test_without_peft_nothing_starts(small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: Any = lora.importlib.util.find_spec
+    found: Any = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None if name == "peft" else found(name, *rest))
     with pytest.raises(InputError, match=r"nli.train.lora=4: needs peft: pip install 'raysts\[lora\]'"):
         plan("nli", {"nli.train.lora": 4}, data=small_world, storage=tmp_path)

@@ -8,7 +8,7 @@ from torch import nn
 from raysts.cpu import native
 from raysts.recipes.names import pipeline
 from raysts.recipes.recipe import DEFAULTS, Optim
-from raysts.training.optim import build, by_rows, learning_rate
+from raysts.training.optim import build, learning_rate, use_sparse_gradients
 
 
 def small_net(seed: int = 0) -> nn.Module:
@@ -21,7 +21,7 @@ def test_where_updates_are_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     tables = [encoder.word_table for encoder in objective]
 
     def sparse(optim: Optim) -> bool:
-        by_rows(objective, optim)
+        use_sparse_gradients(objective, optim)
         first, second = (table.sparse for table in tables)
         assert first == second
         return first

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from raysts.models.static import BLOCK, MODEL_TYPE
-from raysts.models.vector_files import vocabulary
+from raysts.models.static import BLOCK, MODEL_TYPE, vocabulary
 
 if TYPE_CHECKING:
     from raysts.models.sentence_model import SentenceModel

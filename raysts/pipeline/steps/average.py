@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.statistics import UndefinedCorrelationError
-from raysts.models import pretrained
+from raysts.models.weights import average
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.outcome import best, joined, members_dev
@@ -64,7 +64,7 @@ class ScoreAverage:
     def __call__(self, folders: Sequence[Path]) -> dict[str, Score]:
         import torch
 
-        model = pretrained.average(folders)
+        model = average(folders)
         model.encoder.to(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         try:
             return dict(self.dev.scores(model))
@@ -139,7 +139,7 @@ def _average(
             chosen = greedy(score([(index,) for index in chosen]), lambda average: score([average])[0])
         (reached,) = score([chosen])
         with store.put_dir(run.path / "model") as draft:
-            pretrained.average([members[index].model for index in chosen]).save(draft)
+            average([members[index].model for index in chosen]).save(draft)
         labels = {members[index].record.get("selected_by") for index in chosen}
         labels |= {dev.name} if dev and (role == "greedy-soup" or pipeline.select_top is not None) else set()
         scores = None if dev is None else {"kept": reached, "scores": scored[name(chosen)]}

@@ -282,7 +282,7 @@ class Evaluation:
         if combined and all(rows):
             if id(combined) in missing:
                 weight = list(weights.values())
-                totals = {k: ensemble.combined(inputs.target, total, weight) for k, total in sums.totals.items()}
+                totals = {k: ensemble.combine(inputs.target, total, weight) for k, total in sums.totals.items()}
                 means = {layers: {"vectors": total} for layers, total in totals.items()}
                 self._write(combined, means, {"cosine": cosine_of_vectors})
             rows.append(self._rows(combined))

@@ -21,8 +21,7 @@ from raysts.data.windows import StoreSpec, Windows, columns_of, shard_name, vect
 from raysts.errors import InputError
 from raysts.ids import derive_seed
 from raysts.models import pretrained
-from raysts.models.embedder import Embedder
-from raysts.models.embedders import load_embedder, open_embedder
+from raysts.models.embedders import Embedder, load_embedder, open_embedder
 from raysts.models.layers import Layers
 from raysts.models.modules import describe
 from raysts.models.precision import Precision
@@ -266,7 +265,7 @@ class EmbedTeachers:
             vectors_ND = teacher.vectors(columns_of(table, ("sentence",), ())["sentence"])
             total = ensemble.added(self.target, total, vectors_ND, self.weights[number])
         assert total is not None
-        write_embeddings(shard, rows, ensemble.combined(self.target, total, self.weights))
+        write_embeddings(shard, rows, ensemble.combine(self.target, total, self.weights))
 
 
 def room_on(device: str | None, resources: Resources) -> float:

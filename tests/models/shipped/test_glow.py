@@ -169,8 +169,8 @@ def flow_model(backbone: Path) -> SentenceModel:
     model = load(backbone, layers=2, device="cpu")
     torch.manual_seed(0)
     head = FlowHead(Glow(model.dim, levels=3, depth=2, width=7))
-    head.glow.initialize(torch.from_numpy(model.encode([*TEXTS, "a dog", "the house"])), mean)
-    moved(head.glow, 0.05)
+    head.shipped.initialize(torch.from_numpy(model.encode([*TEXTS, "a dog", "the house"])), mean)
+    moved(head.shipped, 0.05)
     return SentenceModel(model.encoder.followed_by(head), model.tokenizer, model.max_length)
 
 
@@ -180,7 +180,7 @@ def test_a_saved_model_comes_back(tiny_backbone: Path, tmp_path: Path) -> None:
     again = load(tmp_path / "model", device="cpu")
     head = again.encoder.heads[-1]
     assert isinstance(head, FlowHead) and head.config() == {"dim": 32, "levels": 3, "depth": 2, "width": 7}
-    assert head.glow.initialized and again.layers == 2
+    assert head.shipped.initialized and again.layers == 2
     np.testing.assert_array_equal(again.encode(TEXTS), model.encode(TEXTS))
     plain = load(tmp_path / "model", device="cpu", heads=False)
     assert np.abs(plain.encode(TEXTS) - model.encode(TEXTS)).max() > 0.1

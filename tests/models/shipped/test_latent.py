@@ -44,7 +44,7 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 def by_hand(found: LatentHead, u_NH: np.ndarray) -> np.ndarray:
     """The MLP in numpy, float64."""
     x = u_NH.astype(np.float64)
-    linears = [part for part in found.latent.encoder if isinstance(part, torch.nn.Linear)]
+    linears = [part for part in found.shipped.encoder if isinstance(part, torch.nn.Linear)]
     for i, part in enumerate(linears):
         weight, bias = (p.detach().double().numpy() for p in (part.weight, part.bias))
         x = (np.maximum(x, 0) if i else x) @ weight.T + bias
@@ -74,8 +74,8 @@ def test_a_text_is_the_mean_of_its_tokens_probabilities(kind: str, layers: int) 
     found = head(kind, base.width, layers)
     vectors = base.followed_by(found)(*batch()).detach().numpy()
     for row, u_TH in enumerate(alone(base)):
-        logits = by_hand(found, u_TH).reshape(len(u_TH), found.latent.variables, found.latent.classes)
-        expected = softmax(logits / found.latent.tau, axis=-1).mean(0)
+        logits = by_hand(found, u_TH).reshape(len(u_TH), found.shipped.variables, found.shipped.classes)
+        expected = softmax(logits / found.shipped.tau, axis=-1).mean(0)
         np.testing.assert_allclose(vectors[row], expected.ravel(), rtol=0, atol=1e-6)
 
 
@@ -146,7 +146,7 @@ def test_a_saved_model_gives_the_same_vectors_here_and_in_sentence_transformers(
         theirs = sentence_transformers.SentenceTransformer(
             str(tmp_path / place), device="cpu", trust_remote_code=True, local_files_only=True
         )
-        code = next(part for part in theirs if type(part).__name__ == type(made.latent).__name__)
+        code = next(part for part in theirs if type(part).__name__ == type(made.shipped).__name__)
         assert type(code).__module__.startswith("transformers_modules."), "it is the copy that runs"
         assert theirs.get_embedding_dimension() == model.dim
         np.testing.assert_allclose(theirs.encode(TEXTS), expected["vectors"], rtol=0, atol=1e-5)

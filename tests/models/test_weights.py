@@ -7,7 +7,7 @@ import pytest
 import small_runs
 
 from raysts.models import pretrained
-from raysts.models.shrink import keep_layers, spaced_layers
+from raysts.models.weights import keep_layers, spaced_layers
 
 TEXTS = ["a man plays a guitar", "the dog runs", "two"]
 

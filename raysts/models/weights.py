@@ -1,0 +1,118 @@
+"""Changes of an encoder's weights and layers: fewer layers, random weights, averages, adapters.
+
+What only plans or asks whether a package is installed needs no torch. Adapters are low-rank (LoRA, Hu et al. 2021) and
+stand beside the linear layers of a frozen backbone. ``peft`` makes them (``pip install 'raysts[lora]'``). They are
+multiplied into the weights before a model is written, so the delivered model is an encoder like any other.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from raysts.models.families import class_of, family_of, omit_pooler
+from raysts.models.pretrained import load
+
+if TYPE_CHECKING:
+    from raysts.models.encoder import Encoder
+    from raysts.models.sentence_model import SentenceModel
+
+SCALE = 2
+"""Factor of the product of an adapter's two matrices, peft's alpha / r."""
+
+
+def spaced_layers(count: int, depth: int) -> tuple[int, ...]:
+    """Return the numbers of ``count`` layers of ``depth``, from the first, 0, to the last, evenly spaced."""
+    return tuple(int(layer) for layer in np.round(np.linspace(0, depth - 1, count)))
+
+
+def keep_layers(model: SentenceModel, layers: Sequence[int]) -> None:
+    """Keep only some transformer layers of a model, in place, with their embeddings, pooling and heads.
+
+    Args:
+        model: a transformer in main memory.
+        layers: numbers of the layers, counted from 0, ascending.
+    """
+    from torch import nn
+
+    backbone, depth = model.encoder.backbone, model.encoder.depth
+    for module in backbone.modules():
+        for name, child in module.named_children():
+            if isinstance(child, nn.ModuleList) and len(child) == depth:
+                setattr(module, name, nn.ModuleList(child[layer] for layer in layers))
+    config = backbone.config
+    for name, value in config.to_dict().items():  # some families describe each layer by an entry of a list
+        if isinstance(value, list) and len(value) == depth:
+            setattr(config, name, [value[layer] for layer in layers])
+    setattr(config, family_of(config.model_type).depth, len(layers))
+
+
+def randomise(encoder: Encoder, seed: int) -> None:
+    """Give an encoder random weights as its family initialises them, drawn by the seed."""
+    import torch
+
+    config = copy.deepcopy(encoder.backbone.config)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        kind = class_of(config)
+        fresh = kind._from_config(config, dtype=torch.float32, **omit_pooler(kind))
+    encoder.backbone.load_state_dict(fresh.state_dict())
+
+
+def average(folders: Sequence[Path]) -> SentenceModel:
+    """Return the weight average of the encoders in ``folders``, without heads.
+
+    Wortsman et al. 2022, model soups. The sum is float64, one model after the other, and is rounded once to float32.
+    Pooling and values that are not floating-point numbers are those of the first.
+    """
+    model = load(folders[0], device="cpu", heads=False)
+    state = model.encoder.backbone.state_dict()
+    sums = {name: value.double() for name, value in state.items() if value.is_floating_point()}
+    for folder in folders[1:]:
+        other = load(folder, device="cpu", heads=False).encoder.backbone.state_dict()
+        for name, total in sums.items():
+            total += other[name]
+    mean = {name: (total / len(folders)).to(state[name].dtype) for name, total in sums.items()}
+    model.encoder.backbone.load_state_dict(state | mean)
+    return model
+
+
+def adapters_problem() -> str | None:
+    """Return how to install peft if it is missing, or None."""
+    return None if importlib.util.find_spec("peft") else "needs peft: pip install 'raysts[lora]', on every node"
+
+
+def add_adapters(encoder: Encoder, rank: int, seed: int) -> None:
+    """Add adapters of this rank, drawn by the seed, to the backbone's layers, and freeze the rest.
+
+    Adapters begin as zero, so the model is the same.
+    """
+    import torch
+    from peft import LoraConfig, inject_adapter_in_model
+
+    layers = {id(module) for layer in encoder.layer_list() for module in layer.modules()}
+    names = [
+        name
+        for name, module in encoder.backbone.named_modules()
+        if id(module) in layers and isinstance(module, torch.nn.Linear)
+    ]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=SCALE * rank, target_modules=names), encoder.backbone)
+
+
+def merge_adapters(encoder: Encoder) -> None:
+    """Multiply the adapters into the weights and remove them, in place."""
+    from peft.tuners.lora import LoraLayer
+
+    for parent in list(encoder.backbone.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, LoraLayer):
+                child.merge()
+                setattr(parent, name, child.get_base_layer())
+    del encoder.backbone.peft_config
