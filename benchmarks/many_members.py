@@ -103,7 +103,7 @@ def name_of(process: psutil.Process) -> str:
 
 def chains_of(storage: Path, members: int, steps: int) -> list[list[Any]]:
     """The jobs of a plan whose backbone and token stores are there."""
-    from raysts.commands.plan import plan
+    from raysts.commands.look import plan
     from raysts.pipeline.local import LocalExecutor
 
     given = {

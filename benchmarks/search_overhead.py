@@ -22,7 +22,7 @@ import measure
 import psutil
 
 from raysts.commands.options import RunOptions
-from raysts.commands.study import planned as planned_study
+from raysts.commands.study import plan_study
 from raysts.commands.tune import tune as run_search
 from raysts.pipeline.local import LocalExecutor
 from raysts.search.space import grid
@@ -42,7 +42,7 @@ def overrides_of(args: Any, model: str) -> dict[str, Any]:
 
 def plain(args: Any, overrides: dict[str, Any], folder: Path) -> dict[str, float]:
     """A loop over the trials' jobs."""
-    study: Study = planned_study("lower-bound", overrides, RunOptions(data=args.data, storage=folder))
+    study: Study = plan_study("lower-bound", overrides, RunOptions(data=args.data, storage=folder))
     study.plan.write_backbone()
     study.tokenize(LocalExecutor(threads=args.threads), measure.say)
     jobs = [study.trial(point, 0).job for point in grid(study.search.space) or []]

@@ -12,14 +12,12 @@ if TYPE_CHECKING:
     from raysts.commands.compare import compare
     from raysts.commands.context import load
     from raysts.commands.distill import distill
-    from raysts.commands.embed import embed
     from raysts.commands.evaluate import evaluate
-    from raysts.commands.export import export
-    from raysts.commands.plan import plan
-    from raysts.commands.remove import remove
+    from raysts.commands.follow import remove, status, watch
+    from raysts.commands.look import plan
     from raysts.commands.run import run
-    from raysts.commands.status import status, watch
     from raysts.commands.tune import tune
+    from raysts.commands.use import embed, export
     from raysts.errors import InputError, RunFailed
 
 __version__ = "0.1.0"
@@ -28,7 +26,9 @@ __all__ = [
     "run", "status", "tune", "watch",
 ]  # fmt: skip
 _PLACES = {
-    "InputError": "errors", "RunFailed": "errors", "load": "commands.context", "watch": "commands.status",
+    "InputError": "errors", "RunFailed": "errors", "load": "commands.context", "plan": "commands.look",
+    "remove": "commands.follow", "status": "commands.follow", "watch": "commands.follow",
+    "embed": "commands.use", "export": "commands.use",
 }  # fmt: skip
 """Modules of the names that are no command with a file of that name."""
 

@@ -265,5 +265,5 @@ def test_an_empty_place_is_not_the_default(option: str) -> None:
     assert (
         outcome.code == 2
         and f"{option}" in outcome.err
-        and "is empty; name a place, or leave the option out" in outcome.err
+        and "is empty; name a place, or remove the option" in outcome.err
     )

@@ -122,8 +122,8 @@ def test_import_raysts_is_cheap() -> None:
 def test_what_names_a_recipe_needs_no_torch() -> None:
     """Neither to show it and to list them, nor to say that there is none of that name."""
     found = modules_after(
-        "from raysts.cli import execute\nfrom raysts.commands import recipes, show\n"
-        "show.show('quickstart'), recipes.recipes(), execute(['plan', 'nli-cst']), execute(['run', 'nli', '--set', 'a.b=1'])"
+        "from raysts.cli import execute\nfrom raysts.commands import look\n"
+        "look.show('quickstart'), look.recipes(), execute(['plan', 'nli-cst']), execute(['run', 'nli', '--set', 'a.b=1'])"
     )
     assert "raysts.recipes.names" in found and not {"torch", "transformers", "ray"} & found
 

@@ -1,15 +1,13 @@
 """``raysts claims``: tests of the claims of the papers against their baselines."""
 
-from typing import Annotated
-
 from raysts.commands import options as opt
-from raysts.commands.options import Command, Result, RunOptions, option, say_on_stderr
+from raysts.commands.options import Command, Result, RunOptions, say_on_stderr
 from raysts.errors import InputError, nearest
 from raysts.papers.claims import CLAIMS
 
 
 def claims(
-    paper: Annotated[str | None, option(f"{', '.join(CLAIMS)} (default: all of them)", "PAPER")] = None,
+    paper: opt.Name = None,
     *,
     seeds: int = 5,
     scale: str = "small",
@@ -30,8 +28,9 @@ def claims(
     an interrupted one. Systems without a claim that the data can measure are omitted.
 
     Args:
+        paper: sed, gausscse or latte-mix (default: all of them).
         seeds: members of every system, and students of each ensemble, two at least.
-        scale: ``small``, or ``paper`` with the papers' backbones and sizes.
+        scale: small, or paper with the papers' backbones and sizes.
         plan: start nothing, and list the steps.
         stand_ins: test claims on other sets of the same task (:data:`raysts.papers.claims.STAND_INS`), marked as such, if
             the data lack their test sets.
@@ -53,15 +52,17 @@ def claims(
         raise InputError(f"--seeds {seeds}: must be at least 2, for claims are about what differs between seeds too")
     settings = dict(overrides or {})
     if counted := [key for key in settings if key in ("members", "students")]:
-        raise InputError(f"{', '.join(counted)}: is what --seeds says; leave it out")
+        raise InputError(f"{', '.join(counted)}: --seeds sets it. Remove it")
     called = f"{paper!r}, seeds={seeds}, scale={scale!r}, stand_ins={stand_ins}, overrides={settings!r}"
     line = command or f"raysts.claims({called})"
     options = RunOptions(data, storage, None, address, line, strict_contamination, skip_bad, say, stand_ins=stand_ins)
     recipes = {name: f"claims-{name}@{scale}" for name in ([paper] if paper else CLAIMS)}
     counts = {name: dict.fromkeys(EXPERIMENTS[f"claims-{name}"].settings, seeds) for name in recipes}
-    checked = {name: experiment.planned(recipe, settings | counts[name], options) for name, recipe in recipes.items()}
+    checked = {
+        name: experiment.plan_experiment(recipe, settings | counts[name], options) for name, recipe in recipes.items()
+    }
     if plan:
-        described = [experiment.described(experiment_plan) for experiment_plan in checked.values()]
+        described = [experiment.describe_experiment(experiment_plan) for experiment_plan in checked.values()]
         nodes = {node["id"]: node for entry in described for node in entry["nodes"]}
         return {
             "status": "done",
@@ -81,7 +82,7 @@ def claims(
 
 
 def _text(result: Result) -> str:
-    from raysts.commands.plan import plan_text
+    from raysts.commands.look import plan_text
 
     if "nodes" in result:
         return plan_text(result)

@@ -1,63 +1,64 @@
 """``raysts compare``: two systems on the same rows, from models or from runs of the storage."""
 
+from __future__ import annotations
+
+import time
 from collections import Counter
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
 
 from raysts.commands import options as opt
-from raysts.commands.options import Command, Result, option, say_on_stderr
+from raysts.commands.options import Command, Result, say_on_stderr
 from raysts.errors import InputError
 
-SYSTEM = (
-    "a MODEL, a run or a system of the storage; NAME:members, :ensemble, :student, ... (default: what its name says, all members "
-    "where nothing combines them; of a run with deliver=best what that delivered)"
-)
+if TYPE_CHECKING:
+    from raysts.commands.models import System
+    from raysts.data.corpora import Corpus
+    from raysts.evaluation.cost import ModelCost
+    from raysts.evaluation.scores import ModelScores
+    from raysts.models.layers import Layers
+    from raysts.models.prompts import Text
+    from raysts.pipeline.local import Say
+
+COMMON = 1
+"""Pooled layers of models that have different layers by default."""
+
+EVERY = 15.0
+"""Seconds between two lines of progress."""
 
 
 def compare(
-    a: Annotated[str | Path, option(SYSTEM, "A")],
-    b: Annotated[str | Path, option(SYSTEM, "B")],
+    a: str | Path,
+    b: str | Path,
     tasks: opt.Tasks = None,
     *,
     data: opt.Data = None,
     test: opt.Test = None,
     storage: opt.StoragePlace = None,
-    layers: Annotated[
-        int | str | None, opt.layers_option("the models' own if all agree, else 1", of=" of both")
-    ] = None,
+    layers: opt.Layers = None,
     prompt: opt.Prompt = None,
     resamples: opt.Resamples = 1000,
     precision: opt.Precision = "fp32",
-    margin: Annotated[
-        float | None,
-        option(
-            "points (x100) that A may be below B: say if it is shown to be less, or how many rows would show it", "M"
-        ),
-    ] = None,
-    draw_sets: Annotated[
-        bool,
-        option("resample the sets too, so that the interval of their mean covers other sets of their kind"),
-    ] = False,
+    margin: Annotated[float | None, Parameter(metavar="M")] = None,
+    draw_sets: bool = False,
     say: opt.Say = say_on_stderr,
 ) -> Result:
     """Test the difference of two systems on the same rows.
 
-    Each has its own similarity, and both have the same choice of pooled layers. See
-    :func:`raysts.evaluation.compare.compare_systems` for intervals and tests.
+    Each has its own similarity, and both have the same choice of pooled layers: ``layers``, else the models' own if all
+    agree, else 1. See :func:`raysts.evaluation.compare.compare_systems` for intervals and tests.
 
     Args:
-        a: a MODEL, a run of the storage, or a system with runs in the storage. ``NAME:members``, ``NAME:ensemble``,
-            ``NAME:student``, ``NAME:soup`` and ``NAME:greedy-soup`` choose a part of a run (default: the part that its
-            system's name names, or all members if nothing combines them; with ``deliver=best`` the delivered model).
+        a: a MODEL, a run or a system of the storage; NAME:members, :ensemble, :student, ... choose a part of a run (default:
+            what its name says, all members if nothing combines them; of a run with deliver=best what that delivered).
         b: the other system.
-        tasks: names; default: every task with files and with rows that can be compared.
-        storage: storage of the runs.
-        layers: pooled layers of both; default: the models' own if all agree, else 1.
-        precision: of embedding, as :func:`raysts.embed`.
-        margin: non-inferiority: A is less than this below B if the paired 95 % interval of the difference lies above
-            ``-margin``.
-        draw_sets: each resample draws sets with replacement before rows, for the mean over at least two sets.
+        margin: points (x100) that A may be below B: say if it is shown to be less, or how many rows would show it. It is
+            shown if the paired 95 % interval of the difference lies above -M.
+        draw_sets: resample the sets too, so that the interval of their mean covers other sets of their kind.
 
     Returns:
         status, storage, a, b (in words), layers, comparison (rows, columns :data:`raysts.evaluation.compare.COLUMNS`),
@@ -70,7 +71,6 @@ def compare(
     """
     from raysts.commands.context import corpus_of, store_of
     from raysts.commands.models import system_of
-    from raysts.commands.systems import EmbeddingProgress, comparable_tasks, equal_layers, measure
     from raysts.data.user import UserData
     from raysts.evaluation import harness
     from raysts.evaluation.compare import compare_systems, conclusion, format_comparison, margin_sentence, margins
@@ -85,27 +85,23 @@ def compare(
     if not resamples and (margin is not None or draw_sets):
         raise InputError("--resamples 0 gives no interval, which --margin and --draw-sets need; remove it")
     corpus = corpus_of(data, own=UserData.of(test=test))
-    chosen, left_out = comparable_tasks(corpus, tasks)
+    chosen, left_out = _comparable_tasks(corpus, tasks)
     for line in harness.left_out(corpus, chosen):
         say(line)
     systems = [system_of(str(name), store) for name in (a, b)]
     texts = harness.sentences(corpus, chosen)
     progress = EmbeddingProgress("compare", say)
     options = {"layers": layers, "prompt": prompt, "precision": precision}
-    measured = [measure(system, corpus, chosen, texts, progress, **options) for system in systems]
-    layers_of_both = equal_layers(systems, measured)
+    measured = [_measure(system, corpus, chosen, texts, progress, **options) for system in systems]
+    layers_of_both = _equal_layers(systems, measured)
     scores = [[model.by_layers[layers_of_both] for model in models] for models in measured]
     all_scores = [*scores[0], *scores[1]]
     sets = [name for name in all_scores[0] if all(name in model for model in all_scores)]
     silent = "a similarity that does not depend on the order, or no variance, says nothing about the direction"
     left_out |= {name: silent for model in all_scores for name in model if name not in sets}
-    scored_names = {
-        name
-        for model in all_scores
-        for row_scores in model.values()
-        for name in (row_scores.dataset, row_scores.dataset.partition(":")[0])
-    }
-    left_out |= {name: silent for name in chosen if name not in scored_names}
+    datasets = {row_scores.dataset for model in all_scores for row_scores in model.values()}
+    datasets |= {name.partition(":")[0] for name in datasets}
+    left_out |= {name: silent for name in chosen if name not in datasets}
     refused = [name for name in tasks or () if name in left_out]
     if refused or not sets:
         raise InputError([f"task '{name}': {left_out[name]}" for name in refused or left_out])
@@ -140,6 +136,121 @@ def compare(
         "left_out": left_out,
         "text": "\n".join([*lines, "", summary]),
     }
+
+
+def _comparable_tasks(corpus: Corpus, tasks: Sequence[str] | None) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the tasks to compare on, and the omitted tasks with the reason."""
+    from raysts.evaluation import harness
+
+    checked, by_name = harness.check_tasks(corpus, tasks), harness.tasks_of(corpus)
+    unnamed = [name for name in checked if by_name[name].heavy and not tasks]
+    left_out = dict.fromkeys(unnamed, "it takes minutes a model; name it in --tasks")
+    of_models = [name for name in checked if by_name[name].asks_model]
+    left_out |= dict.fromkeys(of_models, "its values are not of single rows, so there is nothing to pair")
+    chosen = tuple(name for name in checked if name not in left_out)
+    refused = [name for name in tasks or () if name in left_out]
+    if refused or not chosen:
+        raise InputError([f"task '{name}' cannot be compared: {left_out[name]}" for name in refused or left_out])
+    return chosen, left_out
+
+
+@dataclass(slots=True)
+class EmbeddingProgress:
+    """Lines on the embedded texts: one when a model begins, and then one every few seconds."""
+
+    title: str
+    say: Say
+    began: float = 0.0
+    spoke: float = 0.0
+    seconds: float = 0.0
+    """Time that the last model took."""
+    cpu_seconds: float = 0.0
+    cpu_began: float = 0.0
+
+    def __call__(self, count: int, total: int) -> None:
+        """Report ``count`` of ``total`` texts."""
+        time_now = time.monotonic()
+        if not count:
+            self.began, self.spoke, self.cpu_began = time_now, time_now, time.process_time()
+        self.seconds, self.cpu_seconds = time_now - self.began, time.process_time() - self.cpu_began
+        if not count:
+            self.say(f"{self.title}: embedding {total:,} texts")
+        elif time_now - self.spoke >= EVERY:
+            self.spoke = time_now
+            remaining = self.seconds / count * (total - count)
+            self.say(f"{self.title}: {count:,} of {total:,} texts, about {remaining:.0f} s left")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMeasurement:
+    """Scores of a model, or of an ensemble's mean, by choice of layers. ``costs``: of its models."""
+
+    default: Layers
+    by_layers: dict[Layers, ModelScores]
+    costs: list[ModelCost]
+
+
+def _measure(
+    system: System,
+    corpus: Corpus,
+    tasks: Sequence[str],
+    texts: Sequence[Text],
+    progress: EmbeddingProgress,
+    layers: Layers | None = None,
+    **options: Any,
+) -> list[ModelMeasurement]:
+    """Return the scores of a system's models, or of their mean.
+
+    ``options`` are those of :func:`raysts.models.pretrained.load`.
+    """
+    from raysts.evaluation import harness
+    from raysts.evaluation.cost import ModelCost
+    from raysts.models import pretrained
+    from raysts.ops.similarity import cosine_of_vectors
+
+    measured: list[ModelMeasurement] = []
+    sums: dict[Layers, Any] = {}
+    costs: list[ModelCost] = []
+    defaults: list[Layers] = []
+    sets = harness.sets_of(corpus, tasks)
+    for folder in system.folders:
+        model = pretrained.load(folder, layers=layers, **options)
+        if layers is not None and model.layers != layers:
+            raise InputError(
+                f"--layers {layers}: {system.name} pools layers '{model.layers}', on which its heads were trained, and no "
+                f"other; compare at --layers {model.layers}"
+            )
+        choices = tuple(dict.fromkeys([model.layers] if layers is not None else [COMMON, model.layers]))
+        represented = model.represent_layers(texts, choices, **harness.progress_options(progress, len(texts)))
+        costs.append(ModelCost.measure(model, texts, progress.seconds, progress.cpu_seconds))
+        defaults.append(model.layers)
+        if system.ensemble:
+            for k, of_k in represented.items():
+                sums[k] = sums.get(k, 0) + of_k["vectors"]
+            continue
+        similarity = dict([next(iter(model.similarities.items()))])
+        scores = {k: harness.compared_scores(sets, texts, of_k, similarity) for k, of_k in represented.items()}
+        measured.append(ModelMeasurement(model.layers, scores, costs[-1:]))
+    if system.ensemble:
+        means = {k: {"vectors": total / len(system.folders)} for k, total in sums.items()}
+        cosine = {"cosine": cosine_of_vectors}
+        scores = {k: harness.compared_scores(sets, texts, mean, cosine) for k, mean in means.items()}
+        measured.append(ModelMeasurement(defaults[0] if len({*defaults}) == 1 else COMMON, scores, costs))
+    return measured
+
+
+def _equal_layers(systems: Sequence[System], measured: Sequence[Sequence[ModelMeasurement]]) -> Layers:
+    """Return the choice of layers at which every model was measured."""
+    models_of_both = [model for models in measured for model in models]
+    defaults = {model.default for model in models_of_both}
+    for layers in (*(defaults if len(defaults) == 1 else ()), COMMON):
+        if all(layers in model.by_layers for model in models_of_both):
+            return layers
+    pools = "; ".join(
+        f"{system.name} pools '{', '.join(dict.fromkeys(str(model.default) for model in models))}'"
+        for system, models in zip(systems, measured, strict=True)
+    )
+    raise InputError(f"{pools}: a comparison is made at equal layers; name a choice that both have with --layers K")
 
 
 def _text(result: Result) -> str:

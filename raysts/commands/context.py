@@ -142,7 +142,7 @@ def plan_of(pipeline: Pipeline, options: RunOptions) -> Plan:
     store = store_of(options.storage)
     return Plan(
         pipeline=pipeline,
-        corpus=corpus_of(options.data, pipeline.name, options.skip_bad, options.own),
+        corpus=corpus_of(options.data, pipeline.name, options.skip_bad, options.user_data),
         storage=store.root,
         locate=lambda model: locate(model, store),
     )
@@ -184,7 +184,7 @@ def executor(address: str | None, *plans: Plan) -> Iterator[Executor]:
     if address == IN_PROCESS or (plans and all({*plan.states().values()} == {"done"} for plan in plans)):
         yield LocalExecutor(threads=plans[0].pipeline.resources.cpus if plans else None)
         return
-    with on_ray(address) as private:
+    with ray_context(address) as private:
         from raysts.cluster.capacity import check_resources
         from raysts.cluster.executor import RayExecutor
 
@@ -215,7 +215,7 @@ def preflight(private: bool, *plans: Plan) -> Iterator[Requirements | None]:
         yield seen
 
 
-def on_ray(address: str | None) -> contextlib.AbstractContextManager[bool]:
+def ray_context(address: str | None) -> contextlib.AbstractContextManager[bool]:
     """Return a context with Ray. Its value is True if Ray runs for this block alone."""
     from raysts.cluster.connect import connected
 

@@ -4,30 +4,28 @@ import contextlib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from cyclopts import Parameter
+
 from raysts.commands import options as opt
-from raysts.commands.options import Command, Result, on_this_machine, option, say_on_stderr
+from raysts.commands.options import Command, Result, local_path, option, say_on_stderr
 from raysts.errors import InputError
+
+Target = Annotated[str | Path, option("folder to write to, in the canonical layout", "PATH")]
 
 
 def fetch(
-    data: Annotated[str | Path, option("folder to fill, in the canonical layout", "PATH")],
-    tables: Annotated[
-        opt.NamesOption,
-        option(
-            "comma-separated names or folders of tables, also words/glove.6B.{50,100,200,300}d, words/glove.840B.300d, which its "
-            "own name alone fetches, and beir/NAME (default: all tables without these)",
-        ),
-    ] = None,
-    *,
-    source: Annotated[
-        str | Path | None, option("folder with local copies of the repositories (and archives)", "DIR")
-    ] = None,
-    say: opt.Say = say_on_stderr,
+    data: Target, tables: opt.NamesOption = None, *, source: opt.Folder = None, say: opt.Say = say_on_stderr
 ) -> Result:
-    """Get the public sets from the Hugging Face hub and GitHub, and word vectors."""
+    """Get the public sets from the Hugging Face hub and GitHub, and word vectors.
+
+    Args:
+        tables: comma-separated names or folders of tables, also words/glove.6B.{50,100,200,300}d, words/glove.840B.300d, which
+            its own name alone fetches, and beir/NAME (default: all tables without these).
+        source: folder with local copies of the repositories (and archives).
+    """
     from raysts.data.fetch import fetch
 
-    root = on_this_machine(data, "--data")
+    root = local_path(data, "--data")
     return {"status": "done", "data": str(root), **fetch(root, list(tables) if tables else None, source, progress=say)}
 
 
@@ -37,37 +35,41 @@ def _fetch_text(result: Result) -> str:
 
 
 def prepare(
-    data: Annotated[str | Path, option("folder in the canonical layout; gets wikipedia/sentences", "PATH")],
-    corpus: Annotated[Literal["wikipedia"], option("what is prepared")] = "wikipedia",
+    data: Target,
+    corpus: Literal["wikipedia"] = "wikipedia",
     *,
-    input: Annotated[  # noqa: A002
-        str | Path | None,
-        option("articles (Parquet, columns article_id and text); default: wikipedia/articles of --data", "FILE"),
-    ] = None,
-    sample: Annotated[int | None, option("draw exactly N sentences (default: all)", "N")] = None,
-    seed: Annotated[int, option("seed of the draw", "N")] = 0,
+    input: opt.File = None,  # noqa: A002
+    sample: opt.Number = None,
+    seed: Annotated[int, Parameter(metavar="N")] = 0,
     address: opt.Address = None,
     skip_bad: opt.SkipBad = False,
     say: opt.Say = say_on_stderr,
 ) -> Result:
-    """Turn Wikipedia articles into clean, distinct sentences."""
-    from raysts.commands.context import IN_PROCESS, on_ray
+    """Turn Wikipedia articles into clean, distinct sentences: wikipedia/sentences of --data.
+
+    Args:
+        corpus: what is prepared.
+        input: articles (Parquet, columns article_id and text); default: wikipedia/articles of --data.
+        sample: draw exactly N sentences (default: all).
+        seed: of the draw.
+    """
+    from raysts.commands.context import IN_PROCESS, ray_context
     from raysts.data.corpora import Corpus
     from raysts.data.wikipedia.prepare import prepare_wikipedia
     from raysts.storage.store import Store
 
-    root = on_this_machine(data, "--data")
+    root = local_path(data, "--data")
     Store(root.absolute()).check(writes=True, option="--data")
     if input is None:
         if not (files := Corpus(root).files("wikipedia/articles")):
             raise InputError(f"{root} has no wikipedia/articles: fetch them, or give articles with --input FILE")
         input = files[0] if files[0].name == "articles.parquet" else files[0].parent
-    if not on_this_machine(input, "--input").exists():
+    if not local_path(input, "--input").exists():
         raise InputError(f"--input '{input}' does not exist: it must be articles in Parquet")
     with contextlib.ExitStack() as stack:
         options: dict[str, Any] = {}
         if address != IN_PROCESS:
-            stack.enter_context(on_ray(address))
+            stack.enter_context(ray_context(address))
             from raysts.cluster.stream import over_ray
 
             options["spread"] = over_ray
@@ -83,36 +85,16 @@ def _prepare_text(result: Result) -> str:
 
 
 def import_table(
-    file: Annotated[
-        str | Path,
-        option("Parquet, CSV, TSV, JSONL, plain lines (.txt), a folder of them, or a saved data set", "FILE"),
-    ],
-    kind: Annotated[str, option("what the file holds", "sentences|pairs|nli|triplets|retrieval", name="--as")],
-    data: Annotated[str | Path, option("data folder to write to, in the canonical layout", "PATH")],
+    file: Annotated[str | Path, Parameter(metavar="FILE")],
+    kind: Annotated[str, Parameter(metavar="sentences|pairs|nli|triplets|retrieval", name="--as")],
+    data: Target,
     *,
-    columns: Annotated[
-        opt.WordsOption,
-        option("the file's column for each canonical one (default: that of the same name)", "canonical=theirs,..."),
-    ] = None,
-    name: Annotated[
-        str | None,
-        option(
-            "name of the test or retrieval set (default: the file's), or another canonical table of the kind: sts/stsb_dev"
-        ),
-    ] = None,
-    labels: Annotated[
-        opt.WordsOption,
-        option(
-            "the file's words for entailment, neutral and contradiction; 'drop' leaves their rows out (--labels=-1=drop: a word "
-            "that begins with '-' is written together with the option)",
-            "theirs=entailment,...",
-        ),
-    ] = None,
-    drop: Annotated[
-        bool, option("leave out rows whose texts equal those of an earlier row", name="--drop-duplicates")
-    ] = False,
-    split: Annotated[bool, option("cut texts into sentences (English)", name="--split-sentences")] = False,
-    force: Annotated[bool, option("replace the table that is there")] = False,
+    columns: Annotated[opt.WordsOption, Parameter(metavar="canonical=theirs,...")] = None,
+    name: opt.Name = None,
+    labels: Annotated[opt.WordsOption, Parameter(metavar="theirs=entailment,...")] = None,
+    drop: Annotated[bool, Parameter(name="--drop-duplicates")] = False,
+    split: Annotated[bool, Parameter(name="--split-sentences")] = False,
+    force: bool = False,
 ) -> Result:
     """Turn a file of your own into a canonical table of --data.
 
@@ -126,6 +108,17 @@ def import_table(
 
     Rows without a text, a label or an id are left out. Any other unusable row is an error.
 
+    Args:
+        file: Parquet, CSV, TSV, JSONL, plain lines (.txt), a folder of them, or a saved data set.
+        kind: what the file holds.
+        columns: the file's column for each canonical one (default: that of the same name).
+        name: of the test or retrieval set (default: the file's), or another canonical table of the kind: sts/stsb_dev.
+        labels: the file's words for entailment, neutral and contradiction; 'drop' leaves their rows out (--labels=-1=drop: a
+            word that begins with '-' is written together with the option).
+        drop: leave out rows that repeat the texts of an earlier row.
+        split: cut texts into sentences (English).
+        force: replace an existing table.
+
     Returns:
         status, data, table, file, rows_read, rows_written, empty, left_out, exact_duplicates.
     """
@@ -133,7 +126,7 @@ def import_table(
     from raysts.evaluation.harness import TASKS
     from raysts.storage.store import Store
 
-    root = on_this_machine(data, "--data").absolute()
+    root = local_path(data, "--data").absolute()
     Store(root).check(writes=True, option="--data")
     table_import = Import(
         file=str(file), kind=kind, root=root, columns=columns or {}, name=name, labels=labels or {}, drop=drop,
@@ -173,25 +166,13 @@ def _check_text(result: Result) -> str:
     return format_check(result)
 
 
+IMPORT = "raysts data import faq.csv --as pairs --columns sentence1=question,sentence2=asked,score=rating --data DATA"
+PREPARE = "raysts data prepare wikipedia --data DATA --sample 1000000"
 COMMANDS = (
     Command(
         "data fetch", fetch, _fetch_text, "raysts data fetch --data DATA --tables sts/stsb_dev,sts/sts12", opt.DATA
     ),
-    Command(
-        "data prepare",
-        prepare,
-        _prepare_text,
-        "raysts data prepare wikipedia --data DATA --sample 1000000",
-        opt.DATA,
-        ("corpus",),
-    ),
-    Command(
-        "data import",
-        import_table,
-        _import_text,
-        "raysts data import faq.csv --as pairs --columns sentence1=question,sentence2=asked,score=rating --data DATA",
-        opt.DATA,
-        ("file",),
-    ),
+    Command("data prepare", prepare, _prepare_text, PREPARE, opt.DATA, ("corpus",)),
+    Command("data import", import_table, _import_text, IMPORT, opt.DATA, ("file",)),
     Command("data check", check, _check_text, "raysts data check --data DATA", opt.DATA),
 )

@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
+from cyclopts import Parameter
+
 from raysts.commands import options as opt
-from raysts.commands.options import Command, Result, RunOptions, option
+from raysts.commands.options import Command, Result, RunOptions
 from raysts.commands.run import text_of
 from raysts.errors import InputError
 
@@ -20,58 +22,41 @@ if TYPE_CHECKING:
 
 @opt.takes(opt.RunGroup)
 def distill(
-    models: Annotated[
-        Sequence[str],
-        option(
-            "teachers: run ids, directories (with model.onnx too), Hugging Face names, or Parquet with a 'text' and its "
-            "'embedding' a row; of any width and tokenizer (docs/teachers.md)",
-            "MODEL",
-        ),
-    ] = (),
+    models: Annotated[Sequence[str], Parameter(metavar="MODEL")] = (),
     overrides: opt.Overrides = None,
     data: opt.Data = None,
     storage: opt.StoragePlace = None,
     *,
-    from_run: Annotated[str | None, option("take the members of this run", "NAME")] = None,
-    from_study: Annotated[str | None, option("take the best of this study ('raysts tune')", "NAME")] = None,
-    top: Annotated[
-        int | None,
-        option(
-            "the best K members on STS-B dev (default: all); of a search by points (lower-bound) K seeds of its best point "
-            "(default: as many as it had)",
-            "K",
-        ),
-    ] = None,
-    prompt: Annotated[
-        str | None,
-        option(
-            "text before every text that the teachers read: one of their own by its name, or the text itself; '' for none "
-            "(default: each one's default prompt); the student's own is --set prompt=NAME|TEXT",
-            "NAME|TEXT",
-        ),
-    ] = None,
-    keep_index: Annotated[
-        str | None,
-        option(
-            "the one teacher, whose space and width the student keeps: its queries search an index that this model embedded",
-            "MODEL",
-        ),
-    ] = None,
+    from_run: opt.Name = None,
+    from_study: opt.Name = None,
+    top: Annotated[int | None, Parameter(metavar="K")] = None,
+    prompt: Annotated[str | None, Parameter(metavar="NAME|TEXT")] = None,
+    keep_index: Annotated[str | None, Parameter(metavar="MODEL")] = None,
     **options: Unpack[opt.RunGroup],
 ) -> Result:
     """Distil a student from trained models, a run's members, or a study's best (SED section 4).
 
-    A study by points (``lower-bound``) gives ``top`` seeds of its point with the best mean as members (default: the seeds
-    of the study). Missing members are trained first. Any other study gives the best ``top`` checkpoints that it keeps. The
-    student stops early on STS-B dev. The labels of that set have already chosen its teachers.
+    A study by points (``lower-bound``) gives ``top`` seeds of its point with the best mean as members. Missing members are
+    trained first. Any other study gives the best ``top`` checkpoints that it keeps. The student stops early on STS-B dev. The
+    labels of that set have already chosen its teachers.
+
+    The student is delivered, unless ``deliver=best`` asks for the best of it, the teachers, their weight average and the
+    starting model on the development set. Its starting model, ``backbone``, defaults to that of the members, if their records
+    name it. ``sed.target`` combines the teachers. It defaults to their mean if they have one starting model and the width of
+    the student, else to ``concat``, the concatenation of unit vectors. A student with another starting model than its teachers
+    learns directions (``sed.loss=cosine``) at 3e-4, of a target turned to its axes (``sed.axes=student``).
 
     Args:
-        overrides: as :func:`raysts.run`. The student is delivered, unless ``deliver=best`` asks for the best of it, the
-            teachers, their weight average and the starting model on the development set. ``backbone``, the
-            starting model of the student, defaults to that of the members, if their records name it. ``sed.target``
-            combines the teachers. It defaults to their mean if they have one starting model and the width of the student,
-            else to ``concat``, the concatenation of unit vectors. A student with another starting model than its teachers
-            learns directions (``sed.loss=cosine``) at 3e-4, of a target turned to its axes (``sed.axes=student``).
+        models: teachers: run ids, directories (with model.onnx too), Hugging Face names, or Parquet with a 'text' and its
+            'embedding' a row; of any width and tokenizer (docs/teachers.md).
+        from_run: take the members of this run.
+        from_study: take the best of this study ('raysts tune').
+        top: the best K members on STS-B dev (default: all); of a search by points (lower-bound) K seeds of its best point
+            (default: as many as it had).
+        prompt: text before every text that the teachers read: a prompt's name, or the text itself; '' for none
+            (default: each one's default prompt); the student's own is --set prompt=NAME|TEXT.
+        keep_index: the one teacher. The student keeps its space and width, and its queries search an index that this model
+            embedded.
 
     Returns:
         as :func:`raysts.run`.
@@ -81,7 +66,7 @@ def distill(
     from raysts.recipes.names import pipeline_of
 
     if from_study is not None and (models or from_run):
-        raise InputError("distill: --from-study NAME says whose models to take; leave MODEL and --from-run out")
+        raise InputError("distill: --from-study NAME names the teachers. Remove MODEL and --from-run")
     models = [str(models)] if isinstance(models, str | Path) else models
     if keep_index is not None:
         if from_run or from_study or any(model != keep_index for model in models):
@@ -94,7 +79,7 @@ def distill(
     source = from_run or from_study
     name = options.pop("name", None) or (f"{source}-distilled" if source else "distilled")
     options.setdefault("command", f"raysts.distill({list(models)!r}, {dict(overrides or {})!r})")
-    opened = RunOptions.of(data=data, storage=storage, name=name, **options)
+    opened = RunOptions.from_arguments(data=data, storage=storage, name=name, **options)
     store, messages = store_of(storage), list[str]()  # messages for after all checks
     quiet = replace(opened, say=messages.append)
     if from_study is not None:
@@ -108,7 +93,7 @@ def distill(
         record = run_record(store, from_run) if from_run else {}
         models = record["pipeline"]["teachers"] or _finished_members(record, store) if record else models
         pipeline = _models_pipeline(models, top, overrides, record.get("pipeline", {}), quiet)
-    checked = experiment.planned(pipeline_of(pipeline, overrides), {}, opened.after(record))
+    checked = experiment.plan_experiment(pipeline_of(pipeline, overrides), {}, opened.after(record))
     for line in messages:
         opened.say(line)
     return experiment.run(checked)
@@ -211,7 +196,7 @@ def _models_pipeline(
     defaults = student_defaults(settings.updated(target=target), elsewhere, within)
     if student_pipeline.keep_index:
         defaults = {**defaults, "settings.axes": "teachers", "settings.projection": settings.projection}
-    if options.own and (text := corpus_of(options.data, own=options.own).text):
+    if options.user_data and (text := corpus_of(options.data, own=options.user_data).text):
         has_vectors = any(open_embedder(folder).kind == "vectors" for folder in folders)  # of texts, not of pieces
         defaults = {**defaults, **text_defaults(not has_vectors and are_documents(text.sample))}
     return pipeline_of(pipeline, {"sed.target": target, **{f"sed.{key}": value for key, value in defaults.items()}})
@@ -232,7 +217,7 @@ def _finished_members(record: Mapping[str, Any], store: Store) -> list[str]:
 
 def _common_backbone(folders: Sequence[Path], store: Store) -> str | None:
     """Return the starting model that all records of the models agree on, or None."""
-    from raysts.pipeline.inputs import TINY
+    from raysts.commands.models import made_backbone
     from raysts.storage.runs import record_of
 
     records = [record_of(folder) for folder in folders]
@@ -240,8 +225,8 @@ def _common_backbone(folders: Sequence[Path], store: Store) -> str | None:
     if len(backbones) != 1:
         return None
     backbone, backbone_id, has_layers = backbones.pop()
-    kind = "layers" if has_layers else "tiny" if backbone == TINY else None
-    return str(store.path(f"backbones/{kind}-{backbone_id}")) if kind else backbone
+    folder = made_backbone(backbone or "", backbone_id or "", has_layers)
+    return str(store.path(folder)) if folder else backbone
 
 
 def _study_pipeline(

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import Parameter, Token
+from cyclopts import Parameter
 
 from raysts.commands import options as opt
-from raysts.commands.options import Command, Result, on_this_machine, option, say_on_stderr
+from raysts.commands.options import Command, Result, local_path, option, say_on_stderr
 from raysts.errors import InputError, nearest
 
 if TYPE_CHECKING:
@@ -18,105 +18,55 @@ if TYPE_CHECKING:
     from raysts.models.sentence_model import SentenceModel
     from raysts.ops.similarity import Similarity
 
-WHAT, WHICH = opt.one_of("--tasks", "--pairs", "--like"), opt.one_of("--layers", "--layer")
-
-
-def _layer(hint: Any, tokens: Sequence[Token]) -> int | str:
-    """Return the number of a layer, or ``all``."""
-    text = tokens[0].value
-    if text != "all" and not text.isdecimal():
-        raise ValueError(f"'{text}' must be the number of a layer, or 'all'")
-    return text
-
 
 def evaluate(
     model: opt.Model,
-    tasks: Annotated[opt.Tasks, Parameter(group=WHAT)] = None,
+    tasks: opt.Tasks = None,
     *,
-    pairs: Annotated[
-        str | Path | None,
-        option(
-            "score this file instead: Parquet, CSV, TSV or JSONL with sentence1, sentence2, score", "FILE", group=WHAT
-        ),
-    ] = None,
+    pairs: opt.File = None,
     data: opt.Data = None,
     test: opt.Test = None,
     storage: opt.StoragePlace = None,
-    pooling: Annotated[
-        str | None,
-        option(
-            "pooling over tokens: mean, cls, max, mean_sqrt_len_tokens, weightedmean, lasttoken, or several joined by '+' "
-            "(default: the model's)",
-            "MODE",
-        ),
-    ] = None,
-    layers: Annotated[int | str | None, opt.layers_option("the model's own", group=WHICH)] = None,
-    layer: Annotated[
-        int | str | None,
-        option(
-            "pool layer I alone; 0 is the embedding layer; 'all': each layer alone", "I", converter=_layer, group=WHICH
-        ),
-    ] = None,
+    pooling: Annotated[str | None, Parameter(metavar="MODE")] = None,
+    layers: opt.Layers = None,
     prompt: opt.Prompt = None,
-    similarity: Annotated[
-        str | None, option("cosine, l2, or another that the model has (default: all that it has)", "NAME")
-    ] = None,
+    similarity: opt.Name = None,
     resamples: opt.Resamples = 1000,
-    probe: Annotated[
-        str | None,
-        option("of transfer: standard (default: logistic regression), or senteval (the official one, slower)", "NAME"),
-    ] = None,
-    documents_by: Annotated[
-        str | Path | None,
-        option(
-            "of retrieval: this model embeds the documents, and the other the queries alone, as a student that searches its "
-            "teacher's index does",
-            "MODEL",
-        ),
-    ] = None,
-    like: Annotated[
-        str | Path | None,
-        option(
-            "without labels: agreement with this model on the held-out texts of --text (rank correlation of pairs, share of its "
-            "ten nearest texts)",
-            "MODEL",
-            group=WHAT,
-        ),
-    ] = None,
+    probe: opt.Name = None,
+    documents_by: opt.OtherModel = None,
+    like: opt.OtherModel = None,
     text: Annotated[str | Path | None, option("of --like: texts, as 'distill' reads them", "PATH")] = None,
     column: opt.TextColumn = None,
     strict_contamination: opt.StrictContamination = False,
-    mteb: Annotated[
-        str | Path | None, option("write the STS results as well, for mteb.ResultCache('DIR')", "DIR")
-    ] = None,
+    mteb: opt.Folder = None,
     precision: opt.Precision = "fp32",
     say: opt.Say = say_on_stderr,
 ) -> Result:
     """Measure a model on tasks, or on a file of scored pairs.
 
-    Results on tasks are stored for reports. A repeated measurement replaces them.
+    Results on tasks are stored for reports, and a repeated measurement replaces them. With ``precision`` other than fp32
+    it stands behind the system in the results. Rows of ``pairs`` are not searched for training text.
 
     Args:
-        data: as :func:`raysts.run`.
-        test: files of scored pairs and folders of retrieval sets by name. Each is a task of that name, in addition to those
-            of ``data``, or alone without ``data``.
-        layers: this choice of layers only: a number of last layers, ``first_last``, a single layer (``only-3``), or every
-            single layer (``only-all``); default: the model's own (for the task ``words`` every single layer).
-        layer: the number of a single layer, or ``all``.
-        strict_contamination: refuse test sets that hold training rows of the model. Rows of ``pairs`` are not searched.
-        like: a teacher. Its own similarities are what the model's are held against, and both embed the held-out texts and up to
-            20,000 others.
-        text: file, folder or URI of texts.
-        precision: of embedding, as :func:`raysts.embed`; other than ``fp32`` it stands behind the system in the results.
+        pairs: score this file instead: Parquet, CSV, TSV or JSONL with sentence1, sentence2, score.
+        pooling: over tokens: mean, cls, max, mean_sqrt_len_tokens, weightedmean, lasttoken, or several joined by '+'
+            (default: the model's).
+        similarity: cosine, l2, or another that the model has (default: all that it has).
+        probe: of transfer: standard (default: logistic regression), or senteval (the official one, slower).
+        documents_by: of retrieval: this model embeds the documents, and the other the queries alone, as a student that
+            searches its teacher's index does.
+        like: without labels: agreement with this model on the held-out texts of --text, among up to 20,000 others (rank
+            correlation of pairs, share of its ten nearest texts).
+        mteb: write the STS results as well, for mteb.ResultCache('DIR').
 
     Returns:
         status, storage, model, results (rows), contamination (one per task, see
         ``evaluation.contamination``), notes (the same as text), cost (:class:`raysts.evaluation.cost.ModelCost`; not of two
         models); with ``mteb`` also mteb (paths of the files).
     """
+    from raysts.commands.compare import EmbeddingProgress
     from raysts.commands.context import corpus_of, open_onnx, store_of
     from raysts.commands.models import locate
-    from raysts.commands.systems import EmbeddingProgress
     from raysts.data.user import UserData, open_text
     from raysts.evaluation import harness, mteb_results, results, retrieval
     from raysts.evaluation.agreement import agreement_sets
@@ -132,34 +82,25 @@ def evaluate(
     from raysts.storage.runs import record_of
     from raysts.storage.store import Store
 
-    if layer is not None:
-        if layers is not None:
-            raise InputError("--layers and --layer: give one of them")
-        layers = f"only-{layer}"
     store = store_of(storage)
     opt.check_precision(precision)
-    _check_options(resamples, probe, pairs, {"test": test, "mteb": mteb, "documents_by": documents_by, "probe": probe})
-    if (like is None) != (text is None) or (like is not None and any((test, mteb, documents_by, probe, pairs, tasks))):
-        raise InputError(
-            "--like MODEL and --text PATH belong together, without other tasks; give both, or none of them"
-        )
+    chooses = {"tasks": tasks, "test": test, "mteb": mteb, "documents-by": documents_by, "probe": probe, "like": like}
+    _check_options(resamples, probe, pairs, chooses, text)
     scored_pairs = None if pairs is None else load_pairs_file(pairs)
     held_out = None if text is None else open_text(text, column).holding_out()
     corpus = corpus_of(data, own=UserData.of(test=test)) if scored_pairs is None and held_out is None else None
     tasks = _tasks(corpus, tasks, probe, documents_by) if corpus else ()
     path, teacher = locate(model, store), None if documents_by is None else locate(documents_by, store)
     if corpus is not None:
-        contamination = harness.find_contamination(
-            corpus, tasks, merge_histories(map(trained_on, filter(None, (path, teacher))))
-        )
+        history = merge_histories(map(trained_on, filter(None, (path, teacher))))
+        contamination = harness.find_contamination(corpus, tasks, history)
         problems = contamination.refuse(f"'{model}'") if strict_contamination else []
         problems += [] if mteb is None else mteb_results.problems(tasks, similarity)
         if problems:
             raise InputError(problems)
     if mteb is not None:
-        Store(on_this_machine(mteb, "--mteb").absolute()).check(writes=True, option="--mteb")
+        Store(local_path(mteb, "--mteb").absolute()).check(writes=True, option="--mteb")
     record, content = record_of(path), folder_id(path)
-    loaded_layers = None if layers == EVERY_LAYER else layers
     options: dict[str, Any] = {"pooling": pooling, "prompt": prompt, "content": content}
     computes: Any = {"precision": precision}
     other = None if precision == "fp32" else precision
@@ -168,9 +109,12 @@ def evaluate(
         refused := [name for name in tasks if name in harness.TASKS and harness.TASKS[name].asks_model]
     ):
         raise InputError(f"model '{path}' is ONNX, and {', '.join(refused)} reads token vectors. Name other --tasks")
+    loaded_layers = None if layers == EVERY_LAYER else layers
     loaded: Any = graph or pretrained.load(path, **options, layers=loaded_layers, **computes)
+    chosen: Sequence[int | str] | None = None if layers is None else (layers,)
+    if layers == EVERY_LAYER:
+        chosen = single_layers(loaded.depth)
     context = _context(record, str(model), content)
-    chosen = None if layers is None else single_layers(loaded.depth) if layers == EVERY_LAYER else (layers,)
     measured: SentenceModel | retrieval.TwoEncoders = loaded
     id_parts = []
     if prompt is not None:
@@ -178,8 +122,7 @@ def evaluate(
     similarities = _similarities(loaded, similarity)
     if teacher is not None:
         id_parts.append(folder_id(teacher))
-        documents = pretrained.load(teacher, content=id_parts[-1], **computes)
-        measured = retrieval.TwoEncoders(loaded, documents)
+        measured = retrieval.TwoEncoders(loaded, pretrained.load(teacher, content=id_parts[-1], **computes))
         if problems := measured.problems():
             raise InputError(problems)
         similarities = similarities if similarity is not None else measured.similarities
@@ -191,23 +134,22 @@ def evaluate(
         id_parts.append(str(probe))
     if mteb is not None and "cosine" not in similarities:
         raise InputError(
-            f"--mteb: MTEB's main score is by cosine, and this model has {', '.join(similarities)}; leave --mteb out"
+            f"--mteb: MTEB's main score is by cosine, and this model has {', '.join(similarities)}. Remove --mteb"
         )
     result: Result = {"status": "done", "storage": store.uri, "model": str(path)}
     progress = EmbeddingProgress("evaluate", say)
     settings: dict[str, Any] = {"resamples": resamples, "similarities": similarities, "progress": progress}
-    if scored_pairs is not None:
-        return {**result, "results": harness.evaluate_sets(loaded, [scored_pairs], chosen, context, **settings)}
-    if held_out is not None:
-        folder = locate(str(like), store)
-        options["content"] = folder_id(folder)
-        agreement = agreement_sets(pretrained.load(folder, **options), options["content"], held_out)
-        return {**result, "results": harness.evaluate_sets(loaded, agreement, chosen, context, **settings)}
-    assert corpus is not None
+    if corpus is None:
+        sets: list[Any] = [scored_pairs]
+        if held_out is not None:
+            folder = locate(str(like), store)
+            options["content"] = folder_id(folder)
+            sets = agreement_sets(pretrained.load(folder, **options), options["content"], held_out)
+        return {**result, "results": harness.evaluate_sets(loaded, sets, chosen, context, **settings)}
     settings |= {"contaminated": contamination, "probe": probe or PROBE}
     rows = harness.evaluate(measured, corpus, tasks, chosen, context, **settings)
-    sets = sorted({(row["dataset"], row["dataset_sha256"]) for row in rows})
-    part = content_id([content, sets, loaded.pooling, layers, list(similarities), resamples, *id_parts])
+    names = sorted({(row["dataset"], row["dataset_sha256"]) for row in rows})
+    part = content_id([content, names, loaded.pooling, layers, list(similarities), resamples, *id_parts])
     try:
         remove_drafts(store.path("results"))
         results.write(store.root, f"{results.EVALUATION}{part}", rows)
@@ -226,8 +168,10 @@ def evaluate(
     return result
 
 
-def _check_options(resamples: int, probe: str | None, pairs: str | Path | None, options: Mapping[str, Any]) -> None:
-    """Check the options that need no data, and refuse those that ``--pairs`` excludes."""
+def _check_options(
+    resamples: int, probe: str | None, pairs: str | Path | None, chooses: Mapping[str, Any], text: str | Path | None
+) -> None:
+    """Check the options that need no data. ``chooses``: those that choose what is measured, by name."""
     from raysts.evaluation.transfer import PROBES
     from raysts.recipes.recipe import resamples_problem
 
@@ -235,14 +179,13 @@ def _check_options(resamples: int, probe: str | None, pairs: str | Path | None, 
         raise InputError(f"--{problem}")
     if probe is not None and probe not in PROBES:
         raise InputError(f"--probe '{probe}'{nearest(probe, PROBES)}: must be one of {', '.join(PROBES)}")
-    without = {
-        "test": "--pairs and --test: --pairs scores one file alone; name it with --test NAME=FILE too",
-        "mteb": "--mteb writes results of MTEB's tasks, and --pairs is none of them; leave one of the two out",
-        "documents_by": "--documents-by is of retrieval, and --pairs has no documents; leave one of the two out",
-        "probe": "--probe is of transfer, and --pairs has no labels; leave one of the two out",
-    }
-    if problems := [without[name] for name, value in options.items() if value and pairs is not None]:
-        raise InputError(problems)
+    set_too = [f"--{name}" for name, value in chooses.items() if value]
+    if pairs is not None and set_too:
+        raise InputError(f"--pairs scores one file alone. Remove --pairs or {', '.join(set_too)}")
+    if ("--like" in set_too) != (text is not None) or (text is not None and set_too != ["--like"]):
+        raise InputError(
+            "--like MODEL and --text PATH belong together, without other tasks; give both, or none of them"
+        )
 
 
 def _tasks(
@@ -259,7 +202,7 @@ def _tasks(
             )
     checked = harness.check_tasks(corpus, tasks)
     if probe is not None and "transfer" not in checked:
-        raise InputError(f"--probe is of transfer, and what is measured is {', '.join(checked)}; leave it out")
+        raise InputError(f"--probe is of transfer, and what is measured is {', '.join(checked)}. Remove --probe")
     for line in harness.left_out(corpus, checked):
         say_on_stderr(line)
     return checked

@@ -38,7 +38,7 @@ ASSUMED = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned:
+class ExperimentPlan:
     """Checked plans of an experiment.
 
     Attributes:
@@ -60,9 +60,9 @@ class Planned:
         """Return the name of the run."""
         return self.options.name or _name(self.recipe)
 
-    def at(self, best: Best) -> Planned:
+    def replan(self, best: Best) -> ExperimentPlan:
         """Return the plans at the best points. Contamination was checked before the searches."""
-        return planned(self.recipe, self.overrides, replace(self.options, strict_contamination=False), best)
+        return plan_experiment(self.recipe, self.overrides, replace(self.options, strict_contamination=False), best)
 
 
 def _name(recipe: str | Pipeline) -> str:
@@ -76,9 +76,9 @@ def _run_name(name: str, label: str) -> str:
 # -- plans ---------------------------------------------------------------------------------------------------------------
 
 
-def planned(
+def plan_experiment(
     recipe: str | Pipeline, overrides: Mapping[str, Any], options: RunOptions, best: Best | None = None
-) -> Planned:
+) -> ExperimentPlan:
     """Return the checked plans of an experiment, or of a pipeline. Start nothing.
 
     With ``best`` the searches are over.
@@ -91,7 +91,7 @@ def planned(
     if is_experiment(recipe) and (paper := experiments.experiment_of(recipe).claims):
         from raysts.papers.verdicts import agenda
 
-        corpus = corpus_of(options.data, skip_bad=options.skip_bad, own=options.own)
+        corpus = corpus_of(options.data, skip_bad=options.skip_bad, own=options.user_data)
         about["claims"], pipelines, about["notes"] = agenda(paper, pipelines, corpus, options.stand_ins)
     plans: dict[str, Plan] = {}
     problems: list[str] = []
@@ -104,11 +104,11 @@ def planned(
         raise InputError(list(dict.fromkeys(problems)))
     studies = {}
     for label, backbone, search in [] if best else _searches(recipe, overrides):
-        from raysts.commands.study import planned as planned_study
+        from raysts.commands.study import plan_study
 
         name = _run_name(options.name or _name(recipe), label)
-        studies[backbone] = planned_study(search, {}, replace(options, name=name))
-    return Planned(recipe=recipe, overrides=overrides, options=options, plans=plans, studies=studies, **about)
+        studies[backbone] = plan_study(search, {}, replace(options, name=name))
+    return ExperimentPlan(recipe=recipe, overrides=overrides, options=options, plans=plans, studies=studies, **about)
 
 
 def _pipelines(
@@ -171,7 +171,7 @@ def _searches(recipe: str | Pipeline, overrides: Mapping[str, Any]) -> list[tupl
     return searches
 
 
-def shown(recipe: str, overrides: Mapping[str, Any]) -> tuple[Any, list[str]]:
+def show_pipelines(recipe: str, overrides: Mapping[str, Any]) -> tuple[Any, list[str]]:
     """Return the pipelines of an experiment by label as plain data, and assumptions.
 
     After a search they are ``then``, beside ``search``. What has no label stands alone.
@@ -189,7 +189,7 @@ def _alone(by_label: dict[str, Any]) -> Any:
     return by_label.get("", by_label)
 
 
-def described(checked: Planned) -> Result:
+def describe_experiment(checked: ExperimentPlan) -> Result:
     """Return the plan of an experiment as plain data, with every step of its pipelines once."""
     nodes: dict[str, Any] = {}
     best: dict[str | None, Point] = {}
@@ -198,13 +198,14 @@ def described(checked: Planned) -> Result:
         steps = describe(study.plan, study.steps())["nodes"]
         states = dict.fromkeys(study.records, "done")
         steps = [{**step, "status": states.get(step["id"], step["status"])} for step in steps]
-        nodes |= _titled("" if study.name == checked.name else study.name, steps)
+        nodes |= _add_label("" if study.name == checked.name else study.name, steps)
         if study.complete and study.best_point:
             best[backbone] = study.best_point.point
-    plans = checked.at(best).plans if best else checked.plans
+    plans = checked.replan(best).plans if best else checked.plans
     later: dict[str, Any] = {}
     for label, plan in plans.items():
-        later = _titled(label, describe(plan)["nodes"]) | later
+        for step_id, node in _add_label(label, describe(plan)["nodes"]).items():
+            later.setdefault(step_id, node)
     new = [node for step_id, node in later.items() if step_id not in nodes]
     if len(best) < len(checked.studies):  # costs are known before the end of a search, ids are not
         new = [{**node, "id": f"(after the grid) {i}", "needs": []} for i, node in enumerate(new)]
@@ -219,7 +220,7 @@ def described(checked: Planned) -> Result:
     return {**result, "notes": checked.notes} if checked.notes else result
 
 
-def _titled(label: str, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _add_label(label: str, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {node["id"]: {**node, "title": f"{label}: {node['title']}" if label else node["title"]} for node in nodes}
 
 
@@ -230,7 +231,7 @@ def _skipped_files(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
 # -- runs ----------------------------------------------------------------------------------------------------------------
 
 
-def run(checked: Planned) -> Result:
+def run(checked: ExperimentPlan) -> Result:
     """Run the searches of an experiment, then its pipelines (see :func:`raysts.run`).
 
     Each pipeline with a label is a run ``<name>.<label>`` with a report. A failed one does not stop the others.
@@ -255,7 +256,7 @@ def run(checked: Planned) -> Result:
         best[backbone] = study_result["best"]["overrides"]
         options.say(f"{name}: goes on with {text_of(best[backbone])}")
         searched = {key: study_result[key] for key in ("study", "best", "best_run", "points")}
-    plans = checked.at(best).plans if best else plans
+    plans = checked.replan(best).plans if best else plans
     results: dict[str, Result] = {}
     failures: list[str] = []
     with Screen(options.say) as screen:
@@ -278,7 +279,7 @@ def run(checked: Planned) -> Result:
 
 
 def _report(
-    checked: Planned, plans: Mapping[str, Plan], results: Mapping[str, Result], failures: Sequence[str]
+    checked: ExperimentPlan, plans: Mapping[str, Plan], results: Mapping[str, Result], failures: Sequence[str]
 ) -> Result:
     """Write the tables of the paper, or its claims, and return the result of all pipelines.
 

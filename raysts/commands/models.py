@@ -74,7 +74,7 @@ def locate(model: str | Path, store: Store, fetch: bool = True) -> Path:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Return the name of a run and the role behind it, empty if there is none."""
+    """Return the name of a run and the role behind it, empty without one."""
     plain, _, role = name.rpartition(":")
     return (plain, role) if role in ROLES else (name, "")
 
@@ -116,9 +116,8 @@ def _run_models(record: Mapping[str, Any], role: str, store: Store) -> tuple[tup
         return locate(named, store) if named in pipeline["teachers"] else store.get_dir(f"runs/{model}/model")
 
     def backbone() -> Path | None:
-        kind = "layers" if pipeline["backbone_layers"] else "tiny" if pipeline["backbone"] == TINY else None
-        folder = f"backbones/{kind}-{record['backbone_id']}"
-        return store.get_dir(folder) if kind else locate(pipeline["backbone"], store)
+        folder = made_backbone(pipeline["backbone"], record["backbone_id"], bool(pipeline["backbone_layers"]))
+        return store.get_dir(folder) if folder else locate(pipeline["backbone"], store)
 
     folders: list[Path | None]
     trained = bool(pipeline["recipes"])
@@ -138,6 +137,13 @@ def _run_models(record: Mapping[str, Any], role: str, store: Store) -> tuple[tup
     if unfinished or not models or len(models) < len(folders):
         raise InputError(f"run '{name}': its {role} are not finished; finish it with: {record['command']}")
     return models, role == "ensemble"
+
+
+def made_backbone(backbone: str, backbone_id: str, has_layers: bool) -> str | None:
+    """Return the path in the storage of a backbone that runs made, tiny or cut, else None."""
+    if has_layers:
+        return f"backbones/layers-{backbone_id}"
+    return f"backbones/tiny-{backbone_id}" if backbone == TINY else None
 
 
 def _roles(record: Mapping[str, Any]) -> list[str]:

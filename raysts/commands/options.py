@@ -1,8 +1,9 @@
 """Shared options of the commands, the record of a command, and ``RunOptions``.
 
 A command is a function. Its annotated parameters and its docstring are the parser, the help, the Python signature and the
-reference. This module is cheap to import. The files of commands import at their top only what parameters need, and the
-rest inside the functions, so that ``raysts COMMAND --help`` answers at once.
+reference. The words of an option that one command takes stand in its docstring, those of a shared option here. This module
+is cheap to import. The files of commands import at their top only what parameters need, and the rest inside the functions,
+so that ``raysts COMMAND --help`` answers at once.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict, TypeVar, get_args, get_type_hints
 
 from cyclopts import Group, Parameter, Token
-from cyclopts.validators import MutuallyExclusive
 
 from raysts.errors import InputError, nearest
-from raysts.models.layers import Layers, as_layers
+from raysts.models.layers import Layers as LayersValue
+from raysts.models.layers import as_layers
 from raysts.models.precision import PRECISIONS
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def say_on_stderr(text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Options of a command, without its subject. ``own``: the data that text, column, dev and test name."""
+    """Options of a command, without its subject. ``user_data``: what text, column, dev and test name."""
 
     data: str | Path | None = None
     storage: str | Path | None = None
@@ -71,17 +72,17 @@ class RunOptions:
     strict_contamination: bool = False
     skip_bad: bool = False
     say: Callable[[str], None] = say_on_stderr
-    own: UserData | None = None
+    user_data: UserData | None = None
     verify: bool = False
     stand_ins: bool = False
 
     @classmethod
-    def of(cls, **options: Any) -> RunOptions:
+    def from_arguments(cls, **options: Any) -> RunOptions:
         """Return the options of a command that takes a group of options (see below)."""
         from raysts.data.user import UserData
 
         user_data = UserData.of(*(options.pop(key, None) for key in ("text", "column", "dev", "test")))
-        return cls(own=user_data, **options)
+        return cls(user_data=user_data, **options)
 
     def after(self, record: Result) -> RunOptions:
         """Return these options with the data of a recorded run or study, unless they name data.
@@ -90,15 +91,15 @@ class RunOptions:
         """
         from raysts.data.user import UserData
 
-        user_data = self.own or UserData()
+        user_data = self.user_data or UserData()
         if self.data is not None or user_data.text:
             return self
         before = UserData.from_plain(record.get("own"))
         combined = replace(before, dev=user_data.dev or before.dev, test={**before.test, **user_data.test})
-        return replace(self, data=record.get("data"), own=combined)
+        return replace(self, data=record.get("data"), user_data=combined)
 
 
-def on_this_machine(path: str | Path, option: str) -> Path:
+def local_path(path: str | Path, option: str) -> Path:
     """Return a path. Raise InputError for a URI of a storage, which would become a folder name."""
     if "://" in str(path):
         raise InputError(f"{option} '{path}': must be a path on this machine; copy what is there from or to the store")
@@ -116,7 +117,7 @@ def _place(hint: Any, tokens: Sequence[Token]) -> str:
     A shell replaces an unset variable by an empty text, which must not mean the default.
     """
     if not tokens[0].value:
-        raise ValueError("is empty; name a place, or leave the option out")
+        raise ValueError("is empty; name a place, or remove the option")
     return tokens[0].value
 
 
@@ -150,7 +151,7 @@ def _overrides(hint: Any, tokens: Sequence[Token]) -> dict[str, Any]:
     return parse_overrides([token.value for token in tokens])
 
 
-def _layers(hint: Any, tokens: Sequence[Token]) -> Layers:
+def _layers(hint: Any, tokens: Sequence[Token]) -> LayersValue:
     return as_layers(tokens[0].value)
 
 
@@ -163,10 +164,10 @@ HIDDEN = Parameter(parse=False)
 """Marker of a parameter that is not an option."""
 
 
-def one_of(*names: str) -> tuple[str, Group]:
-    """Return the groups of options that exclude each other. The help lists them with all others."""
-    return "Parameters", Group(f"One of {', '.join(names)}", show=False, validator=MutuallyExclusive())
-
+File = Annotated[str | Path | None, Parameter(metavar="FILE")]
+Folder = Annotated[str | Path | None, Parameter(metavar="DIR")]
+Name = Annotated[str | None, Parameter(metavar="NAME")]
+Number = Annotated[int | None, Parameter(metavar="N")]
 
 Say = Annotated[Callable[[str], None], HIDDEN]
 """Function that takes one line of progress."""
@@ -180,6 +181,8 @@ else:
     RecipeName = Annotated[str, option("a system's name, quickstart, or a YAML file ('raysts recipes' lists)", "NAME")]
 
 Model = Annotated[str | Path, option("a run id, a directory, a Hugging Face name, or word vectors", "MODEL")]
+
+OtherModel = Annotated[str | Path | None, Parameter(metavar="MODEL")]
 
 Overrides = Annotated[
     Mapping[str, Any] | None,
@@ -195,7 +198,9 @@ NamesOption = Annotated[Sequence[str] | None, Parameter(converter=_names, metava
 
 WordsOption = Annotated[Mapping[str, str] | None, Parameter(converter=_words)]
 
-Tasks = Annotated[NamesOption, option("comma-separated, also retrieval:NAME (default: every task whose files exist)")]
+Tasks = Annotated[
+    NamesOption, option("comma-separated, also retrieval:NAME (default: every task whose files exist)", "NAME,...")
+]
 
 Prompt = Annotated[
     str | None,
@@ -300,10 +305,15 @@ Precision = Annotated[
 Resamples = Annotated[int, option("bootstrap resamples of an interval; 0 for no intervals", "N")]
 
 
-def layers_option(default: str, of: str = "", **settings: Any) -> Parameter:
-    """Return ``--layers``."""
-    help_text = f"pool the last K layers{of}, or 'first_last' (default: {default})"
-    return option(help_text, "K", converter=_layers, **settings)
+Layers = Annotated[
+    LayersValue | None,
+    option(
+        "pool the last K layers, 'first_last', layer I alone ('only-I'; 0 is the embedding layer), or each alone ('only-all') "
+        "(default: the model's own)",
+        "K",
+        converter=_layers,
+    ),
+]
 
 
 def check_precision(name: str) -> None:
@@ -331,7 +341,7 @@ class UserOptions(TextOptions, total=False):
 
 
 class WorkOptions(TypedDict, total=False):
-    """Where the work runs and what it is called."""
+    """Options of a command that works: its place, and its name."""
 
     name: Annotated[
         str | None, option("name in the storage (default: that of the recipe, or what it comes from)", "NAME")
@@ -359,7 +369,7 @@ def takes(group: type) -> Callable[[Function], Function]:
 
     def expand(function: Function) -> Function:
         hints, signature = get_type_hints(group, include_extras=True), inspect.signature(function)
-        parameters = [one for one in signature.parameters.values() if one.kind is not Argument.VAR_KEYWORD]
+        parameters = [named for named in signature.parameters.values() if named.kind is not Argument.VAR_KEYWORD]
         for name, hint in hints.items():
             default = False if get_args(hint)[0] is bool else None
             parameters.append(Argument(name, Argument.KEYWORD_ONLY, default=default, annotation=hint))

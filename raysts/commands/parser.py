@@ -2,60 +2,22 @@
 
 import functools
 import inspect
+import re
 import typing
 from collections.abc import Mapping, Sequence
 from inspect import Parameter as Argument
 from typing import Annotated, Any
 
-from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnusedCliTokensError, ValidationError
+from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnusedCliTokensError
 
 from raysts import __version__
-from raysts.commands import (
-    claims,
-    compare,
-    data,
-    distill,
-    embed,
-    evaluate,
-    export,
-    plan,
-    recipes,
-    remove,
-    report,
-    run,
-    run_file,
-    schema,
-    show,
-    status,
-    tune,
-)
+from raysts.commands import claims, compare, data, distill, evaluate, follow, look, run, run_file, tune, use
 from raysts.commands.options import HIDDEN, Command, option
 from raysts.errors import InputError
 from raysts.ids import sources
 
-COMMANDS: dict[str, Command] = {
-    command.name: command
-    for module in (
-        run,
-        distill,
-        tune,
-        run_file,
-        recipes,
-        show,
-        plan,
-        schema,
-        status,
-        report,
-        remove,
-        evaluate,
-        compare,
-        claims,
-        embed,
-        export,
-        data,
-    )
-    for command in module.COMMANDS
-}
+MODULES = (run, distill, tune, run_file, look, follow, evaluate, compare, claims, use, data)
+COMMANDS: dict[str, Command] = {command.name: command for module in MODULES for command in module.COMMANDS}
 WORDS = {"data": "Fetch, import, prepare and check data."}
 """Help of the first word of commands with two words."""
 
@@ -73,7 +35,7 @@ def parse(arguments: Sequence[str]) -> tuple[Command | None, dict[str, Any], boo
     """
     for argument in arguments:
         if argument.encode(errors="ignore").decode() != argument:  # records are UTF-8
-            raise InputError(f"{argument!a:.100}: is no value; it must be UTF-8 text")
+            raise InputError(f"{argument!a:.100}: must be UTF-8 text")
     try:
         function, bound, _ = parser().parse_args(list(arguments), exit_on_error=False, print_error=False)
     except CycloptsError as error:
@@ -97,8 +59,6 @@ def _problem(error: CycloptsError) -> str:
         text = f"{words} takes no argument '{(error.unused_tokens or [''])[0]}'"
     elif isinstance(error, MissingArgumentError) and error.argument is not None and not error.argument.tokens:
         text = f"{words} needs {error.argument.name}"
-    elif isinstance(error, ValidationError) and error.group is not None:
-        text = error.exception_message
     else:
         text = str(error)
     text = text if text.endswith((".", "?")) else f"{text}."
@@ -162,6 +122,9 @@ def _entry(command: Command) -> Any:
         raise AssertionError("parse() calls the command")
 
     entry.__signature__ = inspect.Signature(sorted(arguments, key=lambda argument: argument.kind))  # type: ignore[attr-defined]
-    entry.__doc__, entry.__name__ = command.function.__doc__, command.function.__name__
+    entry.__name__ = command.function.__name__
+    entry.__doc__ = re.sub(r"\n {12,}", " ", command.function.__doc__ or "").replace(
+        "``", ""
+    )  # of options: one line each
     entry.raysts_command = command  # type: ignore[attr-defined]
     return entry

@@ -50,7 +50,7 @@ def run(
     from raysts.commands.screen import Screen
 
     with Screen(opened.say) as screen:
-        return experiment.run(experiment.planned(subject, settings, replace(opened, say=screen)))
+        return experiment.run(experiment.plan_experiment(subject, settings, replace(opened, say=screen)))
 
 
 def text_of(result: Result) -> str:

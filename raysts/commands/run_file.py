@@ -52,7 +52,7 @@ def read_run(
 def open_run(
     recipe: Any, overrides: Mapping[str, Any] | None, **options: Any
 ) -> tuple[Pipeline | str, dict[str, Any], RunOptions]:
-    """Return the pipeline, or the name of an experiment, with the overrides and the options of ``run`` or ``plan``.
+    """Return a pipeline, or the name of an experiment, with its overrides and options.
 
     A wrong name is reported before torch is imported.
     """
@@ -60,7 +60,7 @@ def open_run(
     from raysts.recipes.names import pipeline_of
 
     recipe, settings, options = read_run(recipe, overrides, **options)
-    opened = RunOptions.of(**options)
+    opened = RunOptions.from_arguments(**options)
     return recipe if is_experiment(recipe) else pipeline_of(recipe, settings), settings, opened
 
 

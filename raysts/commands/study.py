@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from raysts.commands.context import IN_PROCESS, check_name, on_ray, plan_of, preflight
+from raysts.commands.context import IN_PROCESS, check_name, plan_of, preflight, ray_context
 from raysts.commands.options import Result, RunOptions
 from raysts.errors import InputError, RunFailed
 from raysts.evaluation.run_metric import LOSS
@@ -24,7 +24,7 @@ from raysts.search.stored import earlier_points
 from raysts.search.study import Study
 
 
-def planned(search: str | Search, overrides: Mapping[str, Any], options: RunOptions) -> Study:
+def plan_study(search: str | Search, overrides: Mapping[str, Any], options: RunOptions) -> Study:
     """Return the checked study of a search. Start nothing and write nothing.
 
     Raises:
@@ -103,12 +103,12 @@ def _check_tools(address: str | None, mlflow: str | None, wandb: str | None) -> 
             raise InputError(f"--{tool} '': is empty and must be {rule}")
         if address == IN_PROCESS:
             raise InputError(
-                f"--{tool}: Ray Tune sends the trials there, and --address none trains without Ray; leave out the one or the "
-                "other (tensorboard --logdir STUDY/tensorboard shows the trials either way)"
+                f"--{tool}: Ray Tune sends the trials there, and --address none trains without Ray. Remove one of "
+                "them (tensorboard --logdir STUDY/tensorboard shows the trials either way)"
             )
         if importlib.util.find_spec(tool) is None:
             raise InputError(
-                f"--{tool}: is not installed here; pip install {tool} (or raysts[{tool}]), or leave the option out"
+                f"--{tool}: is not installed here; pip install {tool} (or raysts[{tool}]), or remove the option"
             )
 
 
@@ -124,7 +124,7 @@ def _place(study: Study, options: RunOptions, mlflow: str | None, wandb: str | N
 
         yield train_locally
         return
-    with on_ray(options.address) as private, preflight(private, study.plan) as seen:
+    with ray_context(options.address) as private, preflight(private, study.plan) as seen:
         from raysts.cluster import capacity
         from raysts.cluster import tune as on_tune
         from raysts.cluster.executor import RayExecutor

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Unpack
 
+from cyclopts import Parameter
+
 from raysts.commands import options as opt
 from raysts.commands.options import Command, Result, RunOptions, option
 from raysts.errors import InputError
@@ -31,14 +33,10 @@ def tune(
     data: opt.Data = None,
     storage: opt.StoragePlace = None,
     *,
-    models: Annotated[Sequence[str], option("teachers of distill, as 'raysts distill' takes them", "MODEL")] = (),
-    warm_start: Annotated[
-        str | None, option("learn from the points of this earlier study (searches that sample)", "STUDY")
-    ] = None,
-    mlflow: Annotated[str | None, option("also log every trial as a run of this MLflow (on Ray)", "URI")] = None,
-    wandb: Annotated[
-        str | None, option("also log every trial as a run of Weights & Biases (on Ray)", "PROJECT")
-    ] = None,
+    models: Annotated[Sequence[str], Parameter(metavar="MODEL")] = (),
+    warm_start: Annotated[str | None, Parameter(metavar="STUDY")] = None,
+    mlflow: Annotated[str | None, Parameter(metavar="URI")] = None,
+    wandb: Annotated[str | None, Parameter(metavar="PROJECT")] = None,
     **options: Unpack[opt.SearchOptions],
 ) -> Result:
     """Search options on Ray Tune with Optuna. The same command continues a stopped search.
@@ -54,8 +52,10 @@ def tune(
     agreement with the teachers on held-out text.
 
     Args:
-        search: a name (``raysts.search.searches.SEARCHES``), the name of a system with its space in the overrides,
-            ``distill``, or a Search.
+        models: teachers of distill, as 'raysts distill' takes them.
+        warm_start: learn from the points of this earlier study (searches that sample).
+        mlflow: also log every trial as a run of this MLflow (on Ray).
+        wandb: also log every trial as a run of Weights & Biases (on Ray).
 
     Returns:
         status, storage, name, study (path), report (path), metric, mode (``max`` or ``min``), trials (number that
@@ -68,18 +68,16 @@ def tune(
         RunFailed: trials failed for reasons outside their points, or none finished.
     """
     from raysts.commands.distill import student_search
-    from raysts.commands.study import planned, run_study
+    from raysts.commands.study import plan_study, run_study
 
     settings = dict(overrides or {})
     options.setdefault("command", f"raysts.tune({getattr(search, 'name', search)!r}, {settings!r})")
-    opened = RunOptions.of(data=data, storage=storage, **options)
+    opened = RunOptions.from_arguments(data=data, storage=storage, **options)
     if search == "distill":
         search = student_search(models, settings, opened)
     elif models:
-        raise InputError(
-            f"tune {search}: {models[0]}: only 'tune distill' takes teachers; leave the MODEL arguments out"
-        )
-    return run_study(planned(search, settings, opened), opened, warm_start=warm_start, mlflow=mlflow, wandb=wandb)
+        raise InputError(f"tune {search}: {models[0]}: only 'tune distill' takes teachers. Remove the MODEL arguments")
+    return run_study(plan_study(search, settings, opened), opened, warm_start=warm_start, mlflow=mlflow, wandb=wandb)
 
 
 def _text(result: Result) -> str:

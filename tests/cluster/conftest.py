@@ -12,7 +12,7 @@ import s3_server
 from processes import Command, wait_until
 
 from raysts.cluster.connect import PRIVATE, SETTINGS
-from raysts.commands.plan import plan as plan_recipe
+from raysts.commands.look import plan as plan_recipe
 from raysts.pipeline.plan import Plan
 
 # Before anything imports Ray, which reads some of them then.

@@ -169,7 +169,7 @@ def test_a_search_and_bulk_embedding_ask_for_nodes_that_may_come(
     """What has no room yet is what makes the cluster grow; a sampler is not asked far ahead of what it can learn from."""
     from raysts.cluster import executor, tune
     from raysts.commands.options import RunOptions
-    from raysts.commands.study import planned as planned_study
+    from raysts.commands.study import plan_study
     from raysts.pipeline.steps.vectors import EmbedTeachers
     from raysts.search.queue import TrialQueue
 
@@ -179,7 +179,7 @@ def test_a_search_and_bulk_embedding_ask_for_nodes_that_may_come(
         ({"space.optim.lr": "log(1e-6,1e-3)", "num_samples": 80}, 8, 9),
     ):
         given = {"backbone": str(tiny_backbone), "seeds": 2, **more}
-        study = planned_study("lower-bound", given, RunOptions(data=small_world, storage=tmp_path / str(most)))
+        study = plan_study("lower-bound", given, RunOptions(data=small_world, storage=tmp_path / str(most)))
         study.open("raysts tune")
         trials = tune.Trials(TrialQueue(study), Counter(), wide)
         handed = 0

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from processes import Command, finished_files, progress, trainer, wait_until
 
-from raysts.commands.embed import embed as embed_files
 from raysts.commands.run import run as run_recipe
+from raysts.commands.use import embed as embed_files
 from raysts.storage.atomic import ASIDE
 from raysts.storage.foreign import read_json
 

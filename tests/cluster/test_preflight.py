@@ -184,7 +184,7 @@ def test_a_node_with_another_file_system_is_named(
         return
     apart: Path = request.getfixturevalue("apart")
     from raysts.cluster import capacity, members, preflight
-    from raysts.commands.plan import plan
+    from raysts.commands.look import plan
     from raysts.commands.run import run
     from raysts.recipes.recipe import Resources
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import damage
 import pytest
 
-from raysts.commands.plan import plan as plan_recipe
+from raysts.commands.look import plan as plan_recipe
 from raysts.errors import RunFailed
 
 

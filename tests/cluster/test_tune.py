@@ -11,7 +11,7 @@ import pytest
 from processes import writer_of
 
 from raysts.commands.options import RunOptions
-from raysts.commands.study import planned as planned_study
+from raysts.commands.study import plan_study
 from raysts.commands.tune import tune as run_search
 from raysts.errors import InputError
 from raysts.pipeline.local import LocalExecutor
@@ -129,7 +129,7 @@ def test_early_stopping_stops_some_and_says_so(
         "seeds": 1, "train.epochs": 10, "train.max_steps": 20, "train.eval_every": 5, "concurrency": 1, "keep": 4,
         "asha.grace": 0.3, "asha.reduction": 2.0, "optim.schedule": "constant", "optim.warmup": 0.0, "metric": "loss",
     }  # fmt: skip
-    study = planned_study("lower-bound", overrides, RunOptions(data=small_world, storage=tmp_path))
+    study = plan_study("lower-bound", overrides, RunOptions(data=small_world, storage=tmp_path))
     study.plan.write_backbone()
     study.tokenize(LocalExecutor(threads=1), quiet)
     found = run_search("lower-bound", overrides, small_world, tmp_path, say=quiet)
@@ -169,7 +169,7 @@ def test_a_trial_that_is_killed_for_memory_is_counted_and_tried_again_alone(
     from raysts.search.queue import TrialQueue
 
     given = {**FOUR, "backbone": str(tiny_backbone)}
-    study = planned_study("lower-bound", given, RunOptions(data=small_world, storage=tmp_path))
+    study = plan_study("lower-bound", given, RunOptions(data=small_world, storage=tmp_path))
     study.open("raysts tune")
     sessions: list[list[str]] = []
 

@@ -600,6 +600,7 @@ def test_pairs(name: str, text: str, says: tuple[str, ...], refused: Refused, ti
 
 
 def test_pairs_that_are_not_there(refused: Refused, tiny_backbone: Path) -> None:
+    refused("evaluate", tiny_backbone, "--tasks", "sts12", "--pairs", "p.csv", says=("--pairs", "--tasks"))
     refused("evaluate", tiny_backbone, "--pairs", refused.place / "none.csv", says=("none.csv", "no such file"))
 
 
@@ -611,8 +612,7 @@ def test_reports_of_nothing(refused: Refused) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        [], ["frobnicate"], ["run"], ["run", "nli", "--frob"], ["evaluate"], ["evaluate", "x", "--layer", "two"],
-        ["evaluate", "x", "--tasks", "sts12", "--pairs", "p.csv"],
+        [], ["frobnicate"], ["run"], ["run", "nli", "--frob"], ["evaluate"], ["evaluate", "x", "--resamples", "two"],
         ["embed", "x"], ["export", "x"], ["data"], ["data", "fetch"], ["distill", "--top", "many"],
     ],
     ids=" ".join,

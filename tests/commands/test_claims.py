@@ -11,7 +11,7 @@ import pytest
 from golden.golden import Golden, shape
 
 from raysts.commands.claims import claims
-from raysts.commands.plan import plan
+from raysts.commands.look import plan
 from raysts.errors import InputError
 from raysts.evaluation.baselines import LONGER
 from raysts.papers.claims import CLAIMS
@@ -122,7 +122,7 @@ def test_systems_that_no_claim_needs_are_not_run(small_world: Path, tmp_path: Pa
     [
         ({"paper": "latte"}, r"paper 'latte' \(did you mean 'latte-mix'\?\): must be one of"),
         ({"seeds": 1}, "--seeds 1: must be at least 2"),
-        ({"overrides": {"members": 3}}, "members: is what --seeds says"),
+        ({"overrides": {"members": 3}}, "members: --seeds sets it"),
         ({"scale": "smal"}, r"'smal' is no scale \(did you mean 'small'\?\)"),
         ({"overrides": {"nli.bach": 3}}, "unknown option 'nli.bach'"),
         ({"overrides": {"evaluation.tasks": ["stsbb"]}}, "unknown task 'stsbb'"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from run_commands import EVALUATION, TINY, overrides, raysts, result
 
-from raysts.commands import remove
+from raysts.commands import follow
 from raysts.storage.store import Store
 
 SETTINGS = overrides(TINY, EVALUATION, {"evaluation.tasks": "[stsb]"})
@@ -73,7 +73,7 @@ def test_a_removal_that_is_killed_goes_on(storage: Path, monkeypatch: pytest.Mon
 
         monkeypatch.setattr(Store, "delete", killed)
         try:
-            remove.remove("student", storage, yes=True)
+            follow.remove("student", storage, yes=True)
         except KeyboardInterrupt:
             assert (storage / "pipelines" / "student.json").is_file()
         else:

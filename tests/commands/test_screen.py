@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import raysts
-from raysts.commands import context, screen, status  # noqa: F401 (context reads the names that a test replaces)
+from raysts.commands import context, follow, screen  # noqa: F401 (context reads the names that a test replaces)
 from raysts.commands.screen import Screen
 
 
@@ -67,11 +67,11 @@ def test_a_run_is_watched_until_it_ends(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
     monkeypatch.setattr("raysts.report.run.data.report_data", lambda store, record: None)
     monkeypatch.setattr("raysts.report.run.page.write_report", write_report)
-    monkeypatch.setattr(status, "_record", lambda store, name: record)
-    monkeypatch.setattr(status, "_as_fields", lambda *_: {"name": "faq", "steps": [], "training": []})
-    monkeypatch.setattr(status.time, "sleep", look)
-    monkeypatch.setattr(status, "say_on_stderr", said.append)
-    status.watch("faq", tmp_path, seconds=2)
+    monkeypatch.setattr(follow, "_record", lambda store, name: record)
+    monkeypatch.setattr(follow, "_as_fields", lambda *_: {"name": "faq", "steps": [], "training": []})
+    monkeypatch.setattr(follow.time, "sleep", look)
+    monkeypatch.setattr(follow, "say_on_stderr", said.append)
+    follow.watch("faq", tmp_path, seconds=2)
     assert pages == [2, 2, None] and said[0].startswith("page: file://") and len(said) == 2
 
 

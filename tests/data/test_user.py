@@ -110,9 +110,9 @@ def test_what_is_distilled_keeps_the_text_and_judges_of_its_run() -> None:
     """Beside them others may be given; with another text, or data, they are no judges of it."""
     record = {"data": "/data", "own": UserData("/text", "body", {"d": "/dev"}, {"a": "/a", "b": "/b"}).as_plain()}
     given = UserData(dev={"e": "/other"}, test={"b": "/new", "c": "/c"})
-    options = RunOptions(own=given).after(record)
+    options = RunOptions(user_data=given).after(record)
     assert options.data == "/data"
-    assert options.own == UserData("/text", "body", {"e": "/other"}, {"a": "/a", "b": "/new", "c": "/c"})
-    assert RunOptions().after(record).own == UserData.from_plain(record["own"])
-    for alone in (RunOptions(own=UserData("/mine")), RunOptions(data="/mine", own=given)):
+    assert options.user_data == UserData("/text", "body", {"e": "/other"}, {"a": "/a", "b": "/new", "c": "/c"})
+    assert RunOptions().after(record).user_data == UserData.from_plain(record["own"])
+    for alone in (RunOptions(user_data=UserData("/mine")), RunOptions(data="/mine", user_data=given)):
         assert alone.after(record) is alone

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raysts.cli import execute
-from raysts.commands.report import report as write_reports
+from raysts.commands.follow import report as write_reports
 from raysts.errors import InputError
 from raysts.evaluation import results
 from raysts.papers.empty import empty_rows

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from run_commands import raysts, result
 
-from raysts.commands.plan import described as described_plan
+from raysts.commands.look import describe_plan
 from raysts.commands.run import run as run_recipe
 from raysts.errors import InputError
 from raysts.evaluation import results
@@ -17,10 +17,12 @@ def test_evaluate_measures_every_layer_and_the_report_finds_it(
     tiny_backbone: Path, small_world: Path, tmp_path: Path
 ) -> None:
     where = ("--data", small_world, "--storage", tmp_path)
-    arguments = ("evaluate", tiny_backbone, *where, "--tasks", "stsb,words", "--layer", "all", "--resamples", 0)
+    arguments = ("evaluate", tiny_backbone, *where, "--tasks", "stsb,words", "--layers", "only-all", "--resamples", 0)
     found = result(*arguments)["results"]
     assert {row["layers"] for row in found} == {"only-1", "only-2"}
-    alone = result("evaluate", tiny_backbone, *where, "--tasks", "stsb", "--layer", 2, "--resamples", 0)["results"]
+    alone = result("evaluate", tiny_backbone, *where, "--tasks", "stsb", "--layers", "only-2", "--resamples", 0)[
+        "results"
+    ]
     key = ("metric", "aggregation")
     wanted = {tuple(row[name] for name in key): row["value"] for row in alone}
     assert wanted == {
@@ -52,8 +54,8 @@ def test_a_pipeline_measures_words_as_evaluate_does(tiny_backbone: Path, small_w
     where = ("--data", small_world, "--storage", tmp_path)
     settings = {"evaluation.also": ["words"], "evaluation.layers": ["only-1", "only-2"], "evaluation.resamples": 20}
     overrides = {"backbone": str(tiny_backbone), **settings}
-    (step,) = described_plan("raw", overrides, small_world, tmp_path)["nodes"]
-    without = described_plan("raw", overrides | {"evaluation.also": []}, small_world, tmp_path)["nodes"]
+    (step,) = describe_plan("raw", overrides, small_world, tmp_path)["nodes"]
+    without = describe_plan("raw", overrides | {"evaluation.also": []}, small_world, tmp_path)["nodes"]
     assert step["title"] == "evaluate backbone with words" and step["id"] != without[0]["id"]
     assert step["sentences"] > without[0]["sentences"]
     found = run_recipe("raw", overrides, small_world, tmp_path, address="none", say=lambda text: None)["results"]
@@ -72,13 +74,13 @@ def test_what_shows_no_words_is_refused_before_anything_starts(small_world: Path
     shutil.copytree(small_world / "senteval", tmp_path / "data" / "senteval")
     for option in ("tasks", "also"):
         with pytest.raises(InputError, match="task 'words': a contextual model has vectors of words in sentences"):
-            described_plan(
+            describe_plan(
                 "raw", {f"evaluation.{option}": ["words", "transfer"]}, tmp_path / "data", tmp_path / "storage"
             )
     with pytest.raises(InputError, match=r"unknown task 'wrds' \(did you mean 'words'"):
-        described_plan("raw", {"evaluation.also": ["wrds"]}, small_world, tmp_path / "storage")
+        describe_plan("raw", {"evaluation.also": ["wrds"]}, small_world, tmp_path / "storage")
     with pytest.raises(InputError, match="probe=senteval: is of transfer; name it in tasks or also"):
-        described_plan("raw", {"evaluation.probe": "senteval"}, small_world, tmp_path / "storage")
+        describe_plan("raw", {"evaluation.probe": "senteval"}, small_world, tmp_path / "storage")
 
 
 def test_the_probes_of_a_pipeline_have_rows_of_their_own(

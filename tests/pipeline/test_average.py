@@ -15,7 +15,7 @@ from run_commands import overrides, result
 from safetensors.torch import load_file, save_file
 from small_runs import Interrupted, write_backbone
 
-from raysts.commands.plan import plan as plan_recipe
+from raysts.commands.look import plan as plan_recipe
 from raysts.data.world import world_tokenizer
 from raysts.errors import InputError
 from raysts.evaluation.contamination.lineage import trained_on

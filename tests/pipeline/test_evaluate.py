@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from small_runs import Interrupted
 
-from raysts.commands.plan import plan as plan_recipe
+from raysts.commands.look import plan as plan_recipe
 from raysts.pipeline import run as driver
 from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.steps.embed import EmbedTexts

@@ -272,7 +272,7 @@ def test_objective_versions_count(plan: Planner, monkeypatch: pytest.MonkeyPatch
 
 
 def test_python_overrides_of_a_given_pipeline_are_not_lost(small_world: Path, tmp_path: Path) -> None:
-    from raysts.commands.plan import plan as plan_recipe
+    from raysts.commands.look import plan as plan_recipe
 
     base: Pipeline = apply_overrides(pipeline("nli"), {"members": 2})
     made = plan_recipe(base, {"members": 3}, data=small_world, storage=tmp_path)

@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel
 
 import raysts
-from raysts.commands.report import report
+from raysts.commands.follow import report
 from raysts.data.corpora import Corpus
 from raysts.data.user import TEXT, UserData, open_text
 from raysts.errors import InputError, RunFailed

@@ -12,7 +12,7 @@ import pytest
 from run_commands import EVALUATION, TINY, overrides, raysts, result
 
 from raysts.commands.options import RunOptions
-from raysts.commands.study import planned as planned_study
+from raysts.commands.study import plan_study
 from raysts.errors import InputError
 from raysts.storage.foreign import read_json
 
@@ -100,6 +100,6 @@ def test_from_python(world: Path, tmp_path: Path) -> None:
     damage.truncated(damage.shards(world, "sts/stsb_train")[1])
     changes = {"backbone": "tiny", "seeds": 1}
     with pytest.raises(InputError, match="part-1.parquet"):
-        planned_study("lower-bound", changes, RunOptions(data=world, storage=tmp_path))
-    study = planned_study("lower-bound", changes, RunOptions(data=world, storage=tmp_path, skip_bad=True))
+        plan_study("lower-bound", changes, RunOptions(data=world, storage=tmp_path))
+    study = plan_study("lower-bound", changes, RunOptions(data=world, storage=tmp_path, skip_bad=True))
     assert [each["file"] for each in study.plan.skipped] == ["sts/stsb_train/part-1.parquet"]

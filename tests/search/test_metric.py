@@ -13,7 +13,7 @@ from run_commands import overrides as sets
 from run_commands import raysts
 
 from raysts.commands.options import RunOptions
-from raysts.commands.study import planned as planned_study
+from raysts.commands.study import plan_study
 from raysts.commands.tune import tune as run_search
 from raysts.errors import InputError
 from raysts.evaluation.run_metric import RunMetric, rank
@@ -136,7 +136,7 @@ def test_samplers_and_early_stopping_go_the_metrics_way(
 ) -> None:
     tune = pytest.importorskip("raysts.cluster.tune")
     given = {**THREE, "backbone": str(tiny_backbone), "metric": metric, "asha.grace": 0.5, "asha.reduction": 2}
-    study: Study = planned_study("lower-bound", given, RunOptions(data=small_world, storage=tmp_path))
+    study: Study = plan_study("lower-bound", given, RunOptions(data=small_world, storage=tmp_path))
     for number, value in enumerate((0.2, 0.4, 0.6, 0.8)):
         study.records[str(number)] = Record(
             id=str(number), point={BOUND: 0.0}, seed=0, status="finished", steps=4, curve=((2, value),), finished_at=""

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from raysts.commands.look import plan as plan_recipe
 from raysts.commands.options import RunOptions
-from raysts.commands.plan import plan as plan_recipe
-from raysts.commands.study import planned as planned_study
+from raysts.commands.study import plan_study
 from raysts.errors import InputError
 from raysts.evaluation.run_metric import RunMetric
 from raysts.pipeline.plan import Plan
@@ -53,7 +53,7 @@ def study(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> StudyMaker:
     """study(search, overrides) with the tiny backbone; an equal call finds what the last one has written."""
 
     def made(search: str, overrides: dict[str, Any] | None = None, name: str | None = None) -> Study:
-        found = planned_study(
+        found = plan_study(
             search,
             {"backbone": str(tiny_backbone), **(overrides or {})},
             RunOptions(data=small_world, storage=tmp_path / "storage", name=name),
@@ -224,7 +224,7 @@ def test_a_score_that_is_never_reported_is_refused(small_world: Path, tiny_backb
     for keep in ("best", "last"):
         overrides = {"backbone": str(tiny_backbone), "train.keep": keep}
         with pytest.raises(InputError, match="sts/stsb_dev"):
-            planned_study("lower-bound", overrides, RunOptions(data=data, storage=tmp_path / "storage"))
+            plan_study("lower-bound", overrides, RunOptions(data=data, storage=tmp_path / "storage"))
     assert not (tmp_path / "storage").exists()
 
 

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from raysts.commands.distill import distill as distill_models
-from raysts.commands.plan import described as described_plan
+from raysts.commands.look import describe_plan
+from raysts.commands.look import show as show_recipe
 from raysts.commands.run import run as run_recipe
-from raysts.commands.show import show as show_recipe
 from raysts.commands.tune import tune as run_search
 from raysts.data.batches import read_batches
 from raysts.data.corpora import Corpus
@@ -161,7 +161,7 @@ def test_sed_5_5_is_one_command(small_world: Path, tiny_backbone: Path, tmp_path
         **TWO, "backbone": str(tiny_backbone), "members": 3, "sed.data.sample": 40, "evaluation.tasks": ["stsb"],
         "evaluation.resamples": 4,
     }  # fmt: skip
-    planned = described_plan("sts-grid-sed", overrides, small_world, tmp_path / "storage")
+    planned = describe_plan("sts-grid-sed", overrides, small_world, tmp_path / "storage")
     runs = [node for node in planned["nodes"] if node["kind"] == "train"]
     assert len(runs) == 4 + 2 and {node["status"] for node in runs} == {
         "waiting"
@@ -177,7 +177,7 @@ def test_sed_5_5_is_one_command(small_world: Path, tiny_backbone: Path, tmp_path
     assert len(members) == 3 and chosen < members
     assert {row["split"] for row in found["results"]} == {"test"} and Path(found["report"]).is_file()
     assert len(list((tmp_path / "storage" / "runs").iterdir())) == 4 + 1 + 1  # one more member, the student
-    again = described_plan("sts-grid-sed", overrides, small_world, tmp_path / "storage")
+    again = describe_plan("sts-grid-sed", overrides, small_world, tmp_path / "storage")
     assert {node["status"] for node in again["nodes"]} == {"done"}
 
 

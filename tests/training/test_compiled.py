@@ -9,7 +9,7 @@ import pytest
 import torch
 from small_runs import Interrupted, Stage, Watched, difference, interrupted_at
 
-from raysts.commands.plan import plan
+from raysts.commands.look import plan
 from raysts.errors import InputError
 from raysts.training.loop import train
 

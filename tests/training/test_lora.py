@@ -11,7 +11,7 @@ import torch
 from small_runs import Interrupted, Stage, Watched, difference, interrupted_at
 from torch import nn
 
-from raysts.commands.plan import plan
+from raysts.commands.look import plan
 from raysts.errors import InputError
 from raysts.models.encoder import Encoder
 from raysts.models.pretrained import load

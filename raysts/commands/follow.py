@@ -1,0 +1,336 @@
+"""Commands on what a storage holds: ``list``, ``status``, ``watch``, ``report``, ``remove``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from raysts.commands import options as opt
+from raysts.commands.options import FOLLOW, Command, Result, option, say_on_stderr
+from raysts.errors import InputError
+from raysts.storage.bucket import check_inside
+
+if TYPE_CHECKING:
+    from raysts.report.run.data import ReportData, RunSummary
+    from raysts.storage.store import Store
+
+RunName = Annotated[str | None, option("name of a run (default: the only one that the storage holds)", "NAME")]
+
+
+def list_runs(storage: opt.StoragePlace = None) -> Result:
+    """List the runs and studies of a storage. Their names stand wherever a MODEL, or a NAME, is taken.
+
+    Returns:
+        status, storage, runs (name, system, status, model: its folder, empty without one, bytes: of its artifacts,
+        removable_bytes: of those that 'raysts remove' frees, command), studies (name, search, status, command).
+    """
+    from raysts.commands.context import run_names, run_record, store_of
+
+    store = store_of(storage)
+    runs = []
+    for record in (run_record(store, name) for name in run_names(store)):
+        sizes = {path: store.size(path) for path in artifacts(record)}
+        fields = {field: record[field] for field in ("name", "status", "command")}
+        fields |= {
+            "bytes": sum(sizes.values()),
+            "removable_bytes": sum(sizes[path] for path in removable(store, record)),
+        }
+        model = str(store.path(record["model"])) if record["model"] else ""
+        runs.append({**fields, "system": record["pipeline"]["name"], "model": model})
+    paths = store.get_all("studies", "*/study.json")
+    records = [record for path in paths if (record := store.read_json(path))]
+    studies = [{key: record[key] for key in ("name", "search", "status", "command")} for record in records]
+    return {"status": "done", "storage": store.uri, "runs": runs, "studies": studies}
+
+
+def _list_text(result: Result) -> str:
+    from raysts.evaluation.standings import aligned
+
+    rows = [("", "name", "system", "status", "size", "removable", "model")]
+    for run in result["runs"]:
+        sizes = (megabytes(run["bytes"]), megabytes(run["removable_bytes"]))
+        rows.append(("run", run["name"], run["system"], run["status"], *sizes, run["model"]))
+    rows += [("study", study["name"], study["search"], study["status"], "", "", "") for study in result["studies"]]
+    if len(rows) == 1:
+        return f"{result['storage']} holds no run; 'raysts run quickstart' makes one"
+    return "\n".join(aligned(rows, (0, 1, 2, 3, 6)))
+
+
+# -- how far a run has come ----------------------------------------------------------------------------------------------
+
+
+def status(name: RunName = None, storage: opt.StoragePlace = None) -> Result:
+    """Show how far a run has come: its steps, its training, and what comes next.
+
+    Returns:
+        status, storage, name, state (of its record: running until its last step has ended), steps (id, kind, title, status,
+        seconds), training (of runs that have begun: title, step, steps, loss, dev), model (its folder or None), command.
+    """
+    from raysts.commands.context import store_of
+    from raysts.report.run.data import report_data
+
+    store = store_of(storage)
+    record = _record(store, name)
+    return _as_fields(store, record, report_data(store, record))
+
+
+def _record(store: Store, name: str | None) -> dict[str, Any]:
+    """Return the record of a run, without a name of the only one."""
+    from raysts.commands.context import run_names, run_record
+
+    names = [name] if name else run_names(store)
+    if len(names) != 1:
+        listed = ", ".join(names) or "none"
+        raise InputError(f"{store.uri} holds {len(names)} runs ({listed}); give the NAME of one of them")
+    return run_record(store, names[0])
+
+
+def _as_fields(store: Store, record: dict[str, Any], data: ReportData) -> Result:
+    fields = ("id", "kind", "title", "status", "seconds")
+    return {
+        "status": "done",
+        "storage": store.uri,
+        "name": record["name"],
+        "state": record["status"],
+        "steps": [{field: getattr(step, field) for field in fields} for step in data.nodes],
+        "training": [_training(run) for run in data.runs],
+        "model": str(store.path(record["model"])) if record["model"] else None,
+        "command": record["command"],
+    }
+
+
+def _training(run: RunSummary) -> dict[str, Any]:
+    last = run.metrics[-1] if run.metrics else {}
+    steps = last.get("steps") or run.record.get("steps")
+    fields = {"title": f"{run.name}: {run.stage}", "step": last.get("step", 0), "steps": steps}
+    for name in ("loss", "dev"):
+        fields[name] = next((line[name] for line in reversed(run.metrics) if line.get(name) is not None), None)
+    return fields
+
+
+def _training_text(result: Result) -> str:
+    """Return how many steps are done, and a line for each run in training."""
+    from raysts.evaluation.standings import aligned
+
+    done = sum(step["status"] == "done" for step in result["steps"])
+    rows = []
+    for run in result["training"]:
+        if run["step"] != run["steps"]:
+            loss = f"loss {run['loss']:.4g}" if run["loss"] else ""
+            dev = f"dev {100 * run['dev']:.2f}" if run["dev"] else ""
+            rows.append((run["title"], f"step {run['step']:,} of {run['steps'] or 0:,}", loss, dev))
+    lines = [f"  training {line}" for line in aligned(rows, range(4))] if rows else []
+    return "\n".join([f"{result['name']}: {done} of {len(result['steps'])} steps are done", *lines])
+
+
+def _status_text(result: Result) -> str:
+    from raysts.training.monitor import duration
+
+    lines = [_training_text(result)]
+    for step in result["steps"]:
+        seconds = f", {duration(step['seconds'])}" if step["seconds"] is not None else ""
+        lines.append(f"  {step['status']:<8} {step['title']}{seconds}")
+    if result["model"]:
+        lines.append(f"model:   {result['model']}")
+    if any(step["status"] != "done" for step in result["steps"]):
+        lines.append(f"to go on: {result['command']}")
+    return "\n".join(lines)
+
+
+def watch(name: RunName = None, storage: opt.StoragePlace = None, *, seconds: int = 5) -> Result:
+    """Follow a run from another terminal until it ends, and keep its page up to date.
+
+    A browser reloads the page. Ctrl-C ends the command and leaves the run alone.
+
+    Args:
+        seconds: between two looks.
+
+    Returns:
+        as :func:`status`, and report (path of the page).
+    """
+    from raysts.commands.context import store_of
+    from raysts.report.run.data import report_data
+    from raysts.report.run.page import write_report
+
+    if seconds < 1:
+        raise InputError(f"--seconds {seconds}: must be at least 1 second")
+    store, lines = store_of(storage), ""
+    while True:
+        record = _record(store, name)
+        data, running = report_data(store, record), record["status"] == "running"
+        page = write_report(data, store.path(f"reports/{record['name']}"), seconds if running else None)
+        result = {**_as_fields(store, record, data), "report": str(page)}
+        text = _training_text(result)
+        if not lines:
+            say_on_stderr(f"page: {page.as_uri()}")
+        if text != lines:
+            say_on_stderr(text)
+        lines = text
+        if not running:
+            return result
+        time.sleep(seconds)
+
+
+# -- pages ---------------------------------------------------------------------------------------------------------------
+
+
+def report(name: opt.Name = None, *, paper: opt.Name = None, storage: opt.StoragePlace = None) -> Result:
+    """Write the HTML reports of a storage again, or a paper's tables.
+
+    Args:
+        name: of this run only (default: all runs in the storage).
+        paper: sed, gausscse or latte-mix: its published tables with what was measured beside.
+
+    Returns:
+        status, reports (paths); for a paper also text and the fields of :meth:`raysts.papers.measured.PaperData.as_plain`.
+    """
+    from raysts.commands.context import run_names, run_record, store_of
+    from raysts.papers import measured, tables
+
+    if name and paper:
+        raise InputError("--name and --paper: give one of them")
+    store = store_of(storage)
+    if paper is not None:
+        store.check(writes=True)
+        shown = measured.report_data(paper, store.root)
+        path = tables.write_report(shown, store.path(f"reports/paper-{paper}"))
+        text = f"{tables.format_paper(shown)}\n\nreport: {path}"
+        return {"status": "done", "storage": store.uri, "reports": [str(path)], **shown.as_plain(), "text": text}
+    runs = [name] if name else run_names(store)
+    if not runs:
+        raise InputError(f"no run in {store.uri}: there is nothing to report; 'raysts run quickstart' makes one")
+    records = [run_record(store, run) for run in runs]
+    store.check(writes=True)
+    return {"status": "done", "storage": store.uri, "reports": [_rewrite(record, store) for record in records]}
+
+
+def _rewrite(record: dict[str, Any], store: Store) -> str:
+    """Write the report of a run from its record and the storage, and return its path."""
+    from raysts.report.run.data import report_data
+    from raysts.report.run.page import write_report
+
+    name, data = record["name"], report_data(store, record)
+    lost = [step.title for step in data.nodes if step.status != "done"]
+    if record["status"] == "done" and lost:
+        say_on_stderr(
+            f"{name}: is without what is gone or damaged: {', '.join(lost)}; to make it again: {record['command']}"
+        )
+    return str(write_report(data, store.path(f"reports/{name}")))
+
+
+def _report_text(result: Result) -> str:
+    return str(result.pop("text", None) or "\n".join(result["reports"]))
+
+
+# -- what can be removed -------------------------------------------------------------------------------------------------
+
+
+def remove(
+    name: Annotated[str, option("name of a run ('raysts list')", "NAME")],
+    storage: opt.StoragePlace = None,
+    *,
+    yes: bool = False,
+) -> Result:
+    """Remove a run, its page, and the artifacts that no other run or study names.
+
+    It shows what it removes and asks. A second start finishes a command that was stopped.
+
+    Args:
+        yes: remove without a question.
+
+    Returns:
+        status, storage, name, removed (paths in the storage), bytes.
+    """
+    from raysts.commands.context import run_record, store_of
+
+    store = store_of(storage)
+    record = run_record(store, name)
+    with store.lock(f"locks/{name}.lock", f"raysts remove {name}", of=store.path(f"pipelines/{name}.json")):
+        paths = removable(store, record)
+        size = sum(store.size(path) for path in paths)
+        shown = f"{len(paths)} artifacts of run '{name}' with {megabytes(size)}"
+        if not yes:
+            if not sys.stdin.isatty():
+                raise InputError(f"remove: {shown} in {store.uri} would go. Give --yes to remove them")
+            say_on_stderr("\n".join(paths))
+            say_on_stderr(f"Remove {shown} from {store.uri}? [y/N]")
+            if input().strip().lower() not in ("y", "yes"):
+                raise InputError("remove: nothing was removed")
+        for path in [*paths, f"reports/{name}", f"pipelines/{name}.json"]:  # the record last: it names the others
+            store.delete(path)
+    return {"status": "done", "storage": store.uri, "name": name, "removed": paths, "bytes": size}
+
+
+def artifacts(record: Mapping[str, Any]) -> set[str]:
+    """Return the artifacts that a run's record names, as paths in the storage."""
+    model = record["model"] if not Path(record["model"]).is_absolute() else ""
+    outputs = {*(step["output"] for step in record["steps"]), *filter(None, [model])}
+    for output in outputs:
+        check_inside(output, f"run '{record['name']}': an artifact")  # it is removed
+    return {output.removesuffix("/model") for output in outputs}
+
+
+def removable(store: Store, record: Mapping[str, Any]) -> list[str]:
+    """Return the artifacts of a run that nothing else in the storage needs."""
+    from raysts.commands.context import run_names, run_record
+    from raysts.search.record import read_records
+
+    needed: set[str] = set()
+    for other in run_names(store):
+        if other != record["name"]:
+            other_record = run_record(store, other)
+            needed |= artifacts(other_record) | _models(store, other_record["pipeline"])
+    for study in (path.parent for path in store.get_all("studies", "*/study.json")):
+        study_record = store.read_json(study / "study.json") or {}
+        needed |= {f"runs/{trial.id}" for trial in read_records(study)} | _models(store, study_record["pipeline"])
+        if study_record["status"] != "done":  # it reads token shards that its record does not name
+            needed |= {path for path in artifacts(record) if path.startswith("tokens/")}
+    return sorted(artifacts(record) - add_parents(store, needed))
+
+
+def _models(store: Store, pipeline: Mapping[str, Any]) -> set[str]:
+    """Return the runs in the storage that a pipeline reads models of."""
+    from raysts.commands.models import locate
+
+    folders = set()
+    for model in {pipeline["backbone"], *pipeline["teachers"]}:
+        try:
+            folder = locate(model, store, fetch=False).absolute()
+        except InputError:  # gone, or of the hub
+            continue
+        if folder.is_relative_to(store.root):
+            folders.add(str(folder.relative_to(store.root)).removesuffix("/model"))
+    return folders
+
+
+def add_parents(store: Store, paths: set[str]) -> set[str]:
+    """Return the artifacts with the runs that they descend from. Their records name the training text."""
+    waiting, seen = [*paths], set(paths)
+    while waiting:
+        path = waiting.pop()
+        record = store.read_json(f"{path}/run.json") if path.startswith("runs/") else None
+        new = {f"runs/{parent}" for parent in (record or {}).get("parents") or ()} - seen
+        seen |= new
+        waiting += new
+    return seen
+
+
+def megabytes(size: int) -> str:
+    """Return a size as text."""
+    return f"{size / 1e6:,.1f} MB"
+
+
+def _remove_text(result: Result) -> str:
+    return f"run '{result['name']}' is removed; {megabytes(result['bytes'])} are free"
+
+
+COMMANDS = (
+    Command("list", list_runs, _list_text, "raysts list --storage STORAGE", FOLLOW),
+    Command("status", status, _status_text, "raysts status quickstart", FOLLOW, ("name",)),
+    Command("watch", watch, _status_text, "raysts watch quickstart", FOLLOW, ("name",)),
+    Command("report", report, _report_text, "raysts report --paper sed", FOLLOW),
+    Command("remove", remove, _remove_text, "raysts remove quickstart", FOLLOW, ("name",)),
+)
