@@ -29,8 +29,7 @@ from raysts.evaluation.tasks import (
     lookup,
 )
 from raysts.evaluation.transfer import PROBE, TRANSFER, TransferSet
-from raysts.evaluation.words.task import WORDS, WordSets
-from raysts.evaluation.words.vectors import is_static
+from raysts.evaluation.words import WORDS, WordSets, is_static
 from raysts.models.layers import Layers
 from raysts.models.prompts import Text
 from raysts.schema import RESULTS, SCHEMA_VERSION, TESTS

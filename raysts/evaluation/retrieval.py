@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +22,6 @@ import pyarrow.compute as pc
 
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
-from raysts.evaluation.bm25 import PACKAGES, Bm25, is_installed
-from raysts.evaluation.bm25 import ROLE as BM25
 from raysts.evaluation.scores import RowScores
 from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.evaluation.sts import unordered
@@ -54,6 +53,17 @@ INDEX = "cosine, documents by the teacher"
 
 DEPTH = 1_000
 """Documents of a query that are scored, as in the runs of TREC."""
+
+BM25 = "BM25"
+"""The role in results of the search by words alone."""
+K1, B = 0.9, 0.4
+"""Parameters of BM25: Anserini's, with Lucene's inverse document frequency."""
+STOP_WORDS = [
+    "a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of",
+    "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with",
+]  # fmt: skip
+"""Lucene's."""
+PACKAGES = ("bm25s", "PyStemmer")
 
 _DOCUMENTS = 8_192  # compared at once with _QUERIES: 8 MB of similarities
 _QUERIES = 128
@@ -94,6 +104,44 @@ def _smallest(keys_QB: np.ndarray, most: int) -> np.ndarray:
 def _rows(keys_QK: np.ndarray) -> np.ndarray:
     """Return the rows of keys in their order -> int64 [Q, K]."""
     return (np.sort(keys_QK, axis=1) & np.uint64(0xFFFFFFFF)).astype(np.int64)
+
+
+def is_installed() -> bool:
+    """Return True if the packages of an older installation of raysts suffice."""
+    return all(map(find_spec, ("bm25s", "Stemmer")))
+
+
+class Bm25:
+    """Index of the words of documents.
+
+    A word is a run of letters and digits in lower case, none of the English stop words, cut by Snowball's English stemmer. On
+    texts of other languages the stemmer does little, so that a better analyser would find more there.
+    """
+
+    def __init__(self, documents: list[str]) -> None:
+        import bm25s
+        import Stemmer
+
+        self._stemmer, self._size = Stemmer.Stemmer("english"), len(documents)
+        words = self._words(documents)
+        self._index = bm25s.BM25(k1=K1, b=B, method="lucene", backend="numpy") if any(words) else None
+        if self._index is not None:
+            self._index.index(words, show_progress=False)
+
+    def scores(self, queries: list[str]) -> np.ndarray:
+        """Return the score of every document -> float32 [Q, N], 0 without a common word."""
+        scores_QN = np.zeros((len(queries), self._size), np.float32)
+        for scores_N, words in zip(scores_QN, self._words(queries), strict=True):
+            if words and self._index is not None:
+                scores_N[:] = self._index.get_scores(words)
+        return scores_QN
+
+    def _words(self, texts: list[str]) -> list[list[str]]:
+        import bm25s
+
+        options = {"token_pattern": r"(?u)\b\w+\b", "stopwords": STOP_WORDS, "stemmer": self._stemmer}
+        words: list[list[str]] = bm25s.tokenize(texts, return_ids=False, show_progress=False, **options)
+        return words
 
 
 @lru_cache(maxsize=MOST_LOADED)

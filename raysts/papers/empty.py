@@ -7,7 +7,7 @@ from typing import Any
 from raysts.errors import InputError
 from raysts.evaluation.harness import TASKS
 from raysts.evaluation.transfer import TRANSFER_SETS
-from raysts.evaluation.words.task import SETS
+from raysts.evaluation.words import SETS
 from raysts.models import pretrained
 from raysts.papers.experiments import commands
 from raysts.papers.match import EmptyRow, MeasuredRow, PaperTable, fits, stands_beside

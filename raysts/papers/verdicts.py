@@ -8,15 +8,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from raysts.data.corpora import Corpus
 from raysts.data.derive import TARGETS
 from raysts.errors import InputError
 from raysts.evaluation import harness
-from raysts.evaluation.baselines import LONGER, OVERLAP, baseline_scores
 from raysts.evaluation.compare import compare_spread, compare_systems
+from raysts.evaluation.entailment import Direction
 from raysts.evaluation.scores import ModelScores, RowScores
 from raysts.evaluation.standings import Value
 from raysts.evaluation.statistics import holm
+from raysts.evaluation.sts import Pairs
+from raysts.evaluation.tasks import Representation
+from raysts.models.prompts import Text
 from raysts.papers.claims import CLAIMS, STAND_INS, Claim, Side
 from raysts.papers.published import BACKBONES
 from raysts.pipeline.plan import Plan
@@ -27,6 +32,8 @@ from raysts.storage.store import Store
 
 SEEN, NOT_SEEN, CONTRADICTED, AS_NO = "seen", "not seen", "contradicted", "as the paper says no"
 LEVEL = 0.05
+OVERLAP, LONGER = "word overlap", "longer sentence"
+"""Systems of claims that need no model."""
 ALIKE = "the two systems say the same of every row"
 """As two constants do: neither that one is above the other nor that it is not can be seen of them."""
 
@@ -254,6 +261,26 @@ def _compared(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, M
         why=ALIKE if alike else None,
         transductive=any(_transductive(plans[side.point], side) for side in (claim.a, claim.b) if side.point in plans),
     )
+
+
+def baseline_scores(corpus: Corpus, tasks: Sequence[str]) -> dict[str, ModelScores]:
+    """Return the row scores of what needs no model: the Jaccard index of words, and the longer sentence."""
+    sets = harness.sets_of(corpus, tasks)
+    texts = harness.distinct_texts(sets)
+    place = {text: index for index, text in enumerate(texts)}
+    words = [frozenset(str(text).lower().split()) for text in texts]
+
+    def represent(wanted: Sequence[Text]) -> Representation:
+        return {"vectors": np.array([place[text] for text in wanted])}
+
+    def overlap(a: Representation, b: Representation) -> np.ndarray:
+        pairs = [(words[i], words[j]) for i, j in zip(a["vectors"], b["vectors"], strict=True)]
+        return np.array([len(one & other) / max(1, len(one | other)) for one, other in pairs])
+
+    overlaps = harness.row_scores([each for each in sets if isinstance(each, Pairs)], represent, {OVERLAP: overlap})
+    directions = harness.row_scores([each for each in sets if isinstance(each, Direction)], represent, {})
+    longer = [scores for scores in directions if scores.role == "baseline"]
+    return {name: {of.dataset: of for of in scores} for name, scores in ((OVERLAP, overlaps), (LONGER, longer))}
 
 
 def _models(side: Side, plans: Mapping[str, Plan], baselines: Mapping[str, ModelScores]) -> list[ModelScores]:

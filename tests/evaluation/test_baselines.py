@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysts.data.corpora import Corpus
-from raysts.evaluation.baselines import LONGER, OVERLAP, baseline_scores
+from raysts.papers.verdicts import LONGER, OVERLAP, baseline_scores
 
 
 def test_word_overlap_and_the_longer_sentence(tmp_path: Path) -> None:

@@ -11,14 +11,24 @@ import pytest
 from evaluation_fakes import accurate
 
 from raysts.evaluation import harness
-from raysts.evaluation.baselines import LONGER, OVERLAP
 from raysts.evaluation.dev import DEVS
 from raysts.papers import verdicts as claims_data
 from raysts.papers.claims import BASELINES, CLAIMS, STAND_INS, Claim, Side
 from raysts.papers.claims_page import markdown, render, text, write_report
 from raysts.papers.experiments import EXPERIMENTS, pipelines
 from raysts.papers.published import BACKBONES
-from raysts.papers.verdicts import ALIKE, AS_NO, CONTRADICTED, NOT_SEEN, SEEN, ClaimsData, Verdict, concluded
+from raysts.papers.verdicts import (
+    ALIKE,
+    AS_NO,
+    CONTRADICTED,
+    LONGER,
+    NOT_SEEN,
+    OVERLAP,
+    SEEN,
+    ClaimsData,
+    Verdict,
+    concluded,
+)
 from raysts.schema import TEST_TABLES
 
 CLAIM = Claim("SED 5.2, Table 1", "A <is> above B", Side("ct"), Side("flow"), ("stsb",), "1.00 -> 2.00")

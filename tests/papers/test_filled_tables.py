@@ -13,7 +13,7 @@ import pytest
 from small_runs import write_backbone
 
 from raysts.commands.run import run
-from raysts.evaluation.words.task import SETS
+from raysts.evaluation.words import SETS
 from raysts.papers.experiments import EXPERIMENTS, experiment_of
 from raysts.papers.measured import report_data
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysts.evaluation.words.vectors import UNKNOWN, Words, unit
+from raysts.evaluation.words import UNKNOWN, Words, unit
 from raysts.models.layers import Layers
 from raysts.models.sentence_model import TOKEN_BUDGET, SentenceModel
 from raysts.models.tokens import Tokens
