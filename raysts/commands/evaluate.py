@@ -171,7 +171,6 @@ def evaluate(
     loaded: Any = graph or pretrained.load(path, **options, layers=loaded_layers, **computes)
     context = _context(record, str(model), content)
     chosen = None if layers is None else single_layers(loaded.depth) if layers == EVERY_LAYER else (layers,)
-    measured: SentenceModel | retrieval.TwoEncoders = loaded
     id_parts = []
     if prompt is not None:
         id_parts.append(loaded.prompt if graph else loaded.prompts.resolve())
@@ -179,10 +178,9 @@ def evaluate(
     if teacher is not None:
         id_parts.append(folder_id(teacher))
         documents = pretrained.load(teacher, content=id_parts[-1], **computes)
-        measured = retrieval.TwoEncoders(loaded, documents)
-        if problems := measured.problems():
+        if problems := retrieval.index_problems(loaded, documents):
             raise InputError(problems)
-        similarities = similarities if similarity is not None else measured.similarities
+        similarities = similarities if similarity is not None else dict([next(iter(similarities.items()))])
         context["system"] = f"{context['system']}, documents by {documents_by}"
     if not graph and (computed := resolve(precision, next(loaded.encoder.parameters()).device)) != "fp32":
         id_parts.append(computed)
@@ -205,7 +203,13 @@ def evaluate(
         return {**result, "results": harness.evaluate_sets(loaded, agreement, chosen, context, **settings)}
     assert corpus is not None
     settings |= {"contaminated": contamination, "probe": probe or PROBE}
-    rows = harness.evaluate(measured, corpus, tasks, chosen, context, **settings)
+    if teacher is not None:
+        texts = retrieval.documents_of(harness.sets_of(corpus, tasks))
+        (vectors,) = documents.represent_layers(
+            texts, (documents.layers,), **harness.progress_options(progress, len(texts))
+        ).values()
+        settings["index"] = dict(zip(texts, vectors["vectors"], strict=True))
+    rows = harness.evaluate(loaded, corpus, tasks, chosen, context, **settings)
     sets = sorted({(row["dataset"], row["dataset_sha256"]) for row in rows})
     part = content_id([content, sets, loaded.pooling, layers, list(similarities), resamples, *id_parts])
     try:

@@ -11,7 +11,7 @@ import numpy as np
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.evaluation.dev import Dev, load_dev
-from raysts.models.prompts import Text
+from raysts.evaluation.tasks import lookup
 from raysts.models.sentence_model import SentenceModel, quantize
 from raysts.ops.similarity import cosine_of_vectors
 
@@ -69,31 +69,6 @@ class Cost:
         return {"on": self.on, "before": self.before, "after": self.after}
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """Vectors of a model as they are stored, compared by cosine, signs as -1 and 1."""
-
-    model: SentenceModel
-    dtype: Dtype
-    ranges: np.ndarray | None
-
-    similarities = {"cosine": cosine_of_vectors}
-
-    @property
-    def pooling(self) -> str:
-        return self.model.pooling
-
-    @property
-    def layers(self) -> Any:
-        return self.model.layers
-
-    def represent(self, texts: list[Text]) -> dict[str, np.ndarray]:
-        vectors_NE = self.model.encode(texts)
-        if self.dtype == "binary":
-            return {"vectors": np.where(vectors_NE > 0, 1.0, -1.0)}
-        return {"vectors": quantize(vectors_NE, self.dtype, self.ranges).astype(np.float64)}
-
-
 def judge(corpus: Corpus) -> Dev | None:
     """Return the checked development set of scored pairs of a corpus, or None."""
     if not corpus.files(DEV):
@@ -107,9 +82,18 @@ def cost(model: SentenceModel, whole: int | None, dev: Dev, dtype: Dtype, ranges
 
     ``whole``: the model's ``truncate_dim`` before. ``ranges``: of ``int8``; default: those of the set's texts.
     """
-    metric = dev.metrics[0]
-    after = dev.scores(_Stored(model, dtype, ranges))[metric]
-    kept, model.truncate_dim = model.truncate_dim, whole
-    before = dev.scores(_Stored(model, "float32", None))[metric]
+    texts, metric = dev.texts, dev.metrics[0]
+
+    def score(vectors_ND: np.ndarray) -> float:
+        represent = lookup(texts, {"vectors": vectors_ND.astype(np.float64)})
+        return dev.values(dev.row_scores(represent, {"cosine": cosine_of_vectors}))[metric]
+
+    kept, stored_NE = model.truncate_dim, model.encode(texts)
+    if dtype == "binary":
+        stored_NE = np.where(stored_NE > 0, 1.0, -1.0)
+    elif dtype == "int8":
+        stored_NE = quantize(stored_NE, dtype, ranges)
+    model.truncate_dim = whole
+    before_ND = model.encode(texts)
     model.truncate_dim = kept
-    return Cost(dev.name, before, after, *([] if metric == "spearman" else [metric]))
+    return Cost(dev.name, score(before_ND), score(stored_NE), *([] if metric == "spearman" else [metric]))

@@ -201,6 +201,7 @@ def evaluate(
     contaminated: Contamination | None = None,
     probe: str = PROBE,
     progress: Progress | None = None,
+    index: Mapping[Text, np.ndarray] | None = None,
 ) -> list[ResultRow]:
     """Return the results rows of a model on the named tasks (default: every task whose files exist).
 
@@ -216,6 +217,7 @@ def evaluate(
         contaminated: the training text of the model in the test sets; these have values on their clean rows too.
         probe: as of :func:`sets_of`.
         progress: is called as texts are embedded.
+        index: vectors of documents by another model.
 
     Raises:
         InputError: as :func:`check_tasks`, or a task refuses the model.
@@ -231,7 +233,7 @@ def evaluate(
             for choice, scores in of_task.row_scores(model, layers).items():
                 of_model += rows_of(scores, {**context, "layers": str(choice)}, resamples)
     clean, sets = contaminated.clean if contaminated else {}, sets_of(corpus, tasks, probe)
-    return evaluate_sets(model, sets, layers, context, resamples, similarities, clean, progress) + of_model
+    return evaluate_sets(model, sets, layers, context, resamples, similarities, clean, progress, index) + of_model
 
 
 def evaluate_sets(
@@ -243,19 +245,21 @@ def evaluate_sets(
     similarities: Similarities | None = None,
     clean: Mapping[str, np.ndarray] | None = None,
     progress: Progress | None = None,
+    index: Mapping[Text, np.ndarray] | None = None,
 ) -> list[ResultRow]:
     """Return the results rows of a model on labelled sets. Arguments as of :func:`evaluate`."""
-    if not (texts := distinct_texts(sets)):
+    index = index or {}
+    if not (texts := [text for text in distinct_texts(sets) if text not in index]):
         return []
     if isinstance(model, LayeredModel):
-        by_layers = model.represent_layers(
-            texts, tuple(layers or (model.layers,)), **progress_options(progress, len(texts))
-        )
+        choices = tuple(layers or (model.layers,))
+        by_layers = model.represent_layers(texts, choices, **progress_options(progress, len(texts)))
     else:
         by_layers = {model.layers: model.represent(texts)}
     rows = []
     for choice, representation in by_layers.items():
-        scores = row_scores(sets, lookup(texts, representation), similarities or model.similarities)
+        represent = retrieval.search_index(lookup(texts, representation), index)
+        scores = row_scores(sets, represent, similarities or model.similarities)
         context = {**(context or {}), "layers": str(choice), "pooling": model.pooling}
         rows += rows_of(scores, context, resamples, clean) + baseline_rows(sets, context, resamples, clean)
     return rows

@@ -36,7 +36,6 @@ from raysts.evaluation.tasks import (
     join_fingerprints,
     take,
 )
-from raysts.models.layers import Layers
 from raysts.models.prompts import SideText, Text
 from raysts.ops.similarity import SIMILARITIES, Similarity, cosine_of_vectors, dot_of_vectors
 from raysts.schema import DEVS, RETRIEVAL
@@ -194,67 +193,6 @@ _BY_PRODUCT: dict[Similarity, Similarity] = {cosine_of_vectors: _cosines, dot_of
 """Similarities that one product of matrices gives."""
 
 
-@dataclass(frozen=True, slots=True)
-class TwoEncoders:
-    """Two models of retrieval, as a student that searches an index of its teacher's.
-
-    ``queries``: embeds the queries; pooling, layers and similarity are its. ``documents``: embeds the documents.
-    """
-
-    queries: SentenceModel
-    documents: SentenceModel
-
-    @property
-    def pooling(self) -> str:
-        return self.queries.pooling
-
-    @property
-    def layers(self) -> Layers:
-        return self.queries.layers
-
-    @property
-    def depth(self) -> int:
-        return self.queries.depth
-
-    @property
-    def similarities(self) -> Similarities:
-        """The model's default, of vectors."""
-        return dict([next(iter(self.queries.similarities.items()))])
-
-    def problems(self) -> list[str]:
-        """Return the reasons why their vectors cannot be compared, or an empty list."""
-        called, possible = next(iter(self.similarities)), [name for name, _ in SIMILARITIES.values()]
-        problems = []
-        if self.queries.dim != self.documents.dim:
-            problems.append(
-                f"--documents-by: it gives vectors of {self.documents.dim} dimensions and the model of {self.queries.dim}; they "
-                f"must be as many, for queries are compared with documents"
-            )
-        if called not in possible:
-            problems.append(
-                f"--documents-by: the model compares texts by '{called}', which asks both sides for more than a vector; it must "
-                f"be one of {', '.join(possible)}"
-            )
-        return problems
-
-    def represent(self, texts: list[Text]) -> Representation:
-        return self.represent_layers(texts, (self.layers,))[self.layers]
-
-    def represent_layers(
-        self, texts: list[Text], layers: tuple[Layers, ...], **options: Any
-    ) -> dict[Layers, Representation]:
-        is_document = np.array([isinstance(text, SideText) and text.side == "document" for text in texts])
-        queries, documents = ([texts[row] for row in np.flatnonzero(of)] for of in (~is_document, is_document))
-        (by_documents,) = self.documents.represent_layers(documents, (self.documents.layers,), **options).values()
-        vectors = by_documents["vectors"]
-        representations: dict[Layers, Representation] = {}
-        for choice, of_queries in self.queries.represent_layers(queries, layers, **options).items():
-            whole = np.empty((len(texts), vectors.shape[1]), np.float32)
-            whole[is_document], whole[~is_document] = vectors, of_queries["vectors"]
-            representations[choice] = {"vectors": whole}
-        return representations
-
-
 # -- a set ---------------------------------------------------------------------------------------------------------------
 
 
@@ -350,6 +288,34 @@ def documents_of(sets: Sequence[LabelledSet]) -> list[Text]:
     return list(dict.fromkeys(text for of in sets if isinstance(of, RetrievalSet) for text in of.documents))
 
 
+def index_problems(queries: SentenceModel, documents: SentenceModel) -> list[str]:
+    """Return the reasons why a model's queries cannot search another's index of documents, or an empty list."""
+    called, possible = next(iter(queries.similarities)), [name for name, _ in SIMILARITIES.values()]
+    problems = []
+    if queries.dim != documents.dim:
+        problems.append(
+            f"--documents-by: it gives vectors of {documents.dim} dimensions and the model of {queries.dim}; they "
+            f"must be as many, for queries are compared with documents"
+        )
+    if called not in possible:
+        problems.append(
+            f"--documents-by: the model compares texts by '{called}', which asks both sides for more than a vector; it must "
+            f"be one of {', '.join(possible)}"
+        )
+    return problems
+
+
+def search_index(represent: Represent, index: Mapping[Text, np.ndarray]) -> Represent:
+    """Return a function that has the vectors of documents from an ``index``, and those of other texts from a model."""
+
+    def represent_sides(texts: Sequence[Text]) -> Representation:
+        if texts[0] in index:
+            return {"vectors": np.stack([index[text] for text in texts])}
+        return represent(texts)
+
+    return represent_sides
+
+
 def index_scores(
     sets: Sequence[LabelledSet], represent: Represent, index: Mapping[Text, np.ndarray]
 ) -> list[RowScores]:
@@ -360,18 +326,10 @@ def index_scores(
         represent: returns the model's vectors of texts.
         index: the other model's vector of each document.
     """
-
-    def of_both(texts: Sequence[Text]) -> Representation:
-        if texts[0] in index:
-            return {"vectors": np.stack([index[text] for text in texts])}
-        return represent(texts)
-
-    measured = [of for of in sets if isinstance(of, RetrievalSet)]
-    return [
-        replace(row_scores, compared=False)
-        for of in measured
-        for row_scores in of.row_scores(of_both, {INDEX: cosine_of_vectors})
-    ]
+    represent, by_cosine = search_index(represent, index), {INDEX: cosine_of_vectors}
+    searched = [labelled for labelled in sets if isinstance(labelled, RetrievalSet)]
+    scores = [of_set for labelled in searched for of_set in labelled.row_scores(represent, by_cosine)]
+    return [replace(of_set, compared=False) for of_set in scores]
 
 
 def user_set(corpus: Corpus, name: str) -> RetrievalSet:

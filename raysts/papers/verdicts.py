@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,8 +24,9 @@ from raysts.models.prompts import Text
 from raysts.papers.claims import CLAIMS, STAND_INS, Claim, Side
 from raysts.papers.published import BACKBONES
 from raysts.pipeline.plan import Plan
-from raysts.pipeline.steps.scores import Evaluation
 from raysts.recipes.recipe import Pipeline
+from raysts.report import html
+from raysts.report.charts.forest import Estimate, forest_plot
 from raysts.report.run.data import environment
 from raysts.storage.store import Store
 
@@ -72,10 +72,8 @@ def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus, stand_
     chosen = could if stand_ins else CLAIMS[paper]
     claims = {claim: _obstacle(claim, points, tasks, corpus, first.backbone) for claim in chosen}
     measured = {side.point for claim, why in claims.items() if why is None for side in (claim.a, claim.b)}
-    without = [point for point in pipelines if point not in measured]
-    reasons = Counter(why for why in claims.values() if why)
     notes = []
-    if reasons:
+    if reasons := Counter(why for why in claims.values() if why):
         message = (
             f"{reasons.total()} of {len(claims)} claims cannot be measured with {corpus.where}: {_counted(reasons)}"
         )
@@ -86,15 +84,15 @@ def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus, stand_
         notes.append(message)
     if substituted and stand_ins:
         notes.append(f"{substituted.total()} claims are held on other sets than the paper's: {_counted(substituted)}")
-    if without:
+    if without := [point for point in pipelines if point not in measured]:
         notes.append(f"not run, for no claim that can be measured is about them: {', '.join(without)}")
     if not measured:
         raise InputError(
             f"{paper}: {notes[0]}; at least one must be, or there is nothing to run: give data with such a set "
             f"('raysts data fetch' makes them), or name one that is there in evaluation.tasks"
         )
-    notes = [f"{paper}: {note}" for note in notes]
-    return Agenda(claims, {point: one for point, one in pipelines.items() if point in measured}, notes)
+    made = {point: one for point, one in pipelines.items() if point in measured}
+    return Agenda(claims, made, [f"{paper}: {note}" for note in notes])
 
 
 def _counted(counts: Counter[str]) -> str:
@@ -127,15 +125,12 @@ def _obstacle(
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(NamedTuple):
     """A claim with its measurement. Values are not times 100.
 
-    Attributes:
-        on: the compared sets; empty if they could not be compared.
-        p: of no difference: Williams' (McNemar's) for two single models on one set, else the bootstrap's.
-        p_holm: the same, adjusted for the claims of its table.
-        verdict: ``seen``, ``not seen``, ``contradicted``, ``as the paper says no``; None: no conclusion.
+    ``on``: the compared sets; empty if they could not be compared. ``p``: of no difference: Williams' (McNemar's) for two
+    single models on one set, else the bootstrap's. ``p_holm``: the same, adjusted for the claims of its table. ``verdict``:
+    ``seen``, ``not seen``, ``contradicted``, ``as the paper says no``; None: no conclusion.
     """
 
     claim: Claim
@@ -158,13 +153,12 @@ class Verdict:
             "source": claim.source, "claim": claim.says, "a": claim.a.text, "b": claim.b.text, "of": claim.of,
             "printed": claim.printed, "holds": claim.holds, "in_place_of": claim.in_place_of,
         }  # fmt: skip
-        values = {key: value for key, value in asdict(self).items() if key not in ("claim", "a", "b", "models")}
+        values = {key: value for key, value in self._asdict().items() if key not in ("claim", "a", "b", "models")}
         counts = {"a_models": self.models[0], "b_models": self.models[1]}
         return fields | {"a_value": self.a, "b_value": self.b} | counts | values
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimsData:
+class ClaimsData(NamedTuple):
     """The data of the page: a verdict for each claim of a paper, and its origin."""
 
     paper: str
@@ -205,16 +199,12 @@ def concluded(verdicts: Sequence[Verdict]) -> list[Verdict]:
     A difference is shown if both interval and adjusted p show it.
     """
     adjusted: dict[int, float] = {}
-    for table in dict.fromkeys(verdict.claim.table for verdict in verdicts):
-        tested = [
-            (i, verdict.p)
-            for i, verdict in enumerate(verdicts)
-            if verdict.claim.table == table and verdict.p is not None
-        ]
-        adjusted |= dict(zip((i for i, _ in tested), holm([p for _, p in tested]), strict=True))
+    for table in {verdict.claim.table for verdict in verdicts}:
+        tested = [i for i, one in enumerate(verdicts) if one.claim.table == table and one.p is not None]
+        adjusted |= dict(zip(tested, holm([verdicts[i].p or 0.0 for i in tested]), strict=True))
     return [
-        replace(verdict, p_holm=adjusted[i], verdict=_verdict(verdict, adjusted[i])) if i in adjusted else verdict
-        for i, verdict in enumerate(verdicts)
+        one._replace(p_holm=adjusted[i], verdict=_verdict(one, adjusted[i])) if i in adjusted else one
+        for i, one in enumerate(verdicts)
     ]
 
 
@@ -292,16 +282,13 @@ def _models(side: Side, plans: Mapping[str, Plan], baselines: Mapping[str, Model
         side.role, side.role
     )
     node = next(node for node in plan.evaluations if node.role == role)
-    models = [model.id for model in node.models]
-    if side.role in ("ensemble", "backbone"):
-        models = [side.role]
-    scores = [_at(node, model, str(side.layers or plan.pipeline.compared), side.similarity) for model in models]
+    models = [side.role] if side.role in ("ensemble", "backbone") else [model.id for model in node.models]
+    layers, scores = str(side.layers or plan.pipeline.compared), []
+    for model in models:
+        by_choice = node.row_scores(model, side.similarity)
+        only = next(iter(by_choice.values())) if len(by_choice) == 1 else {}
+        scores.append(by_choice.get((node.pooling, layers)) or only)
     return scores if all(scores) else []
-
-
-def _at(node: Evaluation, model: str, layers: str, similarity: str | None) -> ModelScores:
-    by_choice = node.row_scores(model, similarity)
-    return by_choice.get((node.pooling, layers)) or (next(iter(by_choice.values())) if len(by_choice) == 1 else {})
 
 
 def _outcome(plan: Plan) -> str:
@@ -320,3 +307,76 @@ def _best(models: Sequence[ModelScores], on: Sequence[str]) -> list[dict[str, Ro
 def _transductive(plan: Plan, side: Side) -> bool:
     recipes = plan.pipeline.recipes if side.role == "model" else plan.pipeline.stages
     return side.role != "backbone" and any(recipe.table == TARGETS for recipe in recipes.values())
+
+
+# -- the page, its table as Markdown, and the text --------------------------------------------------------------------------
+
+HEADS = ("Claim", "Source", "Published", "Measured", "Difference", "p (Holm)", "Verdict")
+VERDICTS = {
+    SEEN: "the difference is shown, in the paper's direction",
+    NOT_SEEN: "no difference is shown",
+    CONTRADICTED: "a difference is shown that the words of the claim exclude",
+    AS_NO: "the paper says that it does not help, and no help is shown",
+}
+
+
+def write_report(data: ClaimsData, folder: Path) -> Path:
+    """Write the page and ``claims.md`` into ``folder`` and return the page's path."""
+    with Store.of(folder).put(folder / "claims.md") as draft:
+        draft.write_text(markdown(data), encoding="utf-8")
+    return html.write_page(render(data), folder)
+
+
+def render(data: ClaimsData) -> str:
+    """Return the page as HTML."""
+    estimates = []
+    for one in data.verdicts:
+        if one.difference is None or one.low is None or one.high is None or one.why is not None:
+            continue
+        label = f"{one.claim.says} †" if one.claim.in_place_of else one.claim.says
+        difference = (100 * one.difference, 100 * one.low, 100 * one.high)
+        estimates.append(Estimate(label, *difference, one.verdict or ""))
+    chart = forest_plot("forest", f"Claims of {data.paper}: differences x 100", estimates) if estimates else None
+    other = any(verdict.claim.in_place_of for verdict in data.verdicts)
+    return html.render("papers/claims.html", data=data, chart=chart, rows=rows(data), verdicts=VERDICTS, other=other)
+
+
+def rows(data: ClaimsData) -> list[Sequence[str]]:
+    """Return the rows of the table, its header first."""
+    return [HEADS, *map(_row, data.verdicts)]
+
+
+def _row(result: Verdict) -> Sequence[str]:
+    """Return a claim as a row of text, with values times 100."""
+    claim = result.claim
+    says = claim.marked + (" (transductive)" if result.transductive else "")
+    if result.a is None or result.b is None or result.difference is None:
+        return says, claim.source, claim.printed, "", "", "", f"not measured: {result.why}"
+    counts = " and ".join(str(count) for count in (result.models[1], result.models[0]))
+    measured = f"{100 * result.b:.2f} -> {100 * result.a:.2f} ({counts} models; {', '.join(result.on)})"
+    interval = (
+        "" if result.low is None or result.high is None else f" [{100 * result.low:+.2f}, {100 * result.high:+.2f}]"
+    )
+    p = "" if result.p_holm is None else "<1e-4" if result.p_holm < 1e-4 else f"{result.p_holm:.2g}"
+    verdict = (
+        f"not measured: {result.why}" if result.why else result.verdict or "nothing is concluded without resamples"
+    )
+    return says, claim.source, claim.printed, measured, f"{100 * result.difference:+.2f}{interval}", p, verdict
+
+
+def markdown(data: ClaimsData) -> str:
+    """Return the table as Markdown."""
+    header = f"`{data.command}`\n\n{data.seeds} seeds from {data.backbone}, {data.created_at}\n\n"
+    return header + html.markdown_table(rows(data))
+
+
+def text(data: ClaimsData) -> str:
+    """Return the claims of a paper for a terminal, one a line."""
+    shown = [_row(verdict) for verdict in data.verdicts]
+    width = max(len(cells[-1].partition(":")[0]) for cells in shown)
+    lines = [f"{data.paper}: {data.seeds} seeds from {data.backbone}"]
+    for says, source, printed, _, difference, _, conclusion in shown:
+        verdict, _, why = conclusion.partition(": ")
+        paper = f"; {printed}" if printed else ""
+        lines.append(f"  {verdict:<{width}}  {says}  {' '.join(filter(None, (difference, why)))}  ({source}{paper})")
+    return "\n".join(lines)

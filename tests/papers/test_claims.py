@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +13,6 @@ from raysts.evaluation import harness
 from raysts.evaluation.dev import DEVS
 from raysts.papers import verdicts as claims_data
 from raysts.papers.claims import BASELINES, CLAIMS, STAND_INS, Claim, Side
-from raysts.papers.claims_page import markdown, render, text, write_report
 from raysts.papers.experiments import EXPERIMENTS, pipelines
 from raysts.papers.published import BACKBONES
 from raysts.papers.verdicts import (
@@ -28,6 +26,10 @@ from raysts.papers.verdicts import (
     ClaimsData,
     Verdict,
     concluded,
+    markdown,
+    render,
+    text,
+    write_report,
 )
 from raysts.schema import TEST_TABLES
 
@@ -127,7 +129,7 @@ def test_the_page_its_markdown_and_its_json_say_the_same(tmp_path: Path) -> None
     verdicts = concluded([found(0.05, 0.01), found(-0.2, 0.01, False), Verdict(claim=CLAIM, why="no data: stsb")])
     data = ClaimsData(
         paper="sed", name="claims-sed", command="raysts claims sed", created_at="2026-01-01T00:00:00+00:00",
-        backbone="<tiny>", seeds=3, verdicts=[replace(verdicts[0], transductive=True), *verdicts[1:]], environment={},
+        backbone="<tiny>", seeds=3, verdicts=[verdicts[0]._replace(transductive=True), *verdicts[1:]], environment={},
     )  # fmt: skip
     page = render(data)
     assert "A &lt;is&gt; above B" in page and "<is>" not in page and page.count('class="interval"') == 2
