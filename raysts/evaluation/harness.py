@@ -74,13 +74,14 @@ def tasks_of(corpus: Corpus) -> dict[str, Task]:
 
 def taken_names(corpus: Corpus) -> list[str]:
     """Return a problem for each test set of the user that has the name of a public task."""
-    problems = []
-    for table in corpus.tests():
-        name = table.removeprefix(TESTS)
-        if name.lower() in TASKS:
-            where = f"--test {name}=..." if table in corpus.own else f"{corpus.where}/{table}.parquet"
-            problems.append(f"{where}: has the name of a public task; give your own set another name")
-    return problems
+    places = {
+        table.removeprefix(TESTS): f"--test {table.removeprefix(TESTS)}=..."
+        if table in corpus.own
+        else f"{corpus.where}/{table}.parquet"
+        for table in corpus.tests()
+    }
+    taken = [place for name, place in places.items() if name.lower() in TASKS]
+    return [f"{place}: has the name of a public task; give your own set another name" for place in taken]
 
 
 def default_tasks(corpus: Corpus, heavy: bool = True) -> tuple[str, ...]:

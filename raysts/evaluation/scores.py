@@ -144,10 +144,8 @@ def result_rows(scores: RowScores, resamples: int, clean: np.ndarray | None = No
     """
     known: ResultRow = {
         "dataset": scores.dataset, "split": scores.split, "rows": "all" if clean is None else "clean",
-        "dataset_sha256": scores.sha256, "similarity": scores.similarity,
+        "dataset_sha256": scores.sha256, "similarity": scores.similarity, **({"role": scores.role} if scores.role else {}),
     }  # fmt: skip
-    if scores.role:
-        known["role"] = scores.role
     if clean is None:
         return [known | row for row in _values(scores, resamples)]
     with contextlib.suppress(UndefinedCorrelationError, InputError):
@@ -245,17 +243,12 @@ def read(path: Path) -> dict[Choice, list[RowScores]] | None:
         return None
     scores: dict[Choice, list[RowScores]] = {}
     table = pq.ParquetFile(file).read()
-    columns = {name: table.column(name) for name in table.column_names}
-    for row in range(table.num_rows):
-        texts = {name: columns[name][row].as_py() for name in (*_TEXTS, "compared", "pooling", "layers")}
-        lists: dict[str, Any] = {name: tuple(columns[name][row].as_py()) for name in _LISTS}
-        gold = columns["gold"][row].values
-        of_set = RowScores(
-            values=columns["values"][row].values.to_numpy(),
-            gold=None if gold is None else gold.to_numpy(),
-            subsets={one["name"].as_py(): one["rows"].values.to_numpy() for one in columns["subsets"][row]},
-            **lists,
-            **{name: texts[name] for name in (*_TEXTS, "compared")},
-        )
-        scores.setdefault((texts["pooling"], texts["layers"]), []).append(of_set)
+    arrays = {name: table.column(name) for name in ("values", "gold", "subsets")}
+    for number, row in enumerate(table.drop_columns([*arrays]).to_pylist()):
+        choice = row.pop("pooling"), row.pop("layers")
+        values, gold, subsets = (column[number] for column in arrays.values())
+        row |= {name: tuple(row[name]) for name in _LISTS}
+        row["gold"] = None if gold.values is None else gold.values.to_numpy()
+        row["subsets"] = {one["name"].as_py(): one["rows"].values.to_numpy() for one in subsets}
+        scores.setdefault(choice, []).append(RowScores(values=values.values.to_numpy(), **row))
     return scores
