@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from evaluation_fakes import accurate
+from evaluation_fakes import accurate, write_table
 
+from raysts.data.corpora import Corpus
 from raysts.evaluation import harness
 from raysts.evaluation.dev import DEVS
 from raysts.papers import verdicts as claims_data
@@ -25,6 +26,7 @@ from raysts.papers.verdicts import (
     SEEN,
     ClaimsData,
     Verdict,
+    baseline_scores,
     concluded,
     markdown,
     render,
@@ -140,3 +142,17 @@ def test_the_page_its_markdown_and_its_json_say_the_same(tmp_path: Path) -> None
     plain = verdicts[0].as_plain()
     assert (plain["verdict"], plain["a"], plain["a_value"], plain["p_holm"]) == (SEEN, "ct", 0.55, 0.02)
     assert write_report(data, tmp_path).parent == tmp_path and (tmp_path / "claims.md").exists()
+
+
+def test_word_overlap_and_the_longer_sentence(tmp_path: Path) -> None:
+    pairs = {"sentence1": ["a b c", "A b", "x"], "sentence2": ["b c d", "a B", "y z"], "score": [1.0, 5.0, 0.0]}
+    labelled = {
+        "premise": ["a b c d", "a b", "a b"], "hypothesis": ["a b", "a b c", "b a"], "label": ["entailment"] * 3,
+        "source": ["snli"] * 3,
+    }  # fmt: skip
+    write_table(tmp_path, "sts/stsb_test", pairs)
+    write_table(tmp_path, "nli/snli_test", labelled)
+    found = baseline_scores(Corpus(tmp_path), ["stsb", "snli-direction"])
+    np.testing.assert_allclose(found[OVERLAP]["stsb"].values, [2 / 4, 1.0, 0.0])
+    np.testing.assert_array_equal(found[LONGER]["snli-direction"].values, [1, 0, 0])  # a tie is wrong
+    assert {*found[OVERLAP]} == {"stsb"} and {*found[LONGER]} == {"snli-direction"}
