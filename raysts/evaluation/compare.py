@@ -81,29 +81,29 @@ def compare_systems(
     """
     sets = list(a[0])
     counted = [name for name in sets if name not in APART] or sets
-    assert all(list(one) == sets for one in (*a, *b)), "models with different sets"
+    assert all(list(model) == sets for model in (*a, *b)), "models with different sets"
     draws = _drawn("models/a", len(a), resamples), _drawn("models/b", len(b), resamples)
     rows: list[ComparisonRow] = []
     in_mean: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
     sizes: dict[str, int] = Counter()
     for name in sets:
-        first, second = [one[name] for one in a], [one[name] for one in b]
+        first, second = [model[name] for model in a], [model[name] for model in b]
         for metric in metrics if first[0].gold is not None else first[0].metrics:
-            sides = _sampled(first, second, metric, resamples)
+            sides = _sample(first, second, metric, resamples)
             if name in counted:
                 in_mean.setdefault(metric, []).append(sides)
                 sizes[metric] += len(first[0].values)
-            known = {
+            columns = {
                 "dataset": first[0].dataset, "split": first[0].split, "dataset_sha256": first[0].sha256, "metric": metric,
                 "n": len(first[0].values), "aggregation": "all" if first[0].gold is not None else None,
                 "similarity_a": first[0].similarity, "similarity_b": second[0].similarity,
             }  # fmt: skip
-            rows.append(known | _difference(*sides, draws) | _test(first, second, metric))
+            rows.append(columns | _difference(*sides, draws) | _test(first, second, metric))
     for metric, pairs in in_mean.items():
         first_MR, second_MR = (_mean_over_sets([pair[side] for pair in pairs], draw_sets) for side in (0, 1))
-        known = {"dataset": OVERALL, "metric": metric, "n": sizes[metric]}
-        known["aggregation"] = "all" if metric in METRICS else None
-        rows.append(known | _difference(first_MR, second_MR, draws))
+        columns = {"dataset": OVERALL, "metric": metric, "n": sizes[metric]}
+        columns["aggregation"] = "all" if metric in METRICS else None
+        rows.append(columns | _difference(first_MR, second_MR, draws))
     return [{column: row.get(column) for column in COLUMNS} for row in rows]
 
 
@@ -195,8 +195,8 @@ def margins(rows: Sequence[ComparisonRow], margin: float, draw_sets: bool = Fals
 def margin_sentence(a: str, b: str, row: Mapping[str, Any]) -> str:
     """Return a row of :func:`margins` in words."""
     gap, unit, limit = Difference.of(row), row["unit"], f"{100 * row['margin']:.2f}"
-    where = "below" if gap.value < 0 else "above"
-    begin = f"{row['metric']} on {row['dataset']}: {a} is {100 * abs(gap.value):.2f} points {where} {b}"
+    place = "below" if gap.value < 0 else "above"
+    begin = f"{row['metric']} on {row['dataset']}: {a} is {100 * abs(gap.value):.2f} points {place} {b}"
     if row["within"] is not None:
         return f"{begin}, {'not more' if row['within'] else 'and more'} than {limit} below (95 %, {gap.interval})."
     need = "at this difference no number would show it"
@@ -219,7 +219,9 @@ def compare_spread(a: Sequence[ModelScores], b: Sequence[ModelScores], resamples
     That is the standard deviation (ddof 1) over models of their mean over the sets, by rank correlation (else accuracy).
     Resamples are of rows alone: drawn with replacement, models of a system would differ less than they do.
     """
-    by_set = [_sampled([one[name] for one in a], [one[name] for one in b], "spearman", resamples) for name in a[0]]
+    by_set = [
+        _sample([model[name] for model in a], [model[name] for model in b], "spearman", resamples) for name in a[0]
+    ]
     of_a, of_b = (np.mean([sides[i] for sides in by_set], axis=0).std(axis=0, ddof=1) for i in (0, 1))
     return {
         "a": float(of_a[0]), "b": float(of_b[0]), "a_models": len(a), "b_models": len(b),
@@ -233,21 +235,21 @@ def _drawn(label: str, count: int, resamples: int) -> np.ndarray:
     return rng.integers(0, count, size=(count, resamples))
 
 
-def _sampled(
+def _sample(
     a: Sequence[RowScores], b: Sequence[RowScores], metric: str, resamples: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values of the models of both systems, followed by those of each resample of rows [M, 1 + R]."""
-    if len({(one.sha256, one.split, len(one.values)) for one in (a[0], b[0])}) > 1:
+    """Return the values of the models of both systems, then those of each resample of rows [M, 1 + R]."""
+    if len({(system.sha256, system.split, len(system.values)) for system in (a[0], b[0])}) > 1:
         raise InputError(
             f"{a[0].dataset}: the two systems were measured on different rows; measure both on one data folder"
         )
     metric = metric if a[0].gold is not None else a[0].metrics[0]
     sides = []
-    for which, models in (("A", a), ("B", b)):
+    for letter, models in (("A", a), ("B", b)):
         try:
             sides.append(np.stack([model.sampled(resamples, [metric])[metric] for model in models]))
         except UndefinedCorrelationError as error:
-            raise UndefinedCorrelationError(f"{which}, {error}") from error
+            raise UndefinedCorrelationError(f"{letter}, {error}") from error
     return sides[0], sides[1]
 
 
@@ -279,18 +281,20 @@ def _test(a: Sequence[RowScores], b: Sequence[RowScores], metric: str) -> Compar
     """
     if len(a) > 1 or len(b) > 1:
         return {}
-    one, two = a[0], b[0]
-    if one.gold is None and metric == "accuracy":
-        only_a, only_b = (int(((x == 1) & (y == 0)).sum()) for x, y in itertools.permutations((one.values, two.values)))
+    first, second = a[0], b[0]
+    if first.gold is None and metric == "accuracy":
+        only_a, only_b = (
+            int(((x == 1) & (y == 0)).sum()) for x, y in itertools.permutations((first.values, second.values))
+        )
         return {"test": "mcnemar", "only_a": only_a, "only_b": only_b, "test_p": mcnemar(only_a, only_b)}
     name, result = "paired-t", None
-    if one.gold is None:
-        result = paired_t(one.values - two.values)
+    if first.gold is None:
+        result = paired_t(first.values - second.values)
     else:
         correlation = CORRELATIONS[metric]  # type: ignore[index]
-        pairs = ((one.values, one.gold), (two.values, one.gold), (one.values, two.values))
+        pairs = ((first.values, first.gold), (second.values, first.gold), (first.values, second.values))
         r_a, r_b, r_ab = (correlation(x, y) for x, y in pairs)
-        name, result = "williams", williams(r_a, r_b, r_ab, len(one.values))
+        name, result = "williams", williams(r_a, r_b, r_ab, len(first.values))
     return {} if result is None else {"test": name, "t": result.t, "df": result.df, "test_p": result.p}
 
 
@@ -298,21 +302,25 @@ def conclusion(a: str, b: str, rows: Sequence[ComparisonRow], level: float = 0.0
     """Return in words which system is better overall, or that no difference is shown."""
     metrics = [row["metric"] for row in rows]
     metric = next((name for name in ("spearman", "accuracy") if name in metrics), metrics[0])
-    (whole,) = (row for row in rows if row["dataset"] == OVERALL and row["metric"] == metric)
-    each = [row for row in rows if row["dataset"] != OVERALL and row["metric"] == metric]
-    sets = f"the mean {metric} over {len(each)} sets" if len(each) > 1 else f"the {metric} on {each[0]['dataset']}"
-    values = f"{100 * whole['a']:.2f} against {100 * whole['b']:.2f} (x100)"
-    numbers = f"{sets} is {values}, a difference of {100 * whole['difference']:+.2f}"
-    if whole["p"] is None:
+    (mean,) = (row for row in rows if row["dataset"] == OVERALL and row["metric"] == metric)
+    of_sets = [row for row in rows if row["dataset"] != OVERALL and row["metric"] == metric]
+    sets = (
+        f"the mean {metric} over {len(of_sets)} sets"
+        if len(of_sets) > 1
+        else f"the {metric} on {of_sets[0]['dataset']}"
+    )
+    values = f"{100 * mean['a']:.2f} against {100 * mean['b']:.2f} (x100)"
+    numbers = f"{sets} is {values}, a difference of {100 * mean['difference']:+.2f}"
+    if mean["p"] is None:
         text = f"No interval was asked for (resamples 0), so nothing is concluded overall about {a} and {b}: {numbers}."
     else:
-        interval = f"95 % interval {100 * whole['ci_low']:+.2f} to {100 * whole['ci_high']:+.2f}, p = {whole['p']:.3g}"
+        interval = f"95 % interval {100 * mean['ci_low']:+.2f} to {100 * mean['ci_high']:+.2f}, p = {mean['p']:.3g}"
         # Of an interval and a p that disagree at the edge, the more careful one counts.
-        shown = whole["p"] < level and not whole["ci_low"] <= 0 <= whole["ci_high"]
-        better, worse = (a, b) if whole["difference"] > 0 else (b, a)
+        shown = mean["p"] < level and not mean["ci_low"] <= 0 <= mean["ci_high"]
+        better, worse = (a, b) if mean["difference"] > 0 else (b, a)
         verdict = f"{better} is better than {worse}" if shown else f"No difference is shown between {a} and {b}"
         text = f"{verdict}: {numbers} ({interval}, paired bootstrap)."
-    tested = [row for row in each if row["test_p"] is not None]
+    tested = [row for row in of_sets if row["test_p"] is not None]
     if tested:
         adjusted = holm([row["test_p"] for row in tested])
         sure = [row for row, p in zip(tested, adjusted, strict=True) if p < level]

@@ -100,7 +100,7 @@ def left_out(corpus: Corpus, tasks: Sequence[str]) -> list[str]:
         missing = by_name[name].left_out(corpus)
         tables = ", ".join(dict.fromkeys(table for tables in missing.values() for table in tables))
         if missing:
-            sets = ", ".join(one.removeprefix(f"{name}:") for one in missing)
+            sets = ", ".join(label.removeprefix(f"{name}:") for label in missing)
             lines.append(f"{name}: left out {sets}; {corpus.where} has not all of {tables}")
         lines += [remark for labelled in by_name[name].sets(corpus) for remark in labelled.remarks]
     return lines
@@ -310,8 +310,8 @@ def rows_of(
         rows += result_rows(of_set, resamples)
         if clean and of_set.dataset in clean:
             rows += result_rows(of_set, resamples, clean[of_set.dataset])
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    common = {"schema_version": SCHEMA_VERSION, "created_at": now, "git_commit": git_commit()}
+    created_at = datetime.now(UTC).isoformat(timespec="seconds")
+    common = {"schema_version": SCHEMA_VERSION, "created_at": created_at, "git_commit": git_commit()}
     blank = dict.fromkeys(RESULTS.names)
     complete = [{**blank, **context, **common, **row} for row in rows]
     for row in complete:

@@ -1,7 +1,7 @@
 """Retrieval: the documents of a set, ranked for each of its queries and held against judgements.
 
 The metrics are those of ``trec_eval`` on runs of the first ``DEPTH`` documents: scores are float32, of equal ones the larger
-id stands first, the gain of a document is its judgement where that is positive, and a judged query without a relevant document
+id stands first, the gain of a document is its positive judgement, and a judged query without a relevant document
 counts 0. MRR@10 is its ``recip_rank`` on runs of ten documents.
 
 Legend: Q queries, N documents, B of them at once, K results of a query, D dimensions, J judgements, R resamples.
@@ -80,7 +80,7 @@ def search(queries: Representation, documents: Representation, similarity: Simil
     Raises:
         UndefinedCorrelationError: a similarity is not finite.
     """
-    total, size = (len(next(iter(of.values()))) for of in (queries, documents))
+    total, size = (len(next(iter(side.values()))) for side in (queries, documents))
     compare = _BY_PRODUCT.get(similarity, _one_by_one(similarity))
     best_QK = np.empty((total, 0), np.uint64)
     for first in range(0, size, _DOCUMENTS):
@@ -88,9 +88,9 @@ def search(queries: Representation, documents: Representation, similarity: Simil
         block = take(documents, rows_B)
         merged = []
         for start in range(0, total, _QUERIES):
-            some = np.arange(start, min(start + _QUERIES, total))
-            keys = _keys(compare(take(queries, some), block), rows_B)
-            keys = np.concatenate([best_QK[some], keys], axis=1)
+            rows_Q = np.arange(start, min(start + _QUERIES, total))
+            keys = _keys(compare(take(queries, rows_Q), block), rows_B)
+            keys = np.concatenate([best_QK[rows_Q], keys], axis=1)
             merged.append(_smallest(keys, most))
         best_QK = np.concatenate(merged)
     return _rows(best_QK)
@@ -172,7 +172,7 @@ def _one_by_one(similarity: Similarity) -> Callable[[Representation, Representat
     symmetric = unordered(similarity)
 
     def compare(queries: Representation, documents: Representation) -> np.ndarray:
-        size, total = (len(next(iter(of.values()))) for of in (documents, queries))
+        size, total = (len(next(iter(side.values()))) for side in (documents, queries))
         return np.stack([symmetric(take(queries, np.full(size, query)), documents) for query in range(total)])
 
     return compare
@@ -184,7 +184,7 @@ def _products(queries: Representation, documents: Representation) -> np.ndarray:
 
 
 def _cosines(queries: Representation, documents: Representation) -> np.ndarray:
-    lengths = [np.linalg.norm(of["vectors"].astype(np.float64), axis=1) for of in (queries, documents)]
+    lengths = [np.linalg.norm(side["vectors"].astype(np.float64), axis=1) for side in (queries, documents)]
     lengths_Q, lengths_B = (np.where(length == 0, 1, length) for length in lengths)
     return _products(queries, documents) / lengths_Q[:, None] / lengths_B
 
@@ -261,7 +261,7 @@ def _read(corpus: Corpus, source: Source) -> RetrievalSet:
     columns = {part: [column.name for column in RETRIEVAL[part]] for part in RETRIEVAL}
     tables = {part: corpus.read(table, columns[part]) for part, table in zip(RETRIEVAL, source.tables, strict=True)}
     sha256 = join_fingerprints(corpus, source.tables)
-    return _retrieval_set(source.name, _with_text_ids(tables), sha256, source.name.replace(":", "/"))
+    return _retrieval_set(source.name, _cast_ids(tables), sha256, source.name.replace(":", "/"))
 
 
 class RetrievalTask(Task):
@@ -285,11 +285,13 @@ ALL_SETS = RetrievalTask(NAME, (_source("NAME"),))
 
 def documents_of(sets: Sequence[LabelledSet]) -> list[Text]:
     """Return the distinct documents of the retrieval sets."""
-    return list(dict.fromkeys(text for of in sets if isinstance(of, RetrievalSet) for text in of.documents))
+    return list(
+        dict.fromkeys(text for labelled in sets if isinstance(labelled, RetrievalSet) for text in labelled.documents)
+    )
 
 
 def index_problems(queries: SentenceModel, documents: SentenceModel) -> list[str]:
-    """Return the reasons why a model's queries cannot search another's index of documents, or an empty list."""
+    """Return the reasons why a model's queries cannot search another's documents, or an empty list."""
     called, possible = next(iter(queries.similarities)), [name for name, _ in SIMILARITIES.values()]
     problems = []
     if queries.dim != documents.dim:
@@ -322,7 +324,7 @@ def index_scores(
     """Return the row scores of a model's queries among documents that another model embedded.
 
     Args:
-        sets: labelled sets, of which those of retrieval are measured.
+        sets: labelled sets; those of retrieval are measured.
         represent: returns the model's vectors of texts.
         index: the other model's vector of each document.
     """
@@ -341,11 +343,11 @@ def user_set(corpus: Corpus, name: str) -> RetrievalSet:
     names = [f"{DEVS}{name}/{part}" for part in RETRIEVAL]
     tables = {part: corpus[table].read() for part, table in zip(RETRIEVAL, names, strict=True)}
     return replace(
-        _retrieval_set(name, _with_text_ids(tables), join_fingerprints(corpus, names), f"--dev {name}"), split="dev"
+        _retrieval_set(name, _cast_ids(tables), join_fingerprints(corpus, names), f"--dev {name}"), split="dev"
     )
 
 
-def _with_text_ids(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+def _cast_ids(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     cast = {"query_id": pa.string(), "doc_id": pa.string()}
     return {
         part: table.cast(pa.schema([field.with_type(cast.get(field.name, field.type)) for field in table.schema]))
@@ -353,13 +355,13 @@ def _with_text_ids(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     }
 
 
-def _retrieval_set(name: str, tables: Mapping[str, pa.Table], sha256: str, where: str) -> RetrievalSet:
+def _retrieval_set(name: str, tables: Mapping[str, pa.Table], sha256: str, place: str) -> RetrievalSet:
     """Return a set from its tables.
 
     Raises:
-        InputError: the tables cannot be used together. ``where`` names them.
+        InputError: the tables cannot be used together. ``place`` names them.
     """
-    if problems := _problems(tables, where):
+    if problems := _problems(tables, place):
         raise InputError(problems)
     documents = tables["corpus"].sort_by([("doc_id", "descending")])
     texts = _document_texts(documents)
@@ -369,7 +371,7 @@ def _retrieval_set(name: str, tables: Mapping[str, pa.Table], sha256: str, where
     row_of = {doc_id: row for row, doc_id in enumerate(dict.fromkeys([*filled, *ids]))}
     judged: dict[str, dict[int, int]] = {}
     for query_id, doc_id, score in zip(
-        *(tables["qrels"].column(of.name).to_pylist() for of in RETRIEVAL["qrels"]), strict=True
+        *(tables["qrels"].column(column.name).to_pylist() for column in RETRIEVAL["qrels"]), strict=True
     ):
         judged.setdefault(query_id, {})[row_of[doc_id]] = int(score)
     rows = pc.is_in(tables["queries"].column("query_id"), pa.array(judged, pa.string()))
@@ -392,7 +394,7 @@ def _retrieval_set(name: str, tables: Mapping[str, pa.Table], sha256: str, where
         remarks=tuple(remarks),
         queries=sides[0],
         documents=sides[1],
-        judgements=[_sorted(judged[query_id]) for query_id in queries.column("query_id").to_pylist()],
+        judgements=[_sort_judgements(judged[query_id]) for query_id in queries.column("query_id").to_pylist()],
     )
 
 
@@ -405,12 +407,12 @@ def _document_texts(documents: pa.Table) -> list[str]:
     return [f"{title} {text}".strip() if title else text for title, text in zip(titles, texts, strict=True)]
 
 
-def _sorted(scores: Mapping[int, int]) -> tuple[np.ndarray, np.ndarray]:
+def _sort_judgements(scores: Mapping[int, int]) -> tuple[np.ndarray, np.ndarray]:
     rows = np.array(sorted(scores), np.int64)
     return rows, np.array([scores[int(row)] for row in rows], np.int64)
 
 
-def _problems(tables: Mapping[str, pa.Table], where: str) -> list[str]:
+def _problems(tables: Mapping[str, pa.Table], place: str) -> list[str]:
     """Return why the tables of a set cannot be used together, or an empty list."""
     problems = []
     ids = {part: tables[part].column(c).to_pylist() for part, c in (("corpus", "doc_id"), ("queries", "query_id"))}
@@ -419,28 +421,28 @@ def _problems(tables: Mapping[str, pa.Table], where: str) -> list[str]:
     for part, values in ids.items():
         twice = [value for value, count in Counter(values).items() if count > 1]
         if twice:
-            what = "pair of query_id and doc_id" if part == "qrels" else "id"
+            key = "pair of query_id and doc_id" if part == "qrels" else "id"
             problems.append(
-                f"{where}/{part}: {len(twice):,} {what}s are there several times (the first: {_shown(twice[0])}); every "
-                f"{what} may be there once, remove the others"
+                f"{place}/{part}: {len(twice):,} {key}s are there several times (the first: {_quote(twice[0])}); every "
+                f"{key} may be there once, remove the others"
             )
     for column, part in (("query_id", "queries"), ("doc_id", "corpus")):
         existing = set(ids[part])
         unknown = [value for value in dict.fromkeys(qrels.column(column).to_pylist()) if value not in existing]
         if unknown:
             problems.append(
-                f"{where}/qrels: {len(unknown):,} values of '{column}' are not in {where}/{part} (the first: "
-                f"{_shown(unknown[0])}); judgements must be of what is there, remove them or complete the table"
+                f"{place}/qrels: {len(unknown):,} values of '{column}' are not in {place}/{part} (the first: "
+                f"{_quote(unknown[0])}); judgements must be of what is there, remove them or complete the table"
             )
     if not any(_document_texts(tables["corpus"])):
-        problems.append(f"{where}/corpus: no document has a title or a text; a search needs at least one")
+        problems.append(f"{place}/corpus: no document has a title or a text; a search needs at least one")
     judged = set(qrels.column("query_id").to_pylist()).intersection(ids["queries"])
     if not judged:
-        problems.append(f"{where}/qrels: no query has a judgement; a score needs at least one")
+        problems.append(f"{place}/qrels: no query has a judgement; a score needs at least one")
     elif pc.max(qrels.column("score").cast(pa.float64())).as_py() <= 0:
-        problems.append(f"{where}/qrels: no score is above 0, so nothing is relevant; the set measures nothing")
+        problems.append(f"{place}/qrels: no score is above 0, so nothing is relevant; the set measures nothing")
     return problems
 
 
-def _shown(value: object) -> str:
+def _quote(value: object) -> str:
     return " and ".join(map(repr, value)) if isinstance(value, tuple) else repr(value)

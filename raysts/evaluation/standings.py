@@ -275,11 +275,11 @@ def main_standings(
     if view is None or view.split != "test":
         return None
     as_distributed = {"role": "backbone", "pooling": distributed[0], "layers": str(distributed[1])}
-    whole = usable(rows)
-    compared = {row["role"] for row in whole if View.of(row) == view}
+    of_sets = usable(rows)
+    compared = {row["role"] for row in of_sets if View.of(row) == view}
     shown = [
         row
-        for row in whole
+        for row in of_sets
         if row["layers"] == view.layers or row["role"] not in compared or as_distributed.items() <= row.items()
     ]
     return standings(shown, view, as_distributed)
@@ -314,14 +314,14 @@ def aligned(rows: Sequence[Sequence[str]], left: Container[int]) -> list[str]:
 def format_standings(table: Standings) -> str:
     """Return aligned plain text: values times 100 with two decimals.
 
-    Several values are shown as mean ± standard deviation, their number behind the role; a cell that has fewer says so.
+    Several values are shown as mean ± standard deviation, their number behind the role; a cell with fewer has its own number.
     """
     lines = [["system", "role", "pooling", "layers", "similarity", *table.columns]]
     for line in table.lines:
-        where = [part for part in (line.system, line.study, line.trial) if part]
+        names = [part for part in (line.system, line.study, line.trial) if part]
         role = f"{line.role or '-'} ({line.n})" if line.n > 1 else line.role or "-"
         lines.append(
-            ["/".join(where) or "-", role, line.pooling or "-", line.layers or "-", line.similarity or "-"]
+            ["/".join(names) or "-", role, line.pooling or "-", line.layers or "-", line.similarity or "-"]
             + [_cell(line.mean.get(column), line.n) for column in table.columns]
         )
     text = aligned(lines, range(5))
@@ -336,14 +336,14 @@ def format_results(rows: Sequence[ResultRow], brief: bool = False) -> str:
 
     ``brief``: the rank correlations alone, if there are any.
     """
-    whole = [
+    plain = [
         {**row, "split": "test" if row["split"] == "cv" else row["split"]}
         for row in rows
         if row["aggregation"] is None and row["subset"] is None
     ]
     correlations = standings(rows, View(None))
-    others = [standings(whole, View(None, metric, None)) for metric in dict.fromkeys(row["metric"] for row in whole)]
-    tables = [correlations, *([] if brief and correlations.lines else others)]
+    by_metric = [standings(plain, View(None, metric, None)) for metric in dict.fromkeys(row["metric"] for row in plain)]
+    tables = [correlations, *([] if brief and correlations.lines else by_metric)]
     return "\n\n".join(format_standings(table) for table in tables if table.lines) or format_standings(correlations)
 
 

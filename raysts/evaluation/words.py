@@ -68,8 +68,8 @@ class Words:
         """Return the row of each word [N], or ``UNKNOWN`` if its vector is missing or zero."""
         spelt = (self.index.get(word, self.index.get(word.lower(), UNKNOWN)) for word in words)
         rows = np.fromiter(spelt, np.int64, len(words))
-        known = np.flatnonzero(rows != UNKNOWN)
-        rows[known[~self.raw_VH[rows[known]].any(axis=1)]] = UNKNOWN
+        spelt_N = np.flatnonzero(rows != UNKNOWN)
+        rows[spelt_N[~self.raw_VH[rows[spelt_N]].any(axis=1)]] = UNKNOWN
         return rows
 
     def vectors(self, rows: np.ndarray) -> np.ndarray:
@@ -146,11 +146,11 @@ class WordSet:
         distinct = len(np.unique(self.scores)) if self.table == SIMILARITY else 2
         return [] if distinct > 1 else [self.too_few("has", len(self.row), distinct, "score")]
 
-    def too_few(self, what: str, rows: int, distinct: int, column: str, rule: str = "scores") -> str:
+    def too_few(self, verb: str, rows: int, distinct: int, column: str, rule: str = "scores") -> str:
         """Return the problem of a set or relation with too few distinct values."""
         numbers = f"rows {self.row[0]} to {self.row[-1]}" if len(self.row) > 1 else f"row {self.row[0]}"
         return (
-            f"{self.table}: data set '{self.name}' ({numbers}) {what} {rows} row(s) and {distinct} distinct "
+            f"{self.table}: data set '{self.name}' ({numbers}) {verb} {rows} row(s) and {distinct} distinct "
             f"value(s) of '{column}'; it needs at least two different {rule}: complete or remove it"
         )
 
@@ -176,10 +176,10 @@ def absent(corpus: Corpus, sets: Iterable[WordSet]) -> list[str]:
     lines = []
     for table, names in SETS.items():
         if missing := [name for name in names if name not in present]:
-            where = f"belong in {corpus.where}/{table}.parquet"
+            hint = f"belong in {corpus.where}/{table}.parquet"
             if corpus.files(table) and missing == [DEGREES]:
-                where = f"needs the column 'score' in {corpus.where}/{table}.parquet"
-            lines.append(f"{', '.join(missing)} ({where})")
+                hint = f"needs the column 'score' in {corpus.where}/{table}.parquet"
+            lines.append(f"{', '.join(missing)} ({hint})")
     return lines
 
 
@@ -199,14 +199,14 @@ def read_relations(word_set: WordSet) -> tuple[list[tuple[RelationWords, np.ndar
         pairs: dict[tuple[str, str], int] = {}
         for i in rows:
             first = pairs.setdefault((c[i], d[i]), i)
-            where = f"{word_set.table}: row {word_set.row[i]}, column 'score'"
+            place = f"{word_set.table}: row {word_set.row[i]}, column 'score'"
             if np.isnan(degrees[i]):
                 problems.append(
-                    f"{where}: null, and other rows of {word_set.name} have one; every row needs a degree, or none"
+                    f"{place}: null, and other rows of {word_set.name} have one; every row needs a degree, or none"
                 )
             elif not np.isnan(degrees[first]) and degrees[first] != degrees[i]:
                 problems.append(
-                    f"{where}: {degrees[i]:g} for '{c[i]}', '{d[i]}' in relation '{name}', which row {word_set.row[first]} "
+                    f"{place}: {degrees[i]:g} for '{c[i]}', '{d[i]}' in relation '{name}', which row {word_set.row[first]} "
                     f"gives {degrees[first]:g}; a pair has one degree in a relation"
                 )
         gold = degrees[list(pairs.values())]
@@ -235,34 +235,34 @@ def similarities(words: Words, left: Sequence[str], right: Sequence[str]) -> np.
 def analogies(words: Words, questions: Mapping[str, Sequence[str]]) -> np.ndarray:
     """Return True for each ``d`` that is the word most similar to b - a + c (3CosAdd) -> bool [N].
 
-    The words of the question are no answers; every other word of the vocabulary is. An answer without a vector is never
+    The question's words do not count as answers; every other word of the vocabulary is. An answer without a vector is never
     found. Of equal words the first counts.
     """
     rows = {name: words.rows(questions[name]) for name in "abcd"}
     right_N = np.zeros(len(rows["d"]), dtype=bool)
-    asked = np.flatnonzero(rows["d"] != UNKNOWN)
-    if not len(asked):
+    known_N = np.flatnonzero(rows["d"] != UNKNOWN)
+    if not len(known_N):
         return right_N
-    a_NH, b_NH, c_NH = (words.vectors(rows[name][asked]) for name in "abc")
+    a_NH, b_NH, c_NH = (words.vectors(rows[name][known_N]) for name in "abc")
     wanted_NH = b_NH - a_NH + c_NH
-    excluded_N3 = np.stack([rows[name][asked] for name in "abc"], axis=1)
-    best_N = np.full(len(asked), -np.inf, np.float32)
-    answer_N = np.full(len(asked), UNKNOWN)
+    excluded_N3 = np.stack([rows[name][known_N] for name in "abc"], axis=1)
+    best_N = np.full(len(known_N), -np.inf, np.float32)
+    answer_N = np.full(len(known_N), UNKNOWN)
     for start, block_RH in words.blocks():
         null_R = ~block_RH.any(axis=1)  # padding, and words whose vector is zeros
-        for first in range(0, len(asked), _QUESTIONS):
+        for first in range(0, len(known_N), _QUESTIONS):
             part = slice(first, first + _QUESTIONS)
             scores_QR = wanted_NH[part] @ block_RH.T
             scores_QR[:, null_R] = -np.inf
             for excluded_Q in excluded_N3[part].T:
-                here = np.flatnonzero((excluded_Q >= start) & (excluded_Q < start + len(block_RH)))
-                scores_QR[here, excluded_Q[here] - start] = -np.inf
+                rows_Q = np.flatnonzero((excluded_Q >= start) & (excluded_Q < start + len(block_RH)))
+                scores_QR[rows_Q, excluded_Q[rows_Q] - start] = -np.inf
             place_Q = scores_QR.argmax(axis=1)
             score_Q = scores_QR[np.arange(len(place_Q)), place_Q]
             better_Q = score_Q > best_N[part]
             best_N[part][better_Q] = score_Q[better_Q]
             answer_N[part][better_Q] = start + place_Q[better_Q]
-    right_N[asked] = answer_N == rows["d"][asked]
+    right_N[known_N] = answer_N == rows["d"][known_N]
     return right_N
 
 
@@ -301,10 +301,12 @@ def best_clusters(words: Words, members: Sequence[str], classes: np.ndarray, see
         ),
         KMeans(count, n_init=10, random_state=seed),
     ]
-    return max((in_largest(kind.fit_predict(vectors_NH), classes) for kind in kinds), key=lambda right_N: right_N.sum())
+    return max(
+        (select_largest(kind.fit_predict(vectors_NH), classes) for kind in kinds), key=lambda right_N: right_N.sum()
+    )
 
 
-def in_largest(clusters: np.ndarray, classes: np.ndarray) -> np.ndarray:
+def select_largest(clusters: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Return the rows in the largest class of their cluster [N] bool. Their share is the purity."""
     from sklearn.metrics.cluster import contingency_matrix
 
@@ -411,11 +413,11 @@ class WordSets:
         lines = [f"not measured: {line}" for line in self.absent]
         if strange := [name for name, (count, size) in unknown.items() if count == size]:
             lines.append(f"not measured: {', '.join(strange)} (none of its words has a vector)")
-        every = list(dict.fromkeys(word for word_set in self.sets for word in word_set.words))
-        if total := int((words.rows(every) == UNKNOWN).sum()):
+        all_words = list(dict.fromkeys(word for word_set in self.sets for word in word_set.words))
+        if total := int((words.rows(all_words) == UNKNOWN).sum()):
             parts = [f"{name} {count:,}/{size:,}" for name, (count, size) in unknown.items()]
             lines.append(
-                f"{total:,} of {len(every):,} words have no vector, and the mean vector stands for them: {', '.join(parts)}"
+                f"{total:,} of {len(all_words):,} words have no vector, and the mean vector stands for them: {', '.join(parts)}"
             )
         for line in lines:
             logger.warning("words: %s", line)

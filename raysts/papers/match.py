@@ -76,7 +76,7 @@ class MeasuredRow:
         return SIZES.get(dataset if split in ("test", "cv") else f"{dataset}-{split}", self.row["n"] or 0)
 
     def setting(self, path: str) -> Any:
-        return _at(self.stages, path)
+        return _lookup(self.stages, path)
 
 
 _system_of = lru_cache(system_of)
@@ -135,10 +135,10 @@ def paper_tables(paper: str, rows: Iterable[MeasuredRow]) -> list[PaperTable]:
     fitting: dict[tuple[str | None, str, str], list[MeasuredRow]] = {}
     for row in sorted(rows, key=lambda row: row.created_at):  # what is measured again replaces what was before
         fitting.setdefault((row.system, row.row["dataset"], row.row["metric"]), []).append(row)
-    return [_filled(table, fitting) for table in published.load(paper).tables]
+    return [_fill_table(table, fitting) for table in published.load(paper).tables]
 
 
-def _filled(table: Table, fitting: Fitting) -> PaperTable:
+def _fill_table(table: Table, fitting: Fitting) -> PaperTable:
     backbones = {row.backbone for row in table.rows}
     measured = {
         (i, j, k): values
@@ -178,13 +178,13 @@ def match_value(
 
 def fits(row: MeasuredRow, measure: Measure, settings: Mapping[str, Any]) -> bool:
     """Return True if a measurement meets the conditions of a measure (its set and metric aside)."""
-    wanted = ((name, getattr(measure, name)) for name in PROTOCOL)
-    return all(value is None or row.row[name] == value for name, value in wanted) and all(
+    conditions = ((name, getattr(measure, name)) for name in PROTOCOL)
+    return all(value is None or row.row[name] == value for name, value in conditions) and all(
         row.setting(path) == value for path, value in settings.items()
     )
 
 
-def _at(tree: Any, path: str) -> Any:
+def _lookup(tree: Any, path: str) -> Any:
     for part in path.split("."):
         tree = tree.get(part) if isinstance(tree, Mapping) else None
     return tree
@@ -221,14 +221,14 @@ def _source(models: Sequence[Sequence[MeasuredRow]], value: Value) -> Source:
     else:
         sizes = {row.row["dataset"]: (row.row["n"], row.published_size) for row in models[0] if row.row["n"]}
         remarks += [f"{name}: {n:,} rows, the paper's has {size:,}" for name, (n, size) in sizes.items() if n != size]
-    changes = [] if first.row["role"] == "backbone" else _changes(first, _stated(first, value))
+    changes = [] if first.row["role"] == "backbone" else _changes(first, _stated_settings(first, value))
     if changes:
-        more = f" and {len(changes) - _NAMED} more" if len(changes) > _NAMED else ""
-        remarks.append(f"other settings than the recipe's: {', '.join(changes[:_NAMED])}{more}")
+        rest = f" and {len(changes) - _NAMED} more" if len(changes) > _NAMED else ""
+        remarks.append(f"other settings than the recipe's: {', '.join(changes[:_NAMED])}{rest}")
     return Source(first.run, first.backbone, first.row["role"], tuple(dict.fromkeys(ids)), tuple(remarks))
 
 
-def _stated(row: MeasuredRow, value: Value) -> set[str]:
+def _stated_settings(row: MeasuredRow, value: Value) -> set[str]:
     """Return the settings of the run that the cell states, because the table varies them."""
     last = list(row.stages)[-1] if row.stages else ""
     fitted = last and CATALOG[row.stages[last]["objective"]].head
@@ -244,8 +244,8 @@ def _changes(row: MeasuredRow, stated: set[str]) -> list[str]:
         for path in paths(usual[0])
         if has_path(row.stages, path)  # an older record has not every option of today
         and path not in stated
-        and not isinstance(_at(usual[0], path), Mapping)
-        and row.setting(path) not in [_at(tree, path) for tree in usual]
+        and not isinstance(_lookup(usual[0], path), Mapping)
+        and row.setting(path) not in [_lookup(tree, path) for tree in usual]
     ]
 
 
@@ -304,8 +304,8 @@ def _why(row: Row, measured: Sequence[MeasuredRow], command: str) -> str:
         return f"{row.system} was not measured on {', '.join(missing)}: '{command}', with {tables} in the data"
     measure, settings = measures[0]
     named = {name: getattr(measure, name) for name in ("layers", "pooling", "similarity", "aggregation", "split")}
-    wanted = ", ".join(f"{name}={value}" for name, value in {**named, **settings}.items() if value is not None)
-    return f"{row.system} was measured, but not with {wanted}: '{command}'"
+    conditions = ", ".join(f"{name}={value}" for name, value in {**named, **settings}.items() if value is not None)
+    return f"{row.system} was measured, but not with {conditions}: '{command}'"
 
 
 def _pooling(system: str) -> str:

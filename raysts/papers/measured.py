@@ -90,8 +90,8 @@ def _cells(shown: PaperTable) -> list[dict[str, Any]]:
                     }
                     for backbone, beside in shown.measured.get((i, j, k), {}).items()
                 ]  # fmt: skip
-                where = {"column": column.name, "metric": column.metrics[k]}
-                cells.append({**of_row, **where, **printed, "measured": measured})
+                place = {"column": column.name, "metric": column.metrics[k]}
+                cells.append({**of_row, **place, **printed, "measured": measured})
     return cells
 
 
@@ -121,10 +121,10 @@ def every_row(storage: Path) -> list[MeasuredRow]:
             record = by_part.get(row["run_id"] if evaluation else path.stem)
             if record is None or named[record["name"]] or row["role"] == "backbone":
                 rows.append(
-                    _of_pipeline(row, record) if record else _of_part(row, path.stem, store, backbones, of_runs)
+                    _pipeline_row(row, record) if record else _part_row(row, path.stem, store, backbones, of_runs)
                 )
-    rows += _of_studies(store)
-    return _told_apart([row for row in rows if not _made_here(row.backbone, store.path("runs"), runs)])
+    rows += _study_rows(store)
+    return _label_backbones([row for row in rows if not _made_here(row.backbone, store.path("runs"), runs)])
 
 
 def _repeat_aggregations(rows: Sequence[ResultRow]) -> list[ResultRow]:
@@ -149,7 +149,7 @@ def _made_here(backbone: str, folder: Path, runs: Iterable[str]) -> bool:
     return any(run.startswith(backbone) for run in runs)
 
 
-def _of_pipeline(row: ResultRow, record: Mapping[str, Any]) -> MeasuredRow:
+def _pipeline_row(row: ResultRow, record: Mapping[str, Any]) -> MeasuredRow:
     tree = record["pipeline"]
     stages = list(tree["recipes"])
     if row["role"] != "student" and DISTILLATION in stages:
@@ -165,14 +165,14 @@ def _of_pipeline(row: ResultRow, record: Mapping[str, Any]) -> MeasuredRow:
 
 def _run_and_before(run_id: str, store: Store) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Return records and recipes of a run and its ancestors in the storage."""
-    found = []
+    chain = []
     while run_id and (record := store.read_json(f"runs/{run_id}/run.json")):
-        found.append((record, store.read_json(f"runs/{run_id}/recipe.json") or {}))
+        chain.append((record, store.read_json(f"runs/{run_id}/recipe.json") or {}))
         run_id = next(iter(record.get("parents") or ()), "")
-    return found
+    return chain
 
 
-def _of_part(
+def _part_row(
     row: ResultRow,
     part: str,
     store: Store,
@@ -206,7 +206,7 @@ def _of_part(
     )
 
 
-def _of_studies(store: Store) -> Iterator[MeasuredRow]:
+def _study_rows(store: Store) -> Iterator[MeasuredRow]:
     """Return the scores of trials on SNLI dev, the only searches with a table in a paper."""
     files = store.get_all("studies", "study.json", "trials/*.json")
     for file in (file for file in files if file.name == "study.json"):
@@ -246,15 +246,15 @@ def _of_studies(store: Store) -> Iterator[MeasuredRow]:
             )
 
 
-def _told_apart(rows: list[MeasuredRow]) -> list[MeasuredRow]:
+def _label_backbones(rows: list[MeasuredRow]) -> list[MeasuredRow]:
     """Return the rows with the last part of the backbone's path, and an id prefix on a clash."""
     labels = {row.backbone: _label(row.backbone) for row in rows}
     ids: dict[str, set[str]] = {}
     for row in rows:
         ids.setdefault(labels[row.backbone], set()).add(row.backbone_id)
-    several = {label for label, content in ids.items() if len(content) > 1}
+    ambiguous = {label for label, content in ids.items() if len(content) > 1}
     return [
-        replace(row, backbone=label + (f" ({row.backbone_id[:8]})" if label in several else ""))
+        replace(row, backbone=label + (f" ({row.backbone_id[:8]})" if label in ambiguous else ""))
         for row in rows
         for label in [labels[row.backbone]]
     ]

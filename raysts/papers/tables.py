@@ -71,11 +71,11 @@ def _table_lines(paper: Paper, shown: PaperTable) -> list[str]:
         for j, cell in enumerate(row.cells):
             cells += [printed(cell), *(measured_cells(shown, i, j) or [""])]
         body.append(cells)
-    lines += _aligned(body)
+    lines += _align(body)
     return [*lines, *filling(shown), *notes(shown)]
 
 
-def _aligned(body: Sequence[list[str] | str]) -> list[str]:
+def _align(body: Sequence[list[str] | str]) -> list[str]:
     rows = iter(aligned([line for line in body if not isinstance(line, str)], (0, 1)))
     lines = [line if isinstance(line, str) else next(rows) for line in body]
     return [*lines[:2], "-" * max(map(len, lines)), *lines[2:]]

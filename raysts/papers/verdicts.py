@@ -74,16 +74,14 @@ def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus, stand_
     measured = {side.point for claim, why in claims.items() if why is None for side in (claim.a, claim.b)}
     notes = []
     if reasons := Counter(why for why in claims.values() if why):
-        message = (
-            f"{reasons.total()} of {len(claims)} claims cannot be measured with {corpus.where}: {_counted(reasons)}"
-        )
+        message = f"{reasons.total()} of {len(claims)} claims cannot be measured with {corpus.where}: {_count(reasons)}"
         if substituted and not stand_ins:
             message += (
-                f"; 'raysts claims {paper} --stand-ins' holds {substituted.total()} of them: {_counted(substituted)}"
+                f"; 'raysts claims {paper} --stand-ins' holds {substituted.total()} of them: {_count(substituted)}"
             )
         notes.append(message)
     if substituted and stand_ins:
-        notes.append(f"{substituted.total()} claims are held on other sets than the paper's: {_counted(substituted)}")
+        notes.append(f"{substituted.total()} claims are held on other sets than the paper's: {_count(substituted)}")
     if without := [point for point in pipelines if point not in measured]:
         notes.append(f"not run, for no claim that can be measured is about them: {', '.join(without)}")
     if not measured:
@@ -91,22 +89,22 @@ def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus, stand_
             f"{paper}: {notes[0]}; at least one must be, or there is nothing to run: give data with such a set "
             f"('raysts data fetch' makes them), or name one that is there in evaluation.tasks"
         )
-    made = {point: one for point, one in pipelines.items() if point in measured}
-    return Agenda(claims, made, [f"{paper}: {note}" for note in notes])
+    needed = {point: one for point, one in pipelines.items() if point in measured}
+    return Agenda(claims, needed, [f"{paper}: {note}" for note in notes])
 
 
-def _counted(counts: Counter[str]) -> str:
+def _count(counts: Counter[str]) -> str:
     return ", ".join(f"{name} ({count})" for name, count in counts.items())
 
 
-def _there(task: str, corpus: Corpus) -> bool:
+def _exists(task: str, corpus: Corpus) -> bool:
     return bool(harness.TASKS[task].tables(corpus))
 
 
 def _stood_in(claim: Claim, corpus: Corpus) -> Claim:
     """Return the claim on the substitute sets, if the corpus has only those."""
-    substitutes = tuple(STAND_INS[task] for task in claim.on if task in STAND_INS and _there(STAND_INS[task], corpus))
-    if not substitutes or any(_there(task, corpus) for task in claim.on):
+    substitutes = tuple(STAND_INS[task] for task in claim.on if task in STAND_INS and _exists(STAND_INS[task], corpus))
+    if not substitutes or any(_exists(task, corpus) for task in claim.on):
         return claim
     return claim._replace(on=substitutes, in_place_of=claim.on)
 
@@ -120,7 +118,7 @@ def _obstacle(
         if side.point not in points:
             return f"'{side.point}' cannot be made of word vectors"
     if not {*claim.on} & {*tasks}:
-        available = any(_there(task, corpus) for task in claim.on)
+        available = any(_exists(task, corpus) for task in claim.on)
         return f"{'not among evaluation.tasks' if available else 'no test set'}: {', '.join(claim.on)}"
     return None
 
@@ -179,7 +177,7 @@ def claims_data(
     sets = {on for claim in claims for on in claim.on}
     baselines = baseline_scores(first.corpus, [task for task in first.tasks if task in sets])
     verdicts = [
-        Verdict(claim=claim, why=why) if why else _compared(claim, plans, baselines) for claim, why in claims.items()
+        Verdict(claim=claim, why=why) if why else _compare(claim, plans, baselines) for claim, why in claims.items()
     ]
     return ClaimsData(
         paper=paper,
@@ -200,11 +198,11 @@ def concluded(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """
     adjusted: dict[int, float] = {}
     for table in {verdict.claim.table for verdict in verdicts}:
-        tested = [i for i, one in enumerate(verdicts) if one.claim.table == table and one.p is not None]
+        tested = [i for i, verdict in enumerate(verdicts) if verdict.claim.table == table and verdict.p is not None]
         adjusted |= dict(zip(tested, holm([verdicts[i].p or 0.0 for i in tested]), strict=True))
     return [
-        one._replace(p_holm=adjusted[i], verdict=_verdict(one, adjusted[i])) if i in adjusted else one
-        for i, one in enumerate(verdicts)
+        verdict._replace(p_holm=adjusted[i], verdict=_verdict(verdict, adjusted[i])) if i in adjusted else verdict
+        for i, verdict in enumerate(verdicts)
     ]
 
 
@@ -218,15 +216,15 @@ def _verdict(result: Verdict, p: float) -> str | None:
     return SEEN if above else CONTRADICTED if shown else NOT_SEEN
 
 
-def _compared(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, ModelScores]) -> Verdict:
+def _compare(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, ModelScores]) -> Verdict:
     """Return the difference of a claim's two systems, with an unadjusted p value."""
     first = next(iter(plans.values())).pipeline
     sides = [_models(side, plans, baselines) for side in (claim.a, claim.b)]
-    on = [name for name in claim.on if all(models and all(name in one for one in models) for models in sides)]
+    on = [name for name in claim.on if all(models and all(name in model for model in models) for models in sides)]
     if not on:
         return Verdict(claim=claim, why=f"no scores at these layers: {', '.join(claim.on)}")
     a, b = (
-        _best(models, on) if side.role == "best member" else [{name: one[name] for name in on} for one in models]
+        _best(models, on) if side.role == "best member" else [{name: model[name] for name in on} for model in models]
         for side, models in zip((claim.a, claim.b), sides, strict=True)
     )
     if claim.of == "spread" and min(len(a), len(b)) < 2:
@@ -237,7 +235,7 @@ def _compared(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, M
         single, *rest = compare_systems(a, b, first.evaluation.resamples, ("spearman",))
         row = {**(rest[-1] if rest else single), "test_p": single["test_p"] if len(on) == 1 else None}
     # But for the last bits of means over numbers of models that differ.
-    alike = row["ci_low"] is not None and max(abs(row["ci_low"]), abs(row["ci_high"])) < 1e-12
+    constant = row["ci_low"] is not None and max(abs(row["ci_low"]), abs(row["ci_high"])) < 1e-12
     return Verdict(
         claim=claim,
         a=row["a"],
@@ -247,8 +245,8 @@ def _compared(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, M
         difference=row["difference"],
         low=row["ci_low"],
         high=row["ci_high"],
-        p=None if alike else row["p"] if row.get("test_p") is None else row["test_p"],
-        why=ALIKE if alike else None,
+        p=None if constant else row["p"] if row.get("test_p") is None else row["test_p"],
+        why=ALIKE if constant else None,
         transductive=any(_transductive(plans[side.point], side) for side in (claim.a, claim.b) if side.point in plans),
     )
 
@@ -265,12 +263,16 @@ def baseline_scores(corpus: Corpus, tasks: Sequence[str]) -> dict[str, ModelScor
 
     def overlap(a: Representation, b: Representation) -> np.ndarray:
         pairs = [(words[i], words[j]) for i, j in zip(a["vectors"], b["vectors"], strict=True)]
-        return np.array([len(one & other) / max(1, len(one | other)) for one, other in pairs])
+        return np.array([len(first & second) / max(1, len(first | second)) for first, second in pairs])
 
-    overlaps = harness.row_scores([each for each in sets if isinstance(each, Pairs)], represent, {OVERLAP: overlap})
-    directions = harness.row_scores([each for each in sets if isinstance(each, Direction)], represent, {})
+    overlaps = harness.row_scores(
+        [labelled for labelled in sets if isinstance(labelled, Pairs)], represent, {OVERLAP: overlap}
+    )
+    directions = harness.row_scores([labelled for labelled in sets if isinstance(labelled, Direction)], represent, {})
     longer = [scores for scores in directions if scores.role == "baseline"]
-    return {name: {of.dataset: of for of in scores} for name, scores in ((OVERLAP, overlaps), (LONGER, longer))}
+    return {
+        name: {of_set.dataset: of_set for of_set in scores} for name, scores in ((OVERLAP, overlaps), (LONGER, longer))
+    }
 
 
 def _models(side: Side, plans: Mapping[str, Plan], baselines: Mapping[str, ModelScores]) -> list[ModelScores]:
@@ -298,7 +300,9 @@ def _outcome(plan: Plan) -> str:
 def _best(models: Sequence[ModelScores], on: Sequence[str]) -> list[dict[str, RowScores]]:
     def mean(model: ModelScores) -> float:
         rows = [model[name] for name in on]
-        return Value.over([of.value(of.metrics[0] if of.gold is None else "spearman") for of in rows]).value
+        return Value.over(
+            [of_set.value(of_set.metrics[0] if of_set.gold is None else "spearman") for of_set in rows]
+        ).value
 
     best = max(models, key=mean)
     return [{name: best[name] for name in on}]
@@ -330,12 +334,12 @@ def write_report(data: ClaimsData, folder: Path) -> Path:
 def render(data: ClaimsData) -> str:
     """Return the page as HTML."""
     estimates = []
-    for one in data.verdicts:
-        if one.difference is None or one.low is None or one.high is None or one.why is not None:
+    for verdict in data.verdicts:
+        if verdict.difference is None or verdict.low is None or verdict.high is None or verdict.why is not None:
             continue
-        label = f"{one.claim.says} †" if one.claim.in_place_of else one.claim.says
-        difference = (100 * one.difference, 100 * one.low, 100 * one.high)
-        estimates.append(Estimate(label, *difference, one.verdict or ""))
+        label = f"{verdict.claim.says} †" if verdict.claim.in_place_of else verdict.claim.says
+        difference = (100 * verdict.difference, 100 * verdict.low, 100 * verdict.high)
+        estimates.append(Estimate(label, *difference, verdict.verdict or ""))
     chart = forest_plot("forest", f"Claims of {data.paper}: differences x 100", estimates) if estimates else None
     other = any(verdict.claim.in_place_of for verdict in data.verdicts)
     return html.render("papers/claims.html", data=data, chart=chart, rows=rows(data), verdicts=VERDICTS, other=other)

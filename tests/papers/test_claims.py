@@ -90,7 +90,7 @@ def test_two_systems_that_say_the_same_of_every_row_measure_nothing(
     monkeypatch.setattr(claims_data, "_models", lambda side, *_: [rows] * (3 if side is CLAIM.a else 2))
     claim = CLAIM._replace(on=("snli-2way",), holds=holds)
     plan = SimpleNamespace(pipeline=SimpleNamespace(evaluation=SimpleNamespace(resamples=100), stages={}, recipes={}))
-    (judged,) = concluded([claims_data._compared(claim, {"ct": plan, "flow": plan}, {})])  # type: ignore[dict-item]
+    (judged,) = concluded([claims_data._compare(claim, {"ct": plan, "flow": plan}, {})])  # type: ignore[dict-item]
     assert judged.verdict is None and judged.why == ALIKE and judged.difference == pytest.approx(0.0)
     data = ClaimsData(
         paper="sed", name="", command="", created_at="", backbone="", seeds=3, verdicts=[judged], environment={}

@@ -139,7 +139,7 @@ def test_purity_counts_the_largest_class_of_each_cluster() -> None:
         for cluster in range(4):
             members = [classes[i] for i in range(30) if clusters[i] == cluster]
             largest += max((members.count(each) for each in set(members)), default=0)
-        assert word_scores.in_largest(clusters, classes).mean() == pytest.approx(largest / 30)
+        assert word_scores.select_largest(clusters, classes).mean() == pytest.approx(largest / 30)
 
 
 def test_categories_that_lie_apart_are_found() -> None:
