@@ -115,17 +115,16 @@ def evaluate(
     if layers == EVERY_LAYER:
         chosen = single_layers(loaded.depth)
     context = _context(record, str(model), content)
-    measured: SentenceModel | retrieval.TwoEncoders = loaded
     id_parts = []
     if prompt is not None:
         id_parts.append(loaded.prompt if graph else loaded.prompts.resolve())
     similarities = _similarities(loaded, similarity)
     if teacher is not None:
         id_parts.append(folder_id(teacher))
-        measured = retrieval.TwoEncoders(loaded, pretrained.load(teacher, content=id_parts[-1], **computes))
-        if problems := measured.problems():
+        documents = pretrained.load(teacher, content=id_parts[-1], **computes)
+        if problems := retrieval.index_problems(loaded, documents):
             raise InputError(problems)
-        similarities = similarities if similarity is not None else measured.similarities
+        similarities = similarities if similarity is not None else dict([next(iter(similarities.items()))])
         context["system"] = f"{context['system']}, documents by {documents_by}"
     if not graph and (computed := resolve(precision, next(loaded.encoder.parameters()).device)) != "fp32":
         id_parts.append(computed)
@@ -147,9 +146,15 @@ def evaluate(
             sets = agreement_sets(pretrained.load(folder, **options), options["content"], held_out)
         return {**result, "results": harness.evaluate_sets(loaded, sets, chosen, context, **settings)}
     settings |= {"contaminated": contamination, "probe": probe or PROBE}
-    rows = harness.evaluate(measured, corpus, tasks, chosen, context, **settings)
-    names = sorted({(row["dataset"], row["dataset_sha256"]) for row in rows})
-    part = content_id([content, names, loaded.pooling, layers, list(similarities), resamples, *id_parts])
+    if teacher is not None:
+        texts = retrieval.documents_of(harness.sets_of(corpus, tasks))
+        (vectors,) = documents.represent_layers(
+            texts, (documents.layers,), **harness.progress_options(progress, len(texts))
+        ).values()
+        settings["index"] = dict(zip(texts, vectors["vectors"], strict=True))
+    rows = harness.evaluate(loaded, corpus, tasks, chosen, context, **settings)
+    sets = sorted({(row["dataset"], row["dataset_sha256"]) for row in rows})
+    part = content_id([content, sets, loaded.pooling, layers, list(similarities), resamples, *id_parts])
     try:
         remove_drafts(store.path("results"))
         results.write(store.root, f"{results.EVALUATION}{part}", rows)

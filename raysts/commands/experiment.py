@@ -286,7 +286,7 @@ def _report(
     Raises:
         RunFailed: some pipelines failed. The tables of the others are written.
     """
-    from raysts.papers import claims_page, measured, tables, verdicts
+    from raysts.papers import measured, tables, verdicts
 
     name, store = checked.name, store_of(checked.options.storage)
     experiment, folder = experiments.EXPERIMENTS[_name(checked.recipe)], store.path(f"reports/{name}")
@@ -300,8 +300,8 @@ def _report(
     if experiment.claims:
         command = checked.options.command or f"raysts run {checked.recipe}"
         judged = verdicts.claims_data(experiment.claims, checked.claims, plans, name, command)
-        result["report"] = str(claims_page.write_report(judged, folder))
-        result |= {"claims": [verdict.as_plain() for verdict in judged.verdicts], "text": claims_page.text(judged)}
+        result["report"] = str(verdicts.write_report(judged, folder))
+        result |= {"claims": [verdict.as_plain() for verdict in judged.verdicts], "text": verdicts.text(judged)}
     rows = [{**row, "study": name, "trial": label} for label, done in results.items() for row in done["results"]]
     left_out = [{**member, "trial": label} for label, done in results.items() for member in done["left_out"]]
     return {**result, "results": rows, "left_out": left_out, "skipped": _skipped_files(plans)}

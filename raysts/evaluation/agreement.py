@@ -52,9 +52,9 @@ def pairs_of(texts: Sequence[str], cosines_NN: np.ndarray, split: str) -> pa.Tab
     among_NN = cosines_NN.copy()
     np.fill_diagonal(among_NN, -np.inf)
     draw = np.random.default_rng(derive_seed(0, AGREEMENT, split))
-    others = (np.arange(count) + draw.integers(1, count, count)) % count
-    both = {(min(i, int(j)), max(i, int(j))) for to in (among_NN.argmax(1), others) for i, j in enumerate(to)}
-    first, second = (np.array(side) for side in zip(*sorted(both), strict=True))
+    random_N = (np.arange(count) + draw.integers(1, count, count)) % count
+    places = {(min(i, int(j)), max(i, int(j))) for to in (among_NN.argmax(1), random_N) for i, j in enumerate(to)}
+    first, second = (np.array(side) for side in zip(*sorted(places), strict=True))
     return pa.table(
         {
             "split": [split] * len(first),

@@ -4,12 +4,13 @@ A system is one model, or several that differ in their seeds; its value is then 
 R resamples, M models of a system.
 """
 
+import itertools
 import math
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -53,18 +54,6 @@ bootstrap; ``test`` is ``williams`` or ``paired-t`` (``t``, ``df``), or ``mcnema
 has right)."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Sampled:
-    """Values of a system's models [M] and of every resample of rows [M, R]."""
-
-    values: np.ndarray
-    samples: np.ndarray
-
-    def drawn(self, models_MR: np.ndarray) -> np.ndarray:
-        """Return the means [R] of the models drawn in each resample."""
-        return np.take_along_axis(self.samples, models_MR, axis=0).mean(axis=0)
-
-
 def compare_systems(
     a: Sequence[ModelScores],
     b: Sequence[ModelScores],
@@ -92,40 +81,40 @@ def compare_systems(
     """
     sets = list(a[0])
     counted = [name for name in sets if name not in APART] or sets
-    assert all(list(one) == sets for one in (*a, *b)), "models with different sets"
+    assert all(list(model) == sets for model in (*a, *b)), "models with different sets"
     draws = _drawn("models/a", len(a), resamples), _drawn("models/b", len(b), resamples)
     rows: list[ComparisonRow] = []
-    whole: dict[str, list[tuple[_Sampled, _Sampled]]] = {}
+    in_mean: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
     sizes: dict[str, int] = Counter()
     for name in sets:
-        _same_rows(a[0][name], b[0][name])
-        for metric in metrics if a[0][name].gold is not None else a[0][name].metrics:
-            sides = tuple(
-                _sampled([one[name] for one in side], metric, resamples, which) for which, side in (("A", a), ("B", b))
-            )
+        first, second = [model[name] for model in a], [model[name] for model in b]
+        for metric in metrics if first[0].gold is not None else first[0].metrics:
+            sides = _sample(first, second, metric, resamples)
             if name in counted:
-                whole.setdefault(metric, []).append((sides[0], sides[1]))
-                sizes[metric] += len(a[0][name].values)
-            rows.append(
-                _known(a[0][name], b[0][name], metric)
-                | _difference(sides[0], sides[1], draws)
-                | _test([one[name] for one in a], [one[name] for one in b], metric)
-            )
-    for metric, pairs in whole.items():
-        means = tuple(_mean_over_sets([pair[i] for pair in pairs], draw_sets) for i in (0, 1))
-        known = {"dataset": OVERALL, "metric": metric, "n": sizes[metric]}
-        known["aggregation"] = "all" if metric in METRICS else None
-        rows.append(known | _difference(means[0], means[1], draws))
+                in_mean.setdefault(metric, []).append(sides)
+                sizes[metric] += len(first[0].values)
+            columns = {
+                "dataset": first[0].dataset, "split": first[0].split, "dataset_sha256": first[0].sha256, "metric": metric,
+                "n": len(first[0].values), "aggregation": "all" if first[0].gold is not None else None,
+                "similarity_a": first[0].similarity, "similarity_b": second[0].similarity,
+            }  # fmt: skip
+            rows.append(columns | _difference(*sides, draws) | _test(first, second, metric))
+    for metric, pairs in in_mean.items():
+        first_MR, second_MR = (_mean_over_sets([pair[side] for pair in pairs], draw_sets) for side in (0, 1))
+        columns = {"dataset": OVERALL, "metric": metric, "n": sizes[metric]}
+        columns["aggregation"] = "all" if metric in METRICS else None
+        rows.append(columns | _difference(first_MR, second_MR, draws))
     return [{column: row.get(column) for column in COLUMNS} for row in rows]
 
 
-def _mean_over_sets(sets: Sequence[_Sampled], draw_sets: bool) -> _Sampled:
-    """Return the mean over sets, or over those that each resample draws."""
-    samples_SMR = np.stack([one.samples for one in sets])
+def _mean_over_sets(sets: Sequence[np.ndarray], draw_sets: bool) -> np.ndarray:
+    """Return the mean over sets [M, 1 + R], or over those that each resample draws."""
+    values_SMR = np.stack(sets)
+    drawn_SMR = values_SMR[..., 1:]
     if draw_sets:
-        drawn_SR = _drawn("sets", len(sets), samples_SMR.shape[-1])
-        samples_SMR = np.take_along_axis(samples_SMR, drawn_SR[:, None], axis=0)
-    return _Sampled(np.mean([one.values for one in sets], axis=0), samples_SMR.mean(axis=0))
+        drawn_SR = _drawn("sets", len(sets), drawn_SMR.shape[-1])
+        drawn_SMR = np.take_along_axis(drawn_SMR, drawn_SR[:, None], axis=0)
+    return np.concatenate([values_SMR[..., :1].mean(axis=0), drawn_SMR.mean(axis=0)], axis=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +153,10 @@ class Difference:
         error = (self.high - self.low) / (2 * _Z_975)
         return max(1, math.ceil(n * ((_Z_975 + _Z_80) * error / (self.value + margin)) ** 2))
 
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Self:
+        return cls(row["difference"], row["ci_low"], row["ci_high"])
+
     def over(self, name: str) -> str:
         """Return the words for the difference: ``1.82 [1.13, 2.31] above the backbone``."""
         signed = f"{100 * self.value:+.2f}"
@@ -187,7 +180,7 @@ def margins(rows: Sequence[ComparisonRow], margin: float, draw_sets: bool = Fals
     single = {metric for metric in MAIN if [row["metric"] for row in main].count(metric) == 2}
     decided = []
     for row in main:
-        gap, n = Difference(row["difference"], row["ci_low"], row["ci_high"]), row["n"]
+        gap, n = Difference.of(row), row["n"]
         unit = "queries" if row["metric"] == "ndcg@10" else "pairs"
         if row["dataset"] == OVERALL and row["metric"] in single:
             continue
@@ -201,26 +194,23 @@ def margins(rows: Sequence[ComparisonRow], margin: float, draw_sets: bool = Fals
 
 def margin_sentence(a: str, b: str, row: Mapping[str, Any]) -> str:
     """Return a row of :func:`margins` in words."""
-    gap = Difference(row["difference"], row["ci_low"], row["ci_high"])
-    unit = row["unit"]
-    limit, size = (
-        f"{100 * row['margin']:.2f}",
-        f"{100 * abs(gap.value):.2f} points {'below' if gap.value < 0 else 'above'} {b}",
+    gap, unit, limit = Difference.of(row), row["unit"], f"{100 * row['margin']:.2f}"
+    place = "below" if gap.value < 0 else "above"
+    begin = f"{row['metric']} on {row['dataset']}: {a} is {100 * abs(gap.value):.2f} points {place} {b}"
+    if row["within"] is not None:
+        return f"{begin}, {'not more' if row['within'] else 'and more'} than {limit} below (95 %, {gap.interval})."
+    need = "at this difference no number would show it"
+    if row["rows_needed"] is not None:
+        need = f"about {row['rows_needed']:,} {unit} would show it in 80 of 100 tests"
+    return (
+        f"{begin}; it is not shown to be less than {limit} below {gap.interval}: these are {row['n']:,} {unit}, {need}."
     )
-    begin = f"{row['metric']} on {row['dataset']}: {a} is {size}"
-    if row["within"] is None:
-        need = "at this difference no number would show it"
-        if row["rows_needed"] is not None:
-            need = f"about {row['rows_needed']:,} {unit} would show it in 80 of 100 tests"
-        return f"{begin}; it is not shown to be less than {limit} below {gap.interval}: these are {row['n']:,} {unit}, {need}."
-    return f"{begin}, {'not more' if row['within'] else 'and more'} than {limit} below (95 %, {gap.interval})."
 
 
 def difference(a: Sequence[ModelScores], b: Sequence[ModelScores], on: Sequence[str], resamples: int) -> Difference:
     """Return the difference of the means over the sets ``on``, of rank correlation or accuracy."""
     of_a, of_b = ([{name: model[name] for name in on} for model in models] for models in (a, b))
-    row = compare_systems(of_a, of_b, resamples, ("spearman",))[-1]
-    return Difference(row["difference"], row["ci_low"], row["ci_high"])
+    return Difference.of(compare_systems(of_a, of_b, resamples, ("spearman",))[-1])
 
 
 def compare_spread(a: Sequence[ModelScores], b: Sequence[ModelScores], resamples: int) -> ComparisonRow:
@@ -229,18 +219,13 @@ def compare_spread(a: Sequence[ModelScores], b: Sequence[ModelScores], resamples
     That is the standard deviation (ddof 1) over models of their mean over the sets, by rank correlation (else accuracy).
     Resamples are of rows alone: drawn with replacement, models of a system would differ less than they do.
     """
-    for name in a[0]:
-        _same_rows(a[0][name], b[0][name])
-    spreads = []
-    for which, side in (("A", a), ("B", b)):
-        sampled = [_sampled([one[name] for one in side], "spearman", resamples, which) for name in a[0]]
-        values_M, samples_MR = (np.mean([getattr(s, what) for s in sampled], axis=0) for what in ("values", "samples"))
-        spreads.append((float(values_M.std(ddof=1)), samples_MR.std(axis=0, ddof=1)))
-    (of_a, samples_a), (of_b, samples_b) = spreads
-    low, high = percentile_interval(samples_a - samples_b) or (None, None)
+    by_set = [
+        _sample([model[name] for model in a], [model[name] for model in b], "spearman", resamples) for name in a[0]
+    ]
+    of_a, of_b = (np.mean([sides[i] for sides in by_set], axis=0).std(axis=0, ddof=1) for i in (0, 1))
     return {
-        "a": of_a, "b": of_b, "a_models": len(a), "b_models": len(b), "difference": of_a - of_b, "ci_low": low,
-        "ci_high": high, "p": bootstrap_p(samples_a - samples_b), "n": sum(len(s.values) for s in a[0].values()),
+        "a": float(of_a[0]), "b": float(of_b[0]), "a_models": len(a), "b_models": len(b),
+        "n": sum(len(scores.values) for scores in a[0].values()), **_interval(of_a - of_b),
     }  # fmt: skip
 
 
@@ -250,38 +235,39 @@ def _drawn(label: str, count: int, resamples: int) -> np.ndarray:
     return rng.integers(0, count, size=(count, resamples))
 
 
-def _same_rows(a: RowScores, b: RowScores) -> None:
-    if (a.sha256, a.split, len(a.values)) != (b.sha256, b.split, len(b.values)):
+def _sample(
+    a: Sequence[RowScores], b: Sequence[RowScores], metric: str, resamples: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values of the models of both systems, then those of each resample of rows [M, 1 + R]."""
+    if len({(system.sha256, system.split, len(system.values)) for system in (a[0], b[0])}) > 1:
         raise InputError(
-            f"{a.dataset}: the two systems were measured on different rows; measure both on one data folder"
+            f"{a[0].dataset}: the two systems were measured on different rows; measure both on one data folder"
         )
+    metric = metric if a[0].gold is not None else a[0].metrics[0]
+    sides = []
+    for letter, models in (("A", a), ("B", b)):
+        try:
+            sides.append(np.stack([model.sampled(resamples, [metric])[metric] for model in models]))
+        except UndefinedCorrelationError as error:
+            raise UndefinedCorrelationError(f"{letter}, {error}") from error
+    return sides[0], sides[1]
 
 
-def _sampled(models: Sequence[RowScores], metric: str, resamples: int, which: str) -> _Sampled:
-    metric = metric if models[0].gold is not None else models[0].metrics[0]
-    try:
-        values_MR = np.stack([model.sampled(resamples, [metric])[metric] for model in models])
-    except UndefinedCorrelationError as error:
-        raise UndefinedCorrelationError(f"{which}, {error}") from error
-    return _Sampled(values_MR[:, 0], values_MR[:, 1:])
+def _difference(a_MR: np.ndarray, b_MR: np.ndarray, draws: tuple[np.ndarray, np.ndarray]) -> ComparisonRow:
+    """Return the columns of the difference of two systems' means, with models ``draws`` in each resample."""
+    means = [
+        np.append(side[:, 0].mean(), np.take_along_axis(side[:, 1:], drawn, axis=0).mean(axis=0))
+        for side, drawn in ((a_MR, draws[0]), (b_MR, draws[1]))
+    ]
+    values = {"a": float(means[0][0]), "b": float(means[1][0]), "a_std": _std(a_MR[:, 0]), "b_std": _std(b_MR[:, 0])}
+    return {**values, "a_models": len(a_MR), "b_models": len(b_MR), **_interval(means[0] - means[1])}
 
 
-def _known(a: RowScores, b: RowScores, metric: str) -> ComparisonRow:
-    return {
-        "dataset": a.dataset, "split": a.split, "dataset_sha256": a.sha256, "metric": metric, "n": len(a.values),
-        "aggregation": "all" if a.gold is not None else None, "similarity_a": a.similarity, "similarity_b": b.similarity,
-    }  # fmt: skip
-
-
-def _difference(a: _Sampled, b: _Sampled, draws: tuple[np.ndarray, np.ndarray]) -> ComparisonRow:
-    differences_R = a.drawn(draws[0]) - b.drawn(draws[1])
-    low, high = percentile_interval(differences_R) or (None, None)
-    of_a, of_b = float(a.values.mean()), float(b.values.mean())
-    return {
-        "a": of_a, "b": of_b, "a_std": _std(a.values), "b_std": _std(b.values), "a_models": len(a.values),
-        "b_models": len(b.values), "difference": of_a - of_b, "ci_low": low, "ci_high": high,
-        "p": bootstrap_p(differences_R),
-    }  # fmt: skip
+def _interval(differences_R: np.ndarray) -> ComparisonRow:
+    """Return the columns of a difference, which is followed by that of each resample [1 + R]."""
+    low, high = percentile_interval(differences_R[1:]) or (None, None)
+    difference = {"difference": float(differences_R[0]), "ci_low": low, "ci_high": high}
+    return {**difference, "p": bootstrap_p(differences_R[1:])}
 
 
 def _std(values_M: np.ndarray) -> float | None:
@@ -295,75 +281,69 @@ def _test(a: Sequence[RowScores], b: Sequence[RowScores], metric: str) -> Compar
     """
     if len(a) > 1 or len(b) > 1:
         return {}
-    one, two = a[0], b[0]
-    if one.gold is None and metric != "accuracy":
-        t = paired_t(one.values - two.values)
-        return {} if t is None else {"test": "paired-t", "t": t.t, "df": t.df, "test_p": t.p}
-    if one.gold is None:
+    first, second = a[0], b[0]
+    if first.gold is None and metric == "accuracy":
         only_a, only_b = (
-            int(((x == 1) & (y == 0)).sum()) for x, y in ((one.values, two.values), (two.values, one.values))
+            int(((x == 1) & (y == 0)).sum()) for x, y in itertools.permutations((first.values, second.values))
         )
         return {"test": "mcnemar", "only_a": only_a, "only_b": only_b, "test_p": mcnemar(only_a, only_b)}
-    correlation = CORRELATIONS[metric]  # type: ignore[index]
-    found = williams(
-        correlation(one.values, one.gold),
-        correlation(two.values, one.gold),
-        correlation(one.values, two.values),
-        len(one.values),
-    )
-    return {} if found is None else {"test": "williams", "t": found.t, "df": found.df, "test_p": found.p}
+    name, result = "paired-t", None
+    if first.gold is None:
+        result = paired_t(first.values - second.values)
+    else:
+        correlation = CORRELATIONS[metric]  # type: ignore[index]
+        pairs = ((first.values, first.gold), (second.values, first.gold), (first.values, second.values))
+        r_a, r_b, r_ab = (correlation(x, y) for x, y in pairs)
+        name, result = "williams", williams(r_a, r_b, r_ab, len(first.values))
+    return {} if result is None else {"test": name, "t": result.t, "df": result.df, "test_p": result.p}
 
 
 def conclusion(a: str, b: str, rows: Sequence[ComparisonRow], level: float = 0.05) -> str:
     """Return in words which system is better overall, or that no difference is shown."""
-    there = [row["metric"] for row in rows]
-    metric = next((name for name in ("spearman", "accuracy") if name in there), there[0])
-    (whole,) = (row for row in rows if row["dataset"] == OVERALL and row["metric"] == metric)
-    each = [row for row in rows if row["dataset"] != OVERALL and row["metric"] == metric]
-    sets = f"the mean {metric} over {len(each)} sets" if len(each) > 1 else f"the {metric} on {each[0]['dataset']}"
-    values = f"{100 * whole['a']:.2f} against {100 * whole['b']:.2f} (x100)"
-    numbers = f"{sets} is {values}, a difference of {100 * whole['difference']:+.2f}"
-    if whole["p"] is None:
-        said = f"No interval was asked for (resamples 0), so nothing is concluded overall about {a} and {b}: {numbers}."
+    metrics = [row["metric"] for row in rows]
+    metric = next((name for name in ("spearman", "accuracy") if name in metrics), metrics[0])
+    (mean,) = (row for row in rows if row["dataset"] == OVERALL and row["metric"] == metric)
+    of_sets = [row for row in rows if row["dataset"] != OVERALL and row["metric"] == metric]
+    sets = (
+        f"the mean {metric} over {len(of_sets)} sets"
+        if len(of_sets) > 1
+        else f"the {metric} on {of_sets[0]['dataset']}"
+    )
+    values = f"{100 * mean['a']:.2f} against {100 * mean['b']:.2f} (x100)"
+    numbers = f"{sets} is {values}, a difference of {100 * mean['difference']:+.2f}"
+    if mean["p"] is None:
+        text = f"No interval was asked for (resamples 0), so nothing is concluded overall about {a} and {b}: {numbers}."
     else:
-        interval = f"95 % interval {100 * whole['ci_low']:+.2f} to {100 * whole['ci_high']:+.2f}, p = {whole['p']:.3g}"
+        interval = f"95 % interval {100 * mean['ci_low']:+.2f} to {100 * mean['ci_high']:+.2f}, p = {mean['p']:.3g}"
         # Of an interval and a p that disagree at the edge, the more careful one counts.
-        shown = whole["p"] < level and not whole["ci_low"] <= 0 <= whole["ci_high"]
-        better, worse = (a, b) if whole["difference"] > 0 else (b, a)
+        shown = mean["p"] < level and not mean["ci_low"] <= 0 <= mean["ci_high"]
+        better, worse = (a, b) if mean["difference"] > 0 else (b, a)
         verdict = f"{better} is better than {worse}" if shown else f"No difference is shown between {a} and {b}"
-        said = f"{verdict}: {numbers} ({interval}, paired bootstrap)."
-    tested = [row for row in each if row["test_p"] is not None]
+        text = f"{verdict}: {numbers} ({interval}, paired bootstrap)."
+    tested = [row for row in of_sets if row["test_p"] is not None]
     if tested:
         adjusted = holm([row["test_p"] for row in tested])
         sure = [row for row, p in zip(tested, adjusted, strict=True) if p < level]
         up = sum(row["difference"] > 0 for row in sure)
         test = {"spearman": "Williams'", "accuracy": "McNemar's"}.get(metric, "paired t")
-        said += (
+        text += (
             f" Set by set ({test} test, p < {level:g} after Holm's correction): {a} is better on {up}, {b} on "
             f"{len(sure) - up}, neither on {len(tested) - len(sure)}."
         )
-    return said
+    return text
 
 
 def format_comparison(a: str, b: str, rows: Sequence[ComparisonRow]) -> str:
     """Return the rows as aligned plain text, values and differences times 100."""
-    header = ["dataset", "metric", "n", "A", "B", "A - B", "95 % interval", "p", "test", "t (df)", "p of test"]
-    lines = [header]
+    lines = [["dataset", "metric", "n", "A", "B", "A - B", "95 % interval", "p", "test", "t (df)", "p of test"]]
     for row in rows:
         interval = "" if row["ci_low"] is None else f"[{100 * row['ci_low']:+.2f}, {100 * row['ci_high']:+.2f}]"
         statistic = "" if row["test"] is None else f"{row['only_a']}:{row['only_b']}"
         statistic = f"{row['t']:+.2f} ({row['df']})" if row["t"] is not None else statistic
-        lines.append(
-            [row["dataset"], row["metric"], f"{row['n']:,}", *(_value(row, side) for side in "ab")]
-            + [
-                f"{100 * row['difference']:+.2f}",
-                interval,
-                _p(row["p"]),
-                row["test"] or "",
-                statistic,
-                _p(row["test_p"]),
-            ]
-        )
+        values = [_value(row, side) for side in "ab"]
+        tested = [row["test"] or "", statistic, _p(row["test_p"])]
+        difference = [f"{100 * row['difference']:+.2f}", interval, _p(row["p"])]
+        lines.append([row["dataset"], row["metric"], f"{row['n']:,}", *values, *difference, *tested])
     text = aligned(lines, (0, 1, 8))
     return "\n".join([f"A: {a}", f"B: {b}", "x100", text[0], "-" * max(map(len, text)), *text[1:]])
 

@@ -11,7 +11,7 @@ import numpy as np
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.evaluation.dev import Dev, load_dev
-from raysts.models.prompts import Text
+from raysts.evaluation.tasks import lookup
 from raysts.models.sentence_model import SentenceModel, quantize
 from raysts.ops.similarity import cosine_of_vectors
 
@@ -28,7 +28,7 @@ def check(model: SentenceModel, dims: int | None, dtype: str) -> None:
     """Check that a model's vectors can be stored so.
 
     Raises:
-        InputError: it has fewer dimensions, there is no such type, or it compares more than vectors.
+        InputError: it has fewer dimensions, the type is unknown, or it compares more than vectors.
     """
     problems = []
     if dtype not in DTYPES:
@@ -36,9 +36,9 @@ def check(model: SentenceModel, dims: int | None, dtype: str) -> None:
     if dims is not None and not 1 <= dims <= model.dim:
         problems.append(f"--dims {dims}: the model's vectors have {model.dim} dimensions; give a number from 1 to that")
     elif dims is not None and len(model.similarities) > 1:
-        own = next(iter(model.similarities))
+        called = next(iter(model.similarities))
         problems.append(
-            f"--dims {dims}: the model compares texts by '{own}', which needs all {model.dim}; leave --dims out"
+            f"--dims {dims}: the model compares texts by '{called}', which needs all {model.dim}; leave --dims out"
         )
     if problems:
         raise InputError(problems)
@@ -69,31 +69,6 @@ class Cost:
         return {"on": self.on, "before": self.before, "after": self.after}
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """Vectors of a model as they are stored, compared by cosine, signs as -1 and 1."""
-
-    model: SentenceModel
-    dtype: Dtype
-    ranges: np.ndarray | None
-
-    similarities = {"cosine": cosine_of_vectors}
-
-    @property
-    def pooling(self) -> str:
-        return self.model.pooling
-
-    @property
-    def layers(self) -> Any:
-        return self.model.layers
-
-    def represent(self, texts: list[Text]) -> dict[str, np.ndarray]:
-        vectors_NE = self.model.encode(texts)
-        if self.dtype == "binary":
-            return {"vectors": np.where(vectors_NE > 0, 1.0, -1.0)}
-        return {"vectors": quantize(vectors_NE, self.dtype, self.ranges).astype(np.float64)}
-
-
 def judge(corpus: Corpus) -> Dev | None:
     """Return the checked development set of scored pairs of a corpus, or None."""
     if not corpus.files(DEV):
@@ -102,14 +77,23 @@ def judge(corpus: Corpus) -> Dev | None:
     return load_dev(corpus, DEV)
 
 
-def cost(model: SentenceModel, whole: int | None, dev: Dev, dtype: Dtype, ranges: np.ndarray | None = None) -> Cost:
+def cost(model: SentenceModel, before: int | None, dev: Dev, dtype: Dtype, ranges: np.ndarray | None = None) -> Cost:
     """Return the cost on a development set of vectors that are stored as ``dtype``.
 
-    ``whole``: the model's ``truncate_dim`` before. ``ranges``: of ``int8``; default: those of the set's texts.
+    ``before``: the model's ``truncate_dim`` of the whole vectors. ``ranges``: of ``int8``; default: those of the set's texts.
     """
-    metric = dev.metrics[0]
-    after = dev.scores(_Stored(model, dtype, ranges))[metric]
-    kept, model.truncate_dim = model.truncate_dim, whole
-    before = dev.scores(_Stored(model, "float32", None))[metric]
-    model.truncate_dim = kept
-    return Cost(dev.name, before, after, *([] if metric == "spearman" else [metric]))
+    texts, metric = dev.texts, dev.metrics[0]
+
+    def score(vectors_ND: np.ndarray) -> float:
+        represent = lookup(texts, {"vectors": vectors_ND.astype(np.float64)})
+        return dev.values(dev.row_scores(represent, {"cosine": cosine_of_vectors}))[metric]
+
+    truncated, stored_NE = model.truncate_dim, model.encode(texts)
+    if dtype == "binary":
+        stored_NE = np.where(stored_NE > 0, 1.0, -1.0)
+    elif dtype == "int8":
+        stored_NE = quantize(stored_NE, dtype, ranges)
+    model.truncate_dim = before
+    before_ND = model.encode(texts)
+    model.truncate_dim = truncated
+    return Cost(dev.name, score(before_ND), score(stored_NE), *([] if metric == "spearman" else [metric]))

@@ -69,9 +69,9 @@ def two_way_scores(pairs: Pairs, representation: Representation, similarity: Sim
     scores_N = pair_similarities(pairs, representation, similarity)
     bad = len(scores_N) - int(np.isfinite(scores_N).sum())
     if bad or scores_N.min() == scores_N.max():
-        what = f"{bad} of {len(scores_N)} are not finite" if bad else f"all {len(scores_N)} are {scores_N[0]:g}"
+        fault = f"{bad} of {len(scores_N)} are not finite" if bad else f"all {len(scores_N)} are {scores_N[0]:g}"
         raise UndefinedCorrelationError(
-            f"{pairs.name}: similarities of hypothesis and premise: {what}: the model has collapsed or diverged; "
+            f"{pairs.name}: similarities of hypothesis and premise: {fault}: the model has collapsed or diverged; "
             f"train it again with a lower learning rate, or use an earlier checkpoint"
         )
     return scores_N
@@ -94,10 +94,10 @@ class TwoWay(LabelledSet):
         return (self.name, *self.thresholds)
 
     def problems(self) -> list[str]:
-        every = {pairs.name: pairs.gold for pairs in (self.pairs, *self.thresholds.values())}
+        labels = {pairs.name: pairs.gold for pairs in (self.pairs, *self.thresholds.values())}
         return [
             f"{table}: {int(gold.sum())} of {len(gold)} pairs are entailment; '{self.name}' needs such and others"
-            for table, gold in every.items()
+            for table, gold in labels.items()
             if not 0 < gold.sum() < len(gold)
         ]
 
@@ -119,10 +119,10 @@ class TwoWay(LabelledSet):
 
 def two_way(name: str, pairs: Pairs, thresholds: Mapping[str, Pairs] | None = None, split: str = "test") -> TwoWay:
     """Return labelled pairs as a set of two-way inference."""
-    others = thresholds or {}
-    texts = list(dict.fromkeys(text for each in (pairs, *others.values()) for text in each.texts))
+    chosen = thresholds or {}
+    texts = list(dict.fromkeys(text for part in (pairs, *chosen.values()) for text in part.texts))
     shared: dict[str, Any] = {"sha256": pairs.sha256, "size": pairs.size, "rows": pairs.rows, "gold": pairs.gold}
-    return TwoWay(name=name, split=split, texts=texts, pairs=pairs, thresholds=others, **shared)
+    return TwoWay(name=name, split=split, texts=texts, pairs=pairs, thresholds=chosen, **shared)
 
 
 def _threshold(called: str, scores_N: np.ndarray, pairs: Pairs) -> float:
@@ -190,7 +190,9 @@ def _read_two_way(corpus: Corpus, source: Source) -> TwoWay:
     table, *others = source.present(corpus)
     thresholds = zip((source.name, f"{source.name}-own"), others, strict=False)
     return two_way(
-        source.name, load_entailment(corpus, table), {name: load_entailment(corpus, of) for name, of in thresholds}
+        source.name,
+        load_entailment(corpus, table),
+        {name: load_entailment(corpus, of_table) for name, of_table in thresholds},
     )
 
 
@@ -201,7 +203,7 @@ def _read_direction(corpus: Corpus, source: Source) -> Direction:
 
 
 def two_way_task(name: str, table: str, own: Sequence[str] = (), unasked: bool = True) -> Task:
-    """Return the task of two-way inference on a labelled table. ``own``: a table that gives another threshold."""
+    """Return the task of two-way inference on a table. ``own``: a table that gives another threshold."""
     return Task(name, (Source(name, (table, DEV), _read_two_way, tuple(own), labels=True),), unasked=unasked)
 
 

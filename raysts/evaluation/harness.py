@@ -29,8 +29,7 @@ from raysts.evaluation.tasks import (
     lookup,
 )
 from raysts.evaluation.transfer import PROBE, TRANSFER, TransferSet
-from raysts.evaluation.words.task import WORDS, WordSets
-from raysts.evaluation.words.vectors import is_static
+from raysts.evaluation.words import WORDS, WordSets, is_static
 from raysts.models.layers import Layers
 from raysts.models.prompts import Text
 from raysts.schema import RESULTS, SCHEMA_VERSION, TESTS
@@ -75,13 +74,14 @@ def tasks_of(corpus: Corpus) -> dict[str, Task]:
 
 def taken_names(corpus: Corpus) -> list[str]:
     """Return a problem for each test set of the user that has the name of a public task."""
-    problems = []
-    for table in corpus.tests():
-        name = table.removeprefix(TESTS)
-        if name.lower() in TASKS:
-            where = f"--test {name}=..." if table in corpus.own else f"{corpus.where}/{table}.parquet"
-            problems.append(f"{where}: has the name of a public task; give your own set another name")
-    return problems
+    places = {
+        table.removeprefix(TESTS): f"--test {table.removeprefix(TESTS)}=..."
+        if table in corpus.own
+        else f"{corpus.where}/{table}.parquet"
+        for table in corpus.tests()
+    }
+    taken = [place for name, place in places.items() if name.lower() in TASKS]
+    return [f"{place}: has the name of a public task; give your own set another name" for place in taken]
 
 
 def default_tasks(corpus: Corpus, heavy: bool = True) -> tuple[str, ...]:
@@ -100,7 +100,7 @@ def left_out(corpus: Corpus, tasks: Sequence[str]) -> list[str]:
         missing = by_name[name].left_out(corpus)
         tables = ", ".join(dict.fromkeys(table for tables in missing.values() for table in tables))
         if missing:
-            sets = ", ".join(one.removeprefix(f"{name}:") for one in missing)
+            sets = ", ".join(label.removeprefix(f"{name}:") for label in missing)
             lines.append(f"{name}: left out {sets}; {corpus.where} has not all of {tables}")
         lines += [remark for labelled in by_name[name].sets(corpus) for remark in labelled.remarks]
     return lines
@@ -202,6 +202,7 @@ def evaluate(
     contaminated: Contamination | None = None,
     probe: str = PROBE,
     progress: Progress | None = None,
+    index: Mapping[Text, np.ndarray] | None = None,
 ) -> list[ResultRow]:
     """Return the results rows of a model on the named tasks (default: every task whose files exist).
 
@@ -217,6 +218,7 @@ def evaluate(
         contaminated: the training text of the model in the test sets; these have values on their clean rows too.
         probe: as of :func:`sets_of`.
         progress: is called as texts are embedded.
+        index: vectors of documents by another model.
 
     Raises:
         InputError: as :func:`check_tasks`, or a task refuses the model.
@@ -232,7 +234,7 @@ def evaluate(
             for choice, scores in of_task.row_scores(model, layers).items():
                 of_model += rows_of(scores, {**context, "layers": str(choice)}, resamples)
     clean, sets = contaminated.clean if contaminated else {}, sets_of(corpus, tasks, probe)
-    return evaluate_sets(model, sets, layers, context, resamples, similarities, clean, progress) + of_model
+    return evaluate_sets(model, sets, layers, context, resamples, similarities, clean, progress, index) + of_model
 
 
 def evaluate_sets(
@@ -244,19 +246,21 @@ def evaluate_sets(
     similarities: Similarities | None = None,
     clean: Mapping[str, np.ndarray] | None = None,
     progress: Progress | None = None,
+    index: Mapping[Text, np.ndarray] | None = None,
 ) -> list[ResultRow]:
     """Return the results rows of a model on labelled sets. Arguments as of :func:`evaluate`."""
-    if not (texts := distinct_texts(sets)):
+    index = index or {}
+    if not (texts := [text for text in distinct_texts(sets) if text not in index]):
         return []
     if isinstance(model, LayeredModel):
-        by_layers = model.represent_layers(
-            texts, tuple(layers or (model.layers,)), **progress_options(progress, len(texts))
-        )
+        choices = tuple(layers or (model.layers,))
+        by_layers = model.represent_layers(texts, choices, **progress_options(progress, len(texts)))
     else:
         by_layers = {model.layers: model.represent(texts)}
     rows = []
     for choice, representation in by_layers.items():
-        scores = row_scores(sets, lookup(texts, representation), similarities or model.similarities)
+        represent = retrieval.search_index(lookup(texts, representation), index)
+        scores = row_scores(sets, represent, similarities or model.similarities)
         context = {**(context or {}), "layers": str(choice), "pooling": model.pooling}
         rows += rows_of(scores, context, resamples, clean) + baseline_rows(sets, context, resamples, clean)
     return rows
@@ -306,8 +310,8 @@ def rows_of(
         rows += result_rows(of_set, resamples)
         if clean and of_set.dataset in clean:
             rows += result_rows(of_set, resamples, clean[of_set.dataset])
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    common = {"schema_version": SCHEMA_VERSION, "created_at": now, "git_commit": git_commit()}
+    created_at = datetime.now(UTC).isoformat(timespec="seconds")
+    common = {"schema_version": SCHEMA_VERSION, "created_at": created_at, "git_commit": git_commit()}
     blank = dict.fromkeys(RESULTS.names)
     complete = [{**blank, **context, **common, **row} for row in rows]
     for row in complete:

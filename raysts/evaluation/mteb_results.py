@@ -24,16 +24,16 @@ META = (
 
 def problems(tasks: Sequence[str], similarity: str | None) -> list[str]:
     """Return the reasons why nothing can be written, or an empty list."""
-    found = []
+    reasons = []
     if not set(tasks) & set(NAMES):
-        found.append(f"--mteb: none of the tasks {', '.join(tasks)} is one of MTEB's, which are {', '.join(NAMES)}")
+        reasons.append(f"--mteb: none of the tasks {', '.join(tasks)} is one of MTEB's, which are {', '.join(NAMES)}")
     if similarity not in (None, "cosine"):
-        found.append(f"--similarity {similarity}: MTEB's main score is by cosine; leave one of --mteb and it out")
-    return found
+        reasons.append(f"--similarity {similarity}: MTEB's main score is by cosine; leave one of --mteb and it out")
+    return reasons
 
 
 def write(
-    rows: Iterable[Mapping[str, Any]], folder: Path, model: str, revision: str, layers: Layers, own: str
+    rows: Iterable[Mapping[str, Any]], folder: Path, model: str, revision: str, layers: Layers, default: str
 ) -> list[Path]:
     """Write a file for each task and ``model_meta.json`` from results rows, and return the tasks' paths.
 
@@ -47,24 +47,24 @@ def write(
     target = folder / "results" / name.replace("/", "__") / revision
     tasks: dict[str, dict[str, Any]] = {}
     for row in rows:
-        wanted = {"split": "test", "rows": "all", "aggregation": "all", "layers": str(layers)}
-        if row["dataset"] not in NAMES or any(row[column] != value for column, value in wanted.items()):
+        selected = {"split": "test", "rows": "all", "aggregation": "all", "layers": str(layers)}
+        if row["dataset"] not in NAMES or any(row[column] != value for column, value in selected.items()):
             continue
-        found = tasks.setdefault(row["dataset"], {"sha256": row["dataset_sha256"], "scores": {}})
+        task = tasks.setdefault(row["dataset"], {"sha256": row["dataset_sha256"], "scores": {}})
         if row["similarity"] == "cosine":
-            found["scores"][f"cosine_{row['metric']}"] = row["value"]
-        if row["similarity"] == own:
-            found["scores"][row["metric"]] = row["value"]
+            task["scores"][f"cosine_{row['metric']}"] = row["value"]
+        if row["similarity"] == default:
+            task["scores"][row["metric"]] = row["value"]
     written = []
-    for dataset, found in tasks.items():
+    for dataset, task in tasks.items():
         scores = {
-            **found["scores"],
-            "main_score": found["scores"][MAIN],
+            **task["scores"],
+            "main_score": task["scores"][MAIN],
             "hf_subset": "default",
             "languages": ["eng-Latn"],
         }
         result = {
-            "dataset_revision": f"sha256:{found['sha256']}", "task_name": NAMES[dataset], "mteb_version": None,
+            "dataset_revision": f"sha256:{task['sha256']}", "task_name": NAMES[dataset], "mteb_version": None,
             "scores": {"test": [scores]}, "evaluation_time": None, "kg_co2_emissions": None,
         }  # fmt: skip
         written.append(target / f"{NAMES[dataset]}.json")

@@ -85,9 +85,9 @@ def classify(features_ND: np.ndarray, codes_N: np.ndarray, splits: Sequence[Spli
         return [int((fitted.classes(features_ND[split[1]]) == codes_N[split[1]]).sum()) for fitted in path]
 
     def final(chosen: tuple[Split, float]) -> Probe:
-        (fit, asked), strength = chosen
+        (fit, test), strength = chosen
         fitted = next(_path(features_ND[fit], codes_N[fit], grid=(strength,)))
-        return Probe(fitted.classes(features_ND[asked]), strength)
+        return Probe(fitted.classes(features_ND[test]), strength)
 
     counts = np.array(side_by_side(right, inner)).reshape(len(splits), count, len(GRID)).sum(axis=1)
     strengths = [GRID[best] for best in counts.argmax(axis=1)]
@@ -140,8 +140,8 @@ class _Fitted:
         return np.asarray(self.model.predict(self.scale.transform(features_ND)))
 
     def expected(self, features_ND: np.ndarray) -> np.ndarray:
-        found = self.model.predict_proba(self.scale.transform(features_ND)).astype(np.float64)
-        return np.asarray(found @ self.model.classes_)
+        shares = self.model.predict_proba(self.scale.transform(features_ND)).astype(np.float64)
+        return np.asarray(shares @ self.model.classes_)
 
 
 def _path(

@@ -57,8 +57,8 @@ def read_part(storage: Path, name: str) -> list[ResultRow]:
 
 def read_rows(path: Path) -> list[ResultRow]:
     """Return the rows of a file that :func:`write_rows` wrote, or nothing if it is missing."""
-    found = Store.of(path).get(path)
-    return _part(found).to_pylist() if found else []
+    file = Store.of(path).get(path)
+    return _part(file).to_pylist() if file else []
 
 
 def _part(path: Path) -> pa.Table:

@@ -1,7 +1,7 @@
 """Retrieval: the documents of a set, ranked for each of its queries and held against judgements.
 
 The metrics are those of ``trec_eval`` on runs of the first ``DEPTH`` documents: scores are float32, of equal ones the larger
-id stands first, the gain of a document is its judgement where that is positive, and a judged query without a relevant document
+id stands first, the gain of a document is its positive judgement, and a judged query without a relevant document
 counts 0. MRR@10 is its ``recip_rank`` on runs of ten documents.
 
 Legend: Q queries, N documents, B of them at once, K results of a query, D dimensions, J judgements, R resamples.
@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +22,6 @@ import pyarrow.compute as pc
 
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
-from raysts.evaluation.bm25 import PACKAGES, Bm25, is_installed
-from raysts.evaluation.bm25 import ROLE as BM25
 from raysts.evaluation.scores import RowScores
 from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.evaluation.sts import unordered
@@ -37,7 +36,6 @@ from raysts.evaluation.tasks import (
     join_fingerprints,
     take,
 )
-from raysts.models.layers import Layers
 from raysts.models.prompts import SideText, Text
 from raysts.ops.similarity import SIMILARITIES, Similarity, cosine_of_vectors, dot_of_vectors
 from raysts.schema import DEVS, RETRIEVAL
@@ -55,6 +53,17 @@ INDEX = "cosine, documents by the teacher"
 DEPTH = 1_000
 """Documents of a query that are scored, as in the runs of TREC."""
 
+BM25 = "BM25"
+"""The role in results of the search by words alone."""
+K1, B = 0.9, 0.4
+"""Parameters of BM25: Anserini's, with Lucene's inverse document frequency."""
+STOP_WORDS = [
+    "a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of",
+    "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with",
+]  # fmt: skip
+"""Lucene's."""
+PACKAGES = ("bm25s", "PyStemmer")
+
 _DOCUMENTS = 8_192  # compared at once with _QUERIES: 8 MB of similarities
 _QUERIES = 128
 
@@ -71,7 +80,7 @@ def search(queries: Representation, documents: Representation, similarity: Simil
     Raises:
         UndefinedCorrelationError: a similarity is not finite.
     """
-    total, size = (len(next(iter(of.values()))) for of in (queries, documents))
+    total, size = (len(next(iter(side.values()))) for side in (queries, documents))
     compare = _BY_PRODUCT.get(similarity, _one_by_one(similarity))
     best_QK = np.empty((total, 0), np.uint64)
     for first in range(0, size, _DOCUMENTS):
@@ -79,9 +88,9 @@ def search(queries: Representation, documents: Representation, similarity: Simil
         block = take(documents, rows_B)
         merged = []
         for start in range(0, total, _QUERIES):
-            some = np.arange(start, min(start + _QUERIES, total))
-            keys = _keys(compare(take(queries, some), block), rows_B)
-            keys = np.concatenate([best_QK[some], keys], axis=1)
+            rows_Q = np.arange(start, min(start + _QUERIES, total))
+            keys = _keys(compare(take(queries, rows_Q), block), rows_B)
+            keys = np.concatenate([best_QK[rows_Q], keys], axis=1)
             merged.append(_smallest(keys, most))
         best_QK = np.concatenate(merged)
     return _rows(best_QK)
@@ -94,6 +103,44 @@ def _smallest(keys_QB: np.ndarray, most: int) -> np.ndarray:
 def _rows(keys_QK: np.ndarray) -> np.ndarray:
     """Return the rows of keys in their order -> int64 [Q, K]."""
     return (np.sort(keys_QK, axis=1) & np.uint64(0xFFFFFFFF)).astype(np.int64)
+
+
+def is_installed() -> bool:
+    """Return True if the packages of an older installation of raysts suffice."""
+    return all(map(find_spec, ("bm25s", "Stemmer")))
+
+
+class Bm25:
+    """Index of the words of documents.
+
+    A word is a run of letters and digits in lower case, none of the English stop words, cut by Snowball's English stemmer. On
+    texts of other languages the stemmer does little, so that a better analyser would find more there.
+    """
+
+    def __init__(self, documents: list[str]) -> None:
+        import bm25s
+        import Stemmer
+
+        self._stemmer, self._size = Stemmer.Stemmer("english"), len(documents)
+        words = self._words(documents)
+        self._index = bm25s.BM25(k1=K1, b=B, method="lucene", backend="numpy") if any(words) else None
+        if self._index is not None:
+            self._index.index(words, show_progress=False)
+
+    def scores(self, queries: list[str]) -> np.ndarray:
+        """Return the score of every document -> float32 [Q, N], 0 without a common word."""
+        scores_QN = np.zeros((len(queries), self._size), np.float32)
+        for scores_N, words in zip(scores_QN, self._words(queries), strict=True):
+            if words and self._index is not None:
+                scores_N[:] = self._index.get_scores(words)
+        return scores_QN
+
+    def _words(self, texts: list[str]) -> list[list[str]]:
+        import bm25s
+
+        options = {"token_pattern": r"(?u)\b\w+\b", "stopwords": STOP_WORDS, "stemmer": self._stemmer}
+        words: list[list[str]] = bm25s.tokenize(texts, return_ids=False, show_progress=False, **options)
+        return words
 
 
 @lru_cache(maxsize=MOST_LOADED)
@@ -125,7 +172,7 @@ def _one_by_one(similarity: Similarity) -> Callable[[Representation, Representat
     symmetric = unordered(similarity)
 
     def compare(queries: Representation, documents: Representation) -> np.ndarray:
-        size, total = (len(next(iter(of.values()))) for of in (documents, queries))
+        size, total = (len(next(iter(side.values()))) for side in (documents, queries))
         return np.stack([symmetric(take(queries, np.full(size, query)), documents) for query in range(total)])
 
     return compare
@@ -137,74 +184,13 @@ def _products(queries: Representation, documents: Representation) -> np.ndarray:
 
 
 def _cosines(queries: Representation, documents: Representation) -> np.ndarray:
-    lengths = [np.linalg.norm(of["vectors"].astype(np.float64), axis=1) for of in (queries, documents)]
+    lengths = [np.linalg.norm(side["vectors"].astype(np.float64), axis=1) for side in (queries, documents)]
     lengths_Q, lengths_B = (np.where(length == 0, 1, length) for length in lengths)
     return _products(queries, documents) / lengths_Q[:, None] / lengths_B
 
 
 _BY_PRODUCT: dict[Similarity, Similarity] = {cosine_of_vectors: _cosines, dot_of_vectors: _products}
 """Similarities that one product of matrices gives."""
-
-
-@dataclass(frozen=True, slots=True)
-class TwoEncoders:
-    """Two models of retrieval, as a student that searches an index of its teacher's.
-
-    ``queries``: embeds the queries; pooling, layers and similarity are its. ``documents``: embeds the documents.
-    """
-
-    queries: SentenceModel
-    documents: SentenceModel
-
-    @property
-    def pooling(self) -> str:
-        return self.queries.pooling
-
-    @property
-    def layers(self) -> Layers:
-        return self.queries.layers
-
-    @property
-    def depth(self) -> int:
-        return self.queries.depth
-
-    @property
-    def similarities(self) -> Similarities:
-        """The model's default, of vectors."""
-        return dict([next(iter(self.queries.similarities.items()))])
-
-    def problems(self) -> list[str]:
-        """Return the reasons why their vectors cannot be compared, or an empty list."""
-        called, possible = next(iter(self.similarities)), [name for name, _ in SIMILARITIES.values()]
-        problems = []
-        if self.queries.dim != self.documents.dim:
-            problems.append(
-                f"--documents-by: it gives vectors of {self.documents.dim} dimensions and the model of {self.queries.dim}; they "
-                f"must be as many, for queries are compared with documents"
-            )
-        if called not in possible:
-            problems.append(
-                f"--documents-by: the model compares texts by '{called}', which asks both sides for more than a vector; it must "
-                f"be one of {', '.join(possible)}"
-            )
-        return problems
-
-    def represent(self, texts: list[Text]) -> Representation:
-        return self.represent_layers(texts, (self.layers,))[self.layers]
-
-    def represent_layers(
-        self, texts: list[Text], layers: tuple[Layers, ...], **options: Any
-    ) -> dict[Layers, Representation]:
-        is_document = np.array([isinstance(text, SideText) and text.side == "document" for text in texts])
-        queries, documents = ([texts[row] for row in np.flatnonzero(of)] for of in (~is_document, is_document))
-        (by_documents,) = self.documents.represent_layers(documents, (self.documents.layers,), **options).values()
-        vectors = by_documents["vectors"]
-        representations: dict[Layers, Representation] = {}
-        for choice, of_queries in self.queries.represent_layers(queries, layers, **options).items():
-            whole = np.empty((len(texts), vectors.shape[1]), np.float32)
-            whole[is_document], whole[~is_document] = vectors, of_queries["vectors"]
-            representations[choice] = {"vectors": whole}
-        return representations
 
 
 # -- a set ---------------------------------------------------------------------------------------------------------------
@@ -275,7 +261,7 @@ def _read(corpus: Corpus, source: Source) -> RetrievalSet:
     columns = {part: [column.name for column in RETRIEVAL[part]] for part in RETRIEVAL}
     tables = {part: corpus.read(table, columns[part]) for part, table in zip(RETRIEVAL, source.tables, strict=True)}
     sha256 = join_fingerprints(corpus, source.tables)
-    return _retrieval_set(source.name, _with_text_ids(tables), sha256, source.name.replace(":", "/"))
+    return _retrieval_set(source.name, _cast_ids(tables), sha256, source.name.replace(":", "/"))
 
 
 class RetrievalTask(Task):
@@ -299,7 +285,37 @@ ALL_SETS = RetrievalTask(NAME, (_source("NAME"),))
 
 def documents_of(sets: Sequence[LabelledSet]) -> list[Text]:
     """Return the distinct documents of the retrieval sets."""
-    return list(dict.fromkeys(text for of in sets if isinstance(of, RetrievalSet) for text in of.documents))
+    return list(
+        dict.fromkeys(text for labelled in sets if isinstance(labelled, RetrievalSet) for text in labelled.documents)
+    )
+
+
+def index_problems(queries: SentenceModel, documents: SentenceModel) -> list[str]:
+    """Return the reasons why a model's queries cannot search another's documents, or an empty list."""
+    called, possible = next(iter(queries.similarities)), [name for name, _ in SIMILARITIES.values()]
+    problems = []
+    if queries.dim != documents.dim:
+        problems.append(
+            f"--documents-by: it gives vectors of {documents.dim} dimensions and the model of {queries.dim}; they "
+            f"must be as many, for queries are compared with documents"
+        )
+    if called not in possible:
+        problems.append(
+            f"--documents-by: the model compares texts by '{called}', which asks both sides for more than a vector; it must "
+            f"be one of {', '.join(possible)}"
+        )
+    return problems
+
+
+def search_index(represent: Represent, index: Mapping[Text, np.ndarray]) -> Represent:
+    """Return a function that has the vectors of documents from an ``index``, and those of other texts from a model."""
+
+    def represent_sides(texts: Sequence[Text]) -> Representation:
+        if texts[0] in index:
+            return {"vectors": np.stack([index[text] for text in texts])}
+        return represent(texts)
+
+    return represent_sides
 
 
 def index_scores(
@@ -308,22 +324,14 @@ def index_scores(
     """Return the row scores of a model's queries among documents that another model embedded.
 
     Args:
-        sets: labelled sets, of which those of retrieval are measured.
+        sets: labelled sets; those of retrieval are measured.
         represent: returns the model's vectors of texts.
         index: the other model's vector of each document.
     """
-
-    def of_both(texts: Sequence[Text]) -> Representation:
-        if texts[0] in index:
-            return {"vectors": np.stack([index[text] for text in texts])}
-        return represent(texts)
-
-    measured = [of for of in sets if isinstance(of, RetrievalSet)]
-    return [
-        replace(row_scores, compared=False)
-        for of in measured
-        for row_scores in of.row_scores(of_both, {INDEX: cosine_of_vectors})
-    ]
+    represent, by_cosine = search_index(represent, index), {INDEX: cosine_of_vectors}
+    searched = [labelled for labelled in sets if isinstance(labelled, RetrievalSet)]
+    scores = [of_set for labelled in searched for of_set in labelled.row_scores(represent, by_cosine)]
+    return [replace(of_set, compared=False) for of_set in scores]
 
 
 def user_set(corpus: Corpus, name: str) -> RetrievalSet:
@@ -335,11 +343,11 @@ def user_set(corpus: Corpus, name: str) -> RetrievalSet:
     names = [f"{DEVS}{name}/{part}" for part in RETRIEVAL]
     tables = {part: corpus[table].read() for part, table in zip(RETRIEVAL, names, strict=True)}
     return replace(
-        _retrieval_set(name, _with_text_ids(tables), join_fingerprints(corpus, names), f"--dev {name}"), split="dev"
+        _retrieval_set(name, _cast_ids(tables), join_fingerprints(corpus, names), f"--dev {name}"), split="dev"
     )
 
 
-def _with_text_ids(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+def _cast_ids(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     cast = {"query_id": pa.string(), "doc_id": pa.string()}
     return {
         part: table.cast(pa.schema([field.with_type(cast.get(field.name, field.type)) for field in table.schema]))
@@ -347,13 +355,13 @@ def _with_text_ids(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     }
 
 
-def _retrieval_set(name: str, tables: Mapping[str, pa.Table], sha256: str, where: str) -> RetrievalSet:
+def _retrieval_set(name: str, tables: Mapping[str, pa.Table], sha256: str, place: str) -> RetrievalSet:
     """Return a set from its tables.
 
     Raises:
-        InputError: the tables cannot be used together. ``where`` names them.
+        InputError: the tables cannot be used together. ``place`` names them.
     """
-    if problems := _problems(tables, where):
+    if problems := _problems(tables, place):
         raise InputError(problems)
     documents = tables["corpus"].sort_by([("doc_id", "descending")])
     texts = _document_texts(documents)
@@ -363,7 +371,7 @@ def _retrieval_set(name: str, tables: Mapping[str, pa.Table], sha256: str, where
     row_of = {doc_id: row for row, doc_id in enumerate(dict.fromkeys([*filled, *ids]))}
     judged: dict[str, dict[int, int]] = {}
     for query_id, doc_id, score in zip(
-        *(tables["qrels"].column(of.name).to_pylist() for of in RETRIEVAL["qrels"]), strict=True
+        *(tables["qrels"].column(column.name).to_pylist() for column in RETRIEVAL["qrels"]), strict=True
     ):
         judged.setdefault(query_id, {})[row_of[doc_id]] = int(score)
     rows = pc.is_in(tables["queries"].column("query_id"), pa.array(judged, pa.string()))
@@ -386,7 +394,7 @@ def _retrieval_set(name: str, tables: Mapping[str, pa.Table], sha256: str, where
         remarks=tuple(remarks),
         queries=sides[0],
         documents=sides[1],
-        judgements=[_sorted(judged[query_id]) for query_id in queries.column("query_id").to_pylist()],
+        judgements=[_sort_judgements(judged[query_id]) for query_id in queries.column("query_id").to_pylist()],
     )
 
 
@@ -399,12 +407,12 @@ def _document_texts(documents: pa.Table) -> list[str]:
     return [f"{title} {text}".strip() if title else text for title, text in zip(titles, texts, strict=True)]
 
 
-def _sorted(scores: Mapping[int, int]) -> tuple[np.ndarray, np.ndarray]:
+def _sort_judgements(scores: Mapping[int, int]) -> tuple[np.ndarray, np.ndarray]:
     rows = np.array(sorted(scores), np.int64)
     return rows, np.array([scores[int(row)] for row in rows], np.int64)
 
 
-def _problems(tables: Mapping[str, pa.Table], where: str) -> list[str]:
+def _problems(tables: Mapping[str, pa.Table], place: str) -> list[str]:
     """Return why the tables of a set cannot be used together, or an empty list."""
     problems = []
     ids = {part: tables[part].column(c).to_pylist() for part, c in (("corpus", "doc_id"), ("queries", "query_id"))}
@@ -413,28 +421,28 @@ def _problems(tables: Mapping[str, pa.Table], where: str) -> list[str]:
     for part, values in ids.items():
         twice = [value for value, count in Counter(values).items() if count > 1]
         if twice:
-            what = "pair of query_id and doc_id" if part == "qrels" else "id"
+            key = "pair of query_id and doc_id" if part == "qrels" else "id"
             problems.append(
-                f"{where}/{part}: {len(twice):,} {what}s are there several times (the first: {_shown(twice[0])}); every "
-                f"{what} may be there once, remove the others"
+                f"{place}/{part}: {len(twice):,} {key}s are there several times (the first: {_quote(twice[0])}); every "
+                f"{key} may be there once, remove the others"
             )
     for column, part in (("query_id", "queries"), ("doc_id", "corpus")):
         existing = set(ids[part])
         unknown = [value for value in dict.fromkeys(qrels.column(column).to_pylist()) if value not in existing]
         if unknown:
             problems.append(
-                f"{where}/qrels: {len(unknown):,} values of '{column}' are not in {where}/{part} (the first: "
-                f"{_shown(unknown[0])}); judgements must be of what is there, remove them or complete the table"
+                f"{place}/qrels: {len(unknown):,} values of '{column}' are not in {place}/{part} (the first: "
+                f"{_quote(unknown[0])}); judgements must be of what is there, remove them or complete the table"
             )
     if not any(_document_texts(tables["corpus"])):
-        problems.append(f"{where}/corpus: no document has a title or a text; a search needs at least one")
+        problems.append(f"{place}/corpus: no document has a title or a text; a search needs at least one")
     judged = set(qrels.column("query_id").to_pylist()).intersection(ids["queries"])
     if not judged:
-        problems.append(f"{where}/qrels: no query has a judgement; a score needs at least one")
+        problems.append(f"{place}/qrels: no query has a judgement; a score needs at least one")
     elif pc.max(qrels.column("score").cast(pa.float64())).as_py() <= 0:
-        problems.append(f"{where}/qrels: no score is above 0, so nothing is relevant; the set measures nothing")
+        problems.append(f"{place}/qrels: no score is above 0, so nothing is relevant; the set measures nothing")
     return problems
 
 
-def _shown(value: object) -> str:
+def _quote(value: object) -> str:
     return " and ".join(map(repr, value)) if isinstance(value, tuple) else repr(value)

@@ -75,12 +75,12 @@ class RowScores:
     def take(self, rows: np.ndarray) -> RowScores:
         """Return the scores of some rows: a mask [N] bool, or their numbers in ascending order."""
         rows = np.flatnonzero(rows) if rows.dtype == bool else rows
-        subsets = {name: np.flatnonzero(np.isin(rows, of)) for name, of in self.subsets.items()}
+        subsets = {name: np.flatnonzero(np.isin(rows, members)) for name, members in self.subsets.items()}
         return replace(
             self,
             values=self.values[rows],
             gold=None if self.gold is None else self.gold[rows],
-            subsets={name: of for name, of in subsets.items() if len(of)},
+            subsets={name: members for name, members in subsets.items() if len(members)},
         )
 
     def sampled(self, resamples: int = 0, metrics: Sequence[str] | None = None) -> dict[str, np.ndarray]:
@@ -142,38 +142,36 @@ def result_rows(scores: RowScores, resamples: int, clean: np.ndarray | None = No
     Raises:
         UndefinedCorrelationError: similarities of a set or subset are all equal, or some are not finite.
     """
-    known: ResultRow = {
+    shared: ResultRow = {
         "dataset": scores.dataset, "split": scores.split, "rows": "all" if clean is None else "clean",
-        "dataset_sha256": scores.sha256, "similarity": scores.similarity,
+        "dataset_sha256": scores.sha256, "similarity": scores.similarity, **({"role": scores.role} if scores.role else {}),
     }  # fmt: skip
-    if scores.role:
-        known["role"] = scores.role
     if clean is None:
-        return [known | row for row in _values(scores, resamples)]
+        return [shared | row for row in _values(scores, resamples)]
     with contextlib.suppress(UndefinedCorrelationError, InputError):
-        return [known | row for row in _values(scores.take(clean), resamples)] if clean.any() else []
+        return [shared | row for row in _values(scores.take(clean), resamples)] if clean.any() else []
     return []
 
 
 def _values(scores: RowScores, resamples: int) -> list[ResultRow]:
     """Return subset, aggregation, metric, value, ci_low, ci_high and n of each value."""
-    whole = scores.sampled(resamples)
+    of_all = scores.sampled(resamples)
     size = len(scores.values) if scores.counted is None else scores.counted
     if scores.gold is None:
-        rows = [_value(metric, values_R, size, scores.aggregations[0]) for metric, values_R in whole.items()]
+        rows = [_value(metric, values_R, size, scores.aggregations[0]) for metric, values_R in of_all.items()]
         counts_NR = scores._counts(resamples) if scores.subsets else None
         return rows + [
-            _value(metric, _means(scores.values[of], counts_NR[of]), len(of), None, subset)
-            for subset, of in scores.subsets.items()
+            _value(metric, _means(scores.values[numbers], counts_NR[numbers]), len(numbers), None, subset)
+            for subset, numbers in scores.subsets.items()
             for metric in scores.metrics
             if counts_NR is not None
         ]
     if len(scores.subsets) < 2:  # all aggregations are one number
-        return [_value(metric, values_R, size, scores.aggregations[0]) for metric, values_R in whole.items()]
+        return [_value(metric, values_R, size, scores.aggregations[0]) for metric, values_R in of_all.items()]
     parts = [_subset(scores, name).sampled(resamples) for name in scores.subsets]
-    sizes = np.array([len(of) for of in scores.subsets.values()])
+    sizes = np.array([len(numbers) for numbers in scores.subsets.values()])
     rows = []
-    for metric, values_R in whole.items():
+    for metric, values_R in of_all.items():
         columns = np.stack([part[metric] for part in parts], axis=1)  # [1 + R, subsets]
         by_name = {"mean": columns.mean(axis=1), "wmean": columns @ (sizes / sizes.sum())}
         rows += [_value(metric, by_name.get(name or "", values_R), size, name) for name in scores.aggregations]
@@ -217,9 +215,9 @@ _TEXTS = ("dataset", "split", "sha256", "similarity", "draw", "role")
 _LISTS = ("metrics", "aggregations")
 _TABLE = pa.schema(
     [
-        *((name, pa.string()) for name in ("pooling", "layers", *_TEXTS)),
-        *((name, pa.list_(pa.string())) for name in _LISTS),
-        *((name, pa.list_(pa.float64())) for name in ("values", "gold")),
+        *[(name, pa.string()) for name in ("pooling", "layers", *_TEXTS)],
+        *[(name, pa.list_(pa.string())) for name in _LISTS],
+        *[(name, pa.list_(pa.float64())) for name in ("values", "gold")],
         ("subsets", pa.list_(pa.struct([("name", pa.string()), ("rows", pa.list_(pa.int64()))]))),
         ("compared", pa.bool_()),
     ]
@@ -232,7 +230,7 @@ def write(path: Path, scores: Mapping[Choice, Sequence[RowScores]]) -> None:
     for (pooling, layers), sets in scores.items():
         for of_set in sets:
             row = {name: getattr(of_set, name) for name in (*_TEXTS, *_LISTS, "values", "gold", "compared")}
-            subsets = [{"name": name, "rows": of} for name, of in of_set.subsets.items()]
+            subsets = [{"name": name, "rows": numbers} for name, numbers in of_set.subsets.items()]
             rows.append({"pooling": pooling, "layers": layers, "subsets": subsets, **row})
     with Store.of(path).put(path) as draft:
         pq.write_table(pa.Table.from_pylist(rows, schema=_TABLE), draft, compression="zstd")
@@ -245,17 +243,12 @@ def read(path: Path) -> dict[Choice, list[RowScores]] | None:
         return None
     scores: dict[Choice, list[RowScores]] = {}
     table = pq.ParquetFile(file).read()
-    columns = {name: table.column(name) for name in table.column_names}
-    for row in range(table.num_rows):
-        texts = {name: columns[name][row].as_py() for name in (*_TEXTS, "compared", "pooling", "layers")}
-        lists: dict[str, Any] = {name: tuple(columns[name][row].as_py()) for name in _LISTS}
-        gold = columns["gold"][row].values
-        of_set = RowScores(
-            values=columns["values"][row].values.to_numpy(),
-            gold=None if gold is None else gold.to_numpy(),
-            subsets={one["name"].as_py(): one["rows"].values.to_numpy() for one in columns["subsets"][row]},
-            **lists,
-            **{name: texts[name] for name in (*_TEXTS, "compared")},
-        )
-        scores.setdefault((texts["pooling"], texts["layers"]), []).append(of_set)
+    arrays = {name: table.column(name) for name in ("values", "gold", "subsets")}
+    for number, row in enumerate(table.drop_columns([*arrays]).to_pylist()):
+        choice = row.pop("pooling"), row.pop("layers")
+        values, gold, subsets = (column[number] for column in arrays.values())
+        row |= {name: tuple(row[name]) for name in _LISTS}
+        row["gold"] = None if gold.values is None else gold.values.to_numpy()
+        row["subsets"] = {part["name"].as_py(): part["rows"].values.to_numpy() for part in subsets}
+        scores.setdefault(choice, []).append(RowScores(values=values.values.to_numpy(), **row))
     return scores

@@ -66,11 +66,11 @@ def classify(features_ND: np.ndarray, codes_N: np.ndarray, splits: Sequence[Spli
         return _classifier(features_ND, codes_N, split, classes, GRID, np.random.RandomState(SEED))[1]
 
     def final(chosen: tuple[Split, float]) -> Probe:
-        (fit, asked), penalty = chosen
+        (fit, test), penalty = chosen
         rng = np.random.RandomState(SEED)
         stopping, training = np.split(fit[rng.permutation(len(fit))], [int(HELD_OUT * len(fit))])
         weights_RDC, _ = _classifier(features_ND, codes_N, (training, stopping), classes, (penalty,), rng)
-        return Probe((_with_one(features_ND[asked]) @ weights_RDC[0]).argmax(axis=1), penalty)
+        return Probe((_append_one(features_ND[test]) @ weights_RDC[0]).argmax(axis=1), penalty)
 
     means = np.array(side_by_side(scores, inner)).reshape(len(splits), count, len(GRID)).mean(axis=1)
     penalties = [GRID[best] for best in np.round(100 * means, 2).argmax(axis=1)]
@@ -79,14 +79,14 @@ def classify(features_ND: np.ndarray, codes_N: np.ndarray, splits: Sequence[Spli
 
 def classify_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:
     """Return the asked rows' classes, at the penalty with the best accuracy on development rows."""
-    features_ND, codes_N = (np.concatenate(each) for each in zip(train, dev, strict=True))
+    features_ND, codes_N = (np.concatenate(both_parts) for both_parts in zip(train, dev, strict=True))
     split = np.split(np.arange(len(codes_N)), [len(train[1])])
     with one_thread_each():
         weights_RDC, scores_R = _classifier(
             features_ND, codes_N, (split[0], split[1]), int(codes_N.max()) + 1, GRID, np.random.RandomState(SEED)
         )
         best = int(np.round(100 * scores_R, 2).argmax())
-        return Probe((_with_one(asked_ND) @ weights_RDC[best]).argmax(axis=1), GRID[best])
+        return Probe((_append_one(asked_ND) @ weights_RDC[best]).argmax(axis=1), GRID[best])
 
 
 def regress_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:
@@ -104,7 +104,7 @@ def regress_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:
     rng = np.random.RandomState(SEED)
     with one_thread_each():
         (weights_DC,), _ = _fit(train[0], dev[0], len(SCORES), (0.0,), RELATED, slope, score, rng)
-        return Probe((_softmax(_with_one(asked_ND) @ weights_DC) @ SCORES).astype(np.float64), 0.0)
+        return Probe((_softmax(_append_one(asked_ND) @ weights_DC) @ SCORES).astype(np.float64), 0.0)
 
 
 def _classifier(
@@ -138,7 +138,7 @@ def _fit(
     rng: np.random.RandomState,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return a layer by penalty: weights, the bias last, float32 [R, D, C], and their scores [R]."""
-    train_ND, dev_ND = _with_one(train_ND), _with_one(dev_ND)
+    train_ND, dev_ND = _append_one(train_ND), _append_one(dev_ND)
     shape = train_ND.shape[1], len(penalties), classes
     weights_DRC = np.repeat(_drawn(shape[0] - 1, classes)[:, None], shape[1], axis=1)
     penalties_R1 = np.array(penalties, np.float32)[:, None]
@@ -186,7 +186,7 @@ def _drawn(features: int, classes: int) -> np.ndarray:
     return torch.cat([weight_CD, bias_C[:, None]], dim=1).T.numpy().copy()
 
 
-def _with_one(features_ND: np.ndarray) -> np.ndarray:
+def _append_one(features_ND: np.ndarray) -> np.ndarray:
     return np.concatenate([features_ND, np.ones((len(features_ND), 1))], axis=1, dtype=np.float32)
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -63,8 +63,7 @@ def pooled(layers: str | None) -> str:
     return "" if layers is None else f"{layers_text(as_layers(layers))} pooled"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class View:
+class View(NamedTuple):
     """Columns of the results table that select the numbers of a table. ``layers`` None: any."""
 
     layers: str | None
@@ -75,7 +74,7 @@ class View:
 
     @classmethod
     def of(cls, row: ResultRow) -> View:
-        return cls(row["layers"], row["metric"], row["aggregation"], row["split"], row["rows"])
+        return cls(*(row[column] for column in cls._fields))
 
     @property
     def described(self) -> str:
@@ -154,10 +153,6 @@ class Standing:
         """The most models that a value is over."""
         return max((value.n for value in self.mean.values()), default=0)
 
-    def has(self, wanted: Mapping[str, str]) -> bool:
-        """Return True if its columns are as wanted."""
-        return all(getattr(self, column) == value for column, value in wanted.items())
-
 
 @dataclass(frozen=True, slots=True)
 class Standings:
@@ -171,9 +166,8 @@ class Standings:
 
     def first(self, role: str, column: str | None = None) -> Standing | None:
         """Return the first line of a role, with a value in ``column`` if one is named."""
-        return next(
-            (line for line in self.lines if line.role == role and (column is None or column in line.mean)), None
-        )
+        lines = (line for line in self.lines if line.role == role and (column is None or column in line.mean))
+        return next(lines, None)
 
     @property
     def plotted(self) -> list[Standing]:
@@ -196,14 +190,11 @@ def views(rows: Sequence[ResultRow], compare_layers: Layers) -> list[View]:
     """Return every view that has rows, first Spearman on all test rows at ``compare_layers``."""
 
     def rank(view: View) -> tuple[object, ...]:
-        return (
-            view.split != "test",
-            view.rows != "all",
-            view.layers != str(compare_layers),
-            view.metric != "spearman",
-            view.aggregation != "all",
-            *(str(field or "") for field in (view.layers, view.metric, view.aggregation, view.split, view.rows)),
+        usual = View(str(compare_layers))
+        first = (
+            getattr(view, name) != getattr(usual, name) for name in ("split", "rows", "layers", "metric", "aggregation")
         )
+        return (*first, *(str(field or "") for field in view))
 
     return sorted(set(map(View.of, usable(rows))), key=rank)
 
@@ -223,18 +214,17 @@ def standings(
     by_key: dict[tuple[str | None, ...], dict[tuple[Any, ...], dict[str, ResultRow]]] = {}
     any_layers = as_distributed is not None or view.layers is None
     for row in usable(rows):
-        if replace(View.of(row), layers=view.layers if any_layers else row["layers"]) != view:
+        if View.of(row)._replace(layers=view.layers if any_layers else row["layers"]) != view:
             continue
-        key = tuple(row[column] for column in _KEY)
-        model = tuple(row[column] for column in ("run_id", "member", "seed"))
+        key, model = (tuple(row[name] for name in names) for names in (_KEY, ("run_id", "member", "seed")))
         values = by_key.setdefault(key, {}).setdefault(model, {})
         earlier = values.get(row["dataset"])
         if earlier is None or (row["created_at"] or "") >= (earlier["created_at"] or ""):
             values[row["dataset"]] = row
     used = [row for models in by_key.values() for values in models.values() for row in values.values()]
-    seen = dict.fromkeys(row["dataset"] for row in used)
-    averaged = tuple(name for name in AVERAGED if name in seen)
-    columns = (*averaged, *(name for name in seen if name not in AVERAGED), *([AVERAGE] * (len(averaged) > 1)))
+    sets = dict.fromkeys(row["dataset"] for row in used)
+    averaged = tuple(name for name in AVERAGED if name in sets)
+    columns = (*averaged, *(name for name in sets if name not in AVERAGED), *([AVERAGE] if len(averaged) > 1 else ()))
     lines = [_standing(key, [*models.values()], averaged, view, as_distributed) for key, models in by_key.items()]
     lines.sort(key=lambda line: (len(line.layers or ""), line.layers or "", ROLES.index(kind_of(line.role))))
     if view.layers is not None:
@@ -264,10 +254,13 @@ def _standing(
     if len(averaged) > 1 and complete:
         averages = [float(np.mean(values)) for values in complete]
         mean[AVERAGE], best[AVERAGE] = Value.over(averages), Value(max(averages))
-    known: dict[str, Any] = dict(zip(_KEY, key, strict=True))
-    line = Standing(**known, mean=mean, best=best, individuals=individuals, remarks=remarks(rows))
-    said = line.remarks if view.layers in (None, line.layers) else (pooled(line.layers), *line.remarks)
-    return replace(line, remarks=(AS_DISTRIBUTED, *said) if as_distributed and line.has(as_distributed) else said)
+    columns: dict[str, Any] = dict(zip(_KEY, key, strict=True))
+    notes = remarks(rows)
+    if view.layers not in (None, columns["layers"]):
+        notes = (pooled(columns["layers"]), *notes)
+    if as_distributed and as_distributed.items() <= columns.items():
+        notes = (AS_DISTRIBUTED, *notes)
+    return Standing(**columns, mean=mean, best=best, individuals=individuals, remarks=notes)
 
 
 def main_standings(
@@ -282,13 +275,12 @@ def main_standings(
     if view is None or view.split != "test":
         return None
     as_distributed = {"role": "backbone", "pooling": distributed[0], "layers": str(distributed[1])}
-    compared = {row["role"] for row in usable(rows) if View.of(row) == view}
+    of_sets = usable(rows)
+    compared = {row["role"] for row in of_sets if View.of(row) == view}
     shown = [
         row
-        for row in usable(rows)
-        if row["layers"] == view.layers
-        or row["role"] not in compared
-        or all(row[key] == value for key, value in as_distributed.items())
+        for row in of_sets
+        if row["layers"] == view.layers or row["role"] not in compared or as_distributed.items() <= row.items()
     ]
     return standings(shown, view, as_distributed)
 
@@ -297,11 +289,11 @@ def remarks(rows: Sequence[ResultRow]) -> tuple[str, ...]:
     """Return the labels or test sentences that rows say were used."""
     chose = sorted({row["selected_by"] for row in rows if row["selected_by"]})
     labels = [name for name in chose if name != AGREEMENT]
-    said = [f"checkpoints chosen by {' and '.join(labels)} labels"] if labels else []
-    said += ["checkpoints chosen by agreement with the teachers"] if len(labels) < len(chose) else []
+    notes = [f"checkpoints chosen by {' and '.join(labels)} labels"] if labels else []
+    notes += ["checkpoints chosen by agreement with the teachers"] if len(labels) < len(chose) else []
     if any(row["transductive"] for row in rows):
-        said.append("fitted on the sentences of the test sets (transductive)")
-    return tuple(said)
+        notes.append("fitted on the sentences of the test sets (transductive)")
+    return tuple(notes)
 
 
 # -- as text ----------------------------------------------------------------------------------------------------------------
@@ -322,14 +314,14 @@ def aligned(rows: Sequence[Sequence[str]], left: Container[int]) -> list[str]:
 def format_standings(table: Standings) -> str:
     """Return aligned plain text: values times 100 with two decimals.
 
-    Several values are shown as mean ± standard deviation, their number behind the role; a cell that has fewer says so.
+    Several values are shown as mean ± standard deviation, their number behind the role; a cell with fewer has its own number.
     """
     lines = [["system", "role", "pooling", "layers", "similarity", *table.columns]]
     for line in table.lines:
-        where = [part for part in (line.system, line.study, line.trial) if part]
+        names = [part for part in (line.system, line.study, line.trial) if part]
         role = f"{line.role or '-'} ({line.n})" if line.n > 1 else line.role or "-"
         lines.append(
-            ["/".join(where) or "-", role, line.pooling or "-", line.layers or "-", line.similarity or "-"]
+            ["/".join(names) or "-", role, line.pooling or "-", line.layers or "-", line.similarity or "-"]
             + [_cell(line.mean.get(column), line.n) for column in table.columns]
         )
     text = aligned(lines, range(5))
@@ -344,14 +336,14 @@ def format_results(rows: Sequence[ResultRow], brief: bool = False) -> str:
 
     ``brief``: the rank correlations alone, if there are any.
     """
-    whole = [
+    plain = [
         {**row, "split": "test" if row["split"] == "cv" else row["split"]}
         for row in rows
         if row["aggregation"] is None and row["subset"] is None
     ]
     correlations = standings(rows, View(None))
-    others = [standings(whole, View(None, metric, None)) for metric in dict.fromkeys(row["metric"] for row in whole)]
-    tables = [correlations, *([] if brief and correlations.lines else others)]
+    by_metric = [standings(plain, View(None, metric, None)) for metric in dict.fromkeys(row["metric"] for row in plain)]
+    tables = [correlations, *([] if brief and correlations.lines else by_metric)]
     return "\n\n".join(format_standings(table) for table in tables if table.lines) or format_standings(correlations)
 
 

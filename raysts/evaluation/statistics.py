@@ -38,14 +38,12 @@ def pearson(predicted: np.ndarray, gold: np.ndarray) -> float:
         UndefinedCorrelationError: ``predicted`` is constant or holds values that are not finite.
         InputError: fewer than two rows, or ``gold`` is constant.
     """
-    predicted, gold = _checked(predicted, gold)
-    return _pearson(predicted, gold)
+    return _pearson(*_check(predicted, gold))
 
 
 def spearman(predicted: np.ndarray, gold: np.ndarray) -> float:
     """Return Spearman's rank correlation of two vectors [N]. Raises as :func:`pearson`."""
-    predicted, gold = _checked(predicted, gold)
-    return _pearson(average_ranks(predicted), average_ranks(gold))
+    return _pearson(*map(average_ranks, _check(predicted, gold)))
 
 
 CORRELATIONS: dict[Metric, Callable[[np.ndarray, np.ndarray], float]] = {"pearson": pearson, "spearman": spearman}
@@ -95,7 +93,8 @@ def correlation_samples(
     order, group, starts = _groups(predicted)
     gold_order, gold_group, gold_starts = _groups(gold)
     gold_group_in_order = gold_group[order]
-    moments = _moments(predicted[order], gold[order])
+    x, y = _standardise(predicted[order]), _standardise(gold[order])
+    moments = np.stack([x, y, x * x, y * y, x * y])  # for one matrix product
     samples: dict[Metric, np.ndarray] = {metric: np.empty(counts.shape[1]) for metric in metrics}
     for start in range(0, counts.shape[1], _BLOCK):
         block = slice(start, start + _BLOCK)
@@ -125,11 +124,11 @@ def percentile_interval(samples: np.ndarray, level: float = 0.95) -> tuple[float
     return float(low), float(high)
 
 
-def _checked(predicted: np.ndarray, gold: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _check(predicted: np.ndarray, gold: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     predicted, gold = np.asarray(predicted, dtype=np.float64), np.asarray(gold, dtype=np.float64)
     assert predicted.shape == gold.shape and gold.ndim == 1, (predicted.shape, gold.shape)
     if len(gold) < 2:
-        raise InputError(f"{len(gold)} row(s): a correlation needs at least two rows; add rows or leave the set out")
+        raise InputError(f"{len(gold)} row(s): a correlation needs at least two rows; add rows or remove the set")
     bad = int(len(predicted) - np.isfinite(predicted).sum())
     if bad:
         raise UndefinedCorrelationError(
@@ -146,15 +145,13 @@ def _checked(predicted: np.ndarray, gold: np.ndarray) -> tuple[np.ndarray, np.nd
         raise InputError("gold scores must be finite numbers; correct or remove the rows")
     if gold.min() == gold.max():
         raise InputError(
-            f"all {len(gold)} gold scores are {gold[0]:g}: a correlation needs scores that differ; leave the set out"
+            f"all {len(gold)} gold scores are {gold[0]:g}: a correlation needs scores that differ; remove the set"
         )
     return predicted, gold
 
 
 def _pearson(x: np.ndarray, y: np.ndarray) -> float:
-    x, y = x - x.mean(), y - y.mean()
-    # Scaled before squaring: differences of 1e-170 would underflow to a variance of zero.
-    x, y = x / np.abs(x).max(), y / np.abs(y).max()
+    x, y = _standardise(x), _standardise(y)
     return float(np.clip((x @ y) / np.sqrt((x @ x) * (y @ y)), -1.0, 1.0))
 
 
@@ -176,16 +173,15 @@ def _centred_ranks(drawn: np.ndarray) -> np.ndarray:
     return ranks
 
 
-def _moments(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return x, y, xx, yy, xy [5, N] of the standardised vectors, for one matrix product."""
-    x, y = x - x.mean(), y - y.mean()
-    x, y = x / np.abs(x).max(), y / np.abs(y).max()
-    return np.stack([x, y, x * x, y * y, x * y])
+def _standardise(values: np.ndarray) -> np.ndarray:
+    """Return values minus their mean, at most 1: squares of 1e-170 would underflow to a variance of 0."""
+    centred = values - values.mean()
+    return np.asarray(centred / np.abs(centred).max())
 
 
 def _weighted_pearson(moments: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-    n = moments.shape[1]
-    x, y, xx, yy, xy = (moments @ drawn) / n
+    """Return Pearson's correlation of each resample, from x, y, xx, yy, xy [5, N] of standardised vectors."""
+    x, y, xx, yy, xy = (moments @ drawn) / moments.shape[1]
     floor_x, floor_y = _DEGENERATE * moments[2].mean(), _DEGENERATE * moments[3].mean()
     return _ratio(xy - x * y, xx - x * x, yy - y * y, floor_x, floor_y)
 

@@ -75,15 +75,15 @@ class Pairs(LabelledSet):
     def problems(self) -> list[str]:
         problems = []
         parts = {f"{self.name}: subset '{subset}'": rows for subset, rows in self.subsets.items()}
-        for where, rows in (parts or {f"{self.name}:": np.arange(self.size)}).items():
+        for place, rows in (parts or {f"{self.name}:": np.arange(self.size)}).items():
             distinct = len(np.unique(self.gold[rows]))
             if distinct < 2:
                 problems.append(
-                    f"{where} has {len(rows)} row(s) and {distinct} distinct score(s); a correlation needs at least two "
+                    f"{place} has {len(rows)} row(s) and {distinct} distinct score(s); a correlation needs at least two "
                     f"different scores: add rows, merge the subset into another, or remove it"
                 )
             elif (self.left[rows] == self.right[rows]).all():
-                problems.append(f"{where} {EQUAL}")
+                problems.append(f"{place} {EQUAL}")
         return problems
 
 
@@ -114,9 +114,7 @@ def _subsets(table: pa.Table, name: str) -> dict[str, np.ndarray]:
     try:
         named = table.column("subset").cast(pa.string())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InputError(
-            f"{name}: column 'subset' holds no names ({error}); write it as text, or leave it out"
-        ) from None
+        raise InputError(f"{name}: column 'subset' holds no names ({error}); write it as text, or remove it") from None
     encoded = pc.fill_null(named, "unnamed").combine_chunks().dictionary_encode()
     codes = encoded.indices.to_numpy()
     return {subset: np.flatnonzero(codes == code) for code, subset in enumerate(encoded.dictionary.to_pylist())}
@@ -136,8 +134,8 @@ def load_pairs_file(path: str | Path) -> Pairs:
     Raises:
         InputError: as :func:`raysts.data.user.open_pairs`, or a subset whose scores are all equal.
     """
-    own = open_pairs(path, "--pairs")
-    pairs = pairs_from_table(own.table, own.title.lower(), own.fingerprint)
+    file = open_pairs(path, "--pairs")
+    pairs = pairs_from_table(file.table, file.title.lower(), file.fingerprint)
     if problems := pairs.problems():
         raise InputError([f"{path}: {problem}" for problem in problems])
     return pairs

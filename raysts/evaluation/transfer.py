@@ -1,8 +1,8 @@
 """Transfer: frozen embeddings as features of other tasks (SentEval, and SED, Table 7).
 
-Logistic regression on the vectors of sentences (accuracy; 10-fold cross-validation where a set has no split of its own)
+Logistic regression on the vectors of sentences (accuracy; 10-fold cross-validation of a set without a split)
 and softmax regression on pairs to predict their relatedness (Pearson, Spearman), which is trained and so not the cosine
-of the same sets' STS rows. SentEval's own probes are there too (:mod:`raysts.evaluation.senteval`): another optimiser, and
+of the same sets' STS rows. SentEval's own probes are the alternative (:mod:`raysts.evaluation.senteval`): another optimiser, and
 another grid of penalties, for features that are not standardised.
 
 Shapes: N rows, D dimensions.
@@ -143,10 +143,10 @@ def score_problems(parts: Sequence[Part]) -> list[str]:
     ]
 
 
-def _rows(which: np.ndarray) -> str:
-    numbers = np.flatnonzero(which)
-    more = f" and {len(numbers) - _MOST_ROWS} more" if len(numbers) > _MOST_ROWS else ""
-    return f"row {', '.join(map(str, numbers[:_MOST_ROWS]))}{more}"
+def _rows(mask_N: np.ndarray) -> str:
+    numbers = np.flatnonzero(mask_N)
+    rest = f" and {len(numbers) - _MOST_ROWS} more" if len(numbers) > _MOST_ROWS else ""
+    return f"row {', '.join(map(str, numbers[:_MOST_ROWS]))}{rest}"
 
 
 def _source(name: str, table: str, *splits: str, labels: bool = True) -> Source:

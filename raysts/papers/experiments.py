@@ -93,8 +93,8 @@ def backbones(recipe: str, overrides: Mapping[str, Any]) -> list[str | None]:
     """Return the backbones of an experiment. None means that of its systems."""
     if backbone := overrides.get("backbone"):
         return [str(backbone)]
-    several = experiment_of(recipe).backbones if "@paper" in recipe else ()
-    return list(several) or [None]
+    listed = experiment_of(recipe).backbones if "@paper" in recipe else ()
+    return list(listed) or [None]
 
 
 def prefix(backbone: str | None) -> str:
@@ -123,13 +123,13 @@ def pipelines(
     by_label: dict[str, Pipeline] = {}
     for backbone in names:
         choice = {"backbone": backbone} if backbone else {}
-        of_backbone = _on_backbone(recipe, {**overrides, **choice}, depth, (best or {}).get(backbone, {}))
+        of_backbone = _for_backbone(recipe, {**overrides, **choice}, depth, (best or {}).get(backbone, {}))
         before = prefix(backbone) if len(names) > 1 else ""
         by_label |= {f"{before}{label}": pipeline for label, pipeline in of_backbone.items()}
     return by_label
 
 
-def _on_backbone(
+def _for_backbone(
     recipe: str, overrides: Mapping[str, Any], depth: Callable[[str], int], best: Mapping[str, Any]
 ) -> dict[str, Pipeline]:
     name, separator, scale = recipe.partition("@")
@@ -183,11 +183,11 @@ def _on_backbone(
 def _expand(point: Point, depth: int) -> Iterator[Point]:
     """Yield a point at each value that it varies, on an encoder with so many layers."""
     if not point.vary:
-        yield point._replace(settings=_measured(point.settings, depth))
+        yield point._replace(settings=_add_layers(point.settings, depth))
     for key, values in point.vary.items():
         for value in _each(depth) if values == "each" else values:
             if not (key.endswith(".layers") and isinstance(value, int) and value > depth):
-                yield point._replace(settings=_measured({**point.settings, key: value}, depth), vary={})
+                yield point._replace(settings=_add_layers({**point.settings, key: value}, depth), vary={})
 
 
 def _each(depth: int) -> list[str]:
@@ -195,7 +195,7 @@ def _each(depth: int) -> list[str]:
     return [f"only-{layer}" for layer in range(1, depth + 1)]
 
 
-def _measured(settings: Mapping[str, Any], depth: int) -> dict[str, Any]:
+def _add_layers(settings: Mapping[str, Any], depth: int) -> dict[str, Any]:
     """Return settings with the layers to measure: those that a stage reads and the encoder has."""
     complete = dict(settings)
     for key, layers in settings.items():

@@ -10,12 +10,19 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from raysts.errors import InputError
+from raysts.evaluation.harness import TASKS
 from raysts.evaluation.results import ResultRow
 from raysts.evaluation.standings import Value as Mean
 from raysts.evaluation.standings import remarks as remarks_of
+from raysts.evaluation.transfer import TRANSFER_SETS
+from raysts.evaluation.words import SETS
+from raysts.models import pretrained
 from raysts.papers import published
+from raysts.papers.experiments import commands
 from raysts.papers.published import BACKBONES, SIZES, Measure, Row, Table, Value, is_static
 from raysts.pipeline.outcome import system_of
 from raysts.recipes import names
@@ -69,7 +76,7 @@ class MeasuredRow:
         return SIZES.get(dataset if split in ("test", "cv") else f"{dataset}-{split}", self.row["n"] or 0)
 
     def setting(self, path: str) -> Any:
-        return _at(self.stages, path)
+        return _lookup(self.stages, path)
 
 
 _system_of = lru_cache(system_of)
@@ -78,8 +85,7 @@ Fitting = Mapping[tuple[str | None, str, str], Sequence[MeasuredRow]]
 """Measurements by system, data set and metric."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(NamedTuple):
     """The run behind a measurement.
 
     ``ids``: run ids of the models (of an ensemble's members; content id of a backbone). ``remarks``: use of labels or
@@ -93,8 +99,7 @@ class Source:
     remarks: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredValue:
+class MeasuredValue(NamedTuple):
     """Measurement over ``n`` models with their standard deviation (ddof 1), not times 100."""
 
     value: float
@@ -103,36 +108,22 @@ class MeasuredValue:
     source: Source
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmptyRow:
-    """A published row without any measurement, and the reason."""
-
-    row: Row
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaperTable:
+class PaperTable(NamedTuple):
     """A published table with its measurements.
 
     ``backbones``: names of the columns of measurements. ``measured``: by index of row, column and metric, then by
-    column name. ``empty``: the rows without any, with reasons (:func:`raysts.papers.empty.empty_rows`).
+    column name. ``empty``: the rows without any, each with the reason.
     """
 
     table: Table
     backbones: tuple[str, ...]
     measured: Mapping[tuple[int, int, int], Mapping[str, MeasuredValue]]
-    empty: Sequence[EmptyRow] = ()
+    empty: Sequence[tuple[Row, str]] = ()
 
     @property
     def cells_count(self) -> int:
-        """Return the number of published values."""
+        """Return the number of published values. As many as are ``measured`` have a measurement."""
         return sum(value is not None for row in self.table.rows for cell in row.cells for value in cell)
-
-    @property
-    def filled_count(self) -> int:
-        """Return the number of published values with a measurement."""
-        return len(self.measured)
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -144,10 +135,10 @@ def paper_tables(paper: str, rows: Iterable[MeasuredRow]) -> list[PaperTable]:
     fitting: dict[tuple[str | None, str, str], list[MeasuredRow]] = {}
     for row in sorted(rows, key=lambda row: row.created_at):  # what is measured again replaces what was before
         fitting.setdefault((row.system, row.row["dataset"], row.row["metric"]), []).append(row)
-    return [_filled(table, fitting) for table in published.load(paper).tables]
+    return [_fill_table(table, fitting) for table in published.load(paper).tables]
 
 
-def _filled(table: Table, fitting: Fitting) -> PaperTable:
+def _fill_table(table: Table, fitting: Fitting) -> PaperTable:
     backbones = {row.backbone for row in table.rows}
     measured = {
         (i, j, k): values
@@ -158,9 +149,7 @@ def _filled(table: Table, fitting: Fitting) -> PaperTable:
         if (values := match_value(value, row.system, row.backbone, backbones, fitting))
     }
     columns = {column for values in measured.values() for column in values}
-    return PaperTable(
-        table=table, backbones=tuple(sorted(columns, key=lambda c: (OTHER_DATA in c, c))), measured=measured
-    )
+    return PaperTable(table, tuple(sorted(columns, key=lambda c: (OTHER_DATA in c, c))), measured)
 
 
 def match_value(
@@ -189,13 +178,13 @@ def match_value(
 
 def fits(row: MeasuredRow, measure: Measure, settings: Mapping[str, Any]) -> bool:
     """Return True if a measurement meets the conditions of a measure (its set and metric aside)."""
-    wanted = ((name, getattr(measure, name)) for name in PROTOCOL)
-    return all(value is None or row.row[name] == value for name, value in wanted) and all(
+    conditions = ((name, getattr(measure, name)) for name in PROTOCOL)
+    return all(value is None or row.row[name] == value for name, value in conditions) and all(
         row.setting(path) == value for path, value in settings.items()
     )
 
 
-def _at(tree: Any, path: str) -> Any:
+def _lookup(tree: Any, path: str) -> Any:
     for part in path.split("."):
         tree = tree.get(part) if isinstance(tree, Mapping) else None
     return tree
@@ -219,7 +208,7 @@ def _over_models(models: Sequence[Sequence[MeasuredRow]], value: Value) -> Measu
     number = {"mean": mean.value, "max": max(values), "std": mean.std}[value.statistic]
     assert number is not None
     std = mean.std if value.statistic == "mean" else None
-    return MeasuredValue(value=number, std=std, n=mean.n, source=_source(models, value))
+    return MeasuredValue(number, std, mean.n, _source(models, value))
 
 
 def _source(models: Sequence[Sequence[MeasuredRow]], value: Value) -> Source:
@@ -232,20 +221,14 @@ def _source(models: Sequence[Sequence[MeasuredRow]], value: Value) -> Source:
     else:
         sizes = {row.row["dataset"]: (row.row["n"], row.published_size) for row in models[0] if row.row["n"]}
         remarks += [f"{name}: {n:,} rows, the paper's has {size:,}" for name, (n, size) in sizes.items() if n != size]
-    changes = [] if first.row["role"] == "backbone" else _changes(first, _stated(first, value))
+    changes = [] if first.row["role"] == "backbone" else _changes(first, _stated_settings(first, value))
     if changes:
-        more = f" and {len(changes) - _NAMED} more" if len(changes) > _NAMED else ""
-        remarks.append(f"other settings than the recipe's: {', '.join(changes[:_NAMED])}{more}")
-    return Source(
-        run=first.run,
-        backbone=first.backbone,
-        role=first.row["role"],
-        ids=tuple(dict.fromkeys(ids)),
-        remarks=tuple(remarks),
-    )
+        rest = f" and {len(changes) - _NAMED} more" if len(changes) > _NAMED else ""
+        remarks.append(f"other settings than the recipe's: {', '.join(changes[:_NAMED])}{rest}")
+    return Source(first.run, first.backbone, first.row["role"], tuple(dict.fromkeys(ids)), tuple(remarks))
 
 
-def _stated(row: MeasuredRow, value: Value) -> set[str]:
+def _stated_settings(row: MeasuredRow, value: Value) -> set[str]:
     """Return the settings of the run that the cell states, because the table varies them."""
     last = list(row.stages)[-1] if row.stages else ""
     fitted = last and CATALOG[row.stages[last]["objective"]].head
@@ -261,8 +244,8 @@ def _changes(row: MeasuredRow, stated: set[str]) -> list[str]:
         for path in paths(usual[0])
         if has_path(row.stages, path)  # an older record has not every option of today
         and path not in stated
-        and not isinstance(_at(usual[0], path), Mapping)
-        and row.setting(path) not in [_at(tree, path) for tree in usual]
+        and not isinstance(_lookup(usual[0], path), Mapping)
+        and row.setting(path) not in [_lookup(tree, path) for tree in usual]
     ]
 
 
@@ -270,3 +253,74 @@ def _changes(row: MeasuredRow, stated: set[str]) -> list[str]:
 def _recipes(system: str) -> list[dict[str, Any]]:
     recipes = [names.pipeline(name).recipes for name in (system, f"{system}@paper")]
     return [{stage: to_plain(recipe) for stage, recipe in by_stage.items()} for by_stage in recipes]
+
+
+# -- rows without a measurement --------------------------------------------------------------------------------------------
+
+_TABLES = {name: table for table, names in SETS.items() for name in names} | {
+    source.name: source.tables[-1] for source in TRANSFER_SETS
+}
+"""Tables of the sets of words and of transfer. Every other set is a task."""
+
+
+def empty_rows(paper: str, shown: PaperTable, rows: Sequence[MeasuredRow]) -> list[tuple[Row, str]]:
+    """Return the rows of a table without any measurement, with the reasons.
+
+    ``rows``: the measurements in the storage, on sets of other tables too.
+    """
+    filled = {i for i, *_ in shown.measured}
+    command = commands()[paper, shown.table.number].partition("@")[0]
+    backbones = {row.backbone for row in shown.table.rows}
+    empty = []
+    for row in (row for i, row in enumerate(shown.table.rows) if i not in filled):
+        of_system = [
+            result
+            for result in rows
+            if result.system == row.system and row.backbone and stands_beside(result.backbone, row.backbone, backbones)
+        ]
+        empty.append((row, row.unmade or _why(row, of_system, f"{command}@{row.scale}")))
+    return empty
+
+
+def _why(row: Row, measured: Sequence[MeasuredRow], command: str) -> str:
+    values = [value for cell in row.cells for value in cell if value]
+    measures = [(measure, value.settings) for value in values for measure in value.measures]
+    sets = dict.fromkeys(measure.dataset for measure, _ in measures)
+    poolings = {measure.pooling for measure, _ in measures if measure.pooling}
+    if poolings and poolings != {_pooling(row.system or "")}:
+        model = BACKBONES[row.backbone or ""].name if row.system == "raw" else "MODEL"
+        command = f"raysts evaluate {model} --pooling {', '.join(poolings)}"
+    if not measured:
+        return f"not run: '{command}'{_shortage(row)}"
+    datasets = {result.row["dataset"] for result in measured}
+    fitting = {
+        measure.dataset
+        for measure, settings in measures
+        if any(result.row["dataset"] == measure.dataset and fits(result, measure, settings) for result in measured)
+    }
+    if fitting or not datasets & {*sets}:
+        missing = [name for name in sets if name not in fitting]
+        tables = ", ".join(dict.fromkeys(_TABLES.get(name) or TASKS[name].expected()[0] for name in missing))
+        return f"{row.system} was not measured on {', '.join(missing)}: '{command}', with {tables} in the data"
+    measure, settings = measures[0]
+    named = {name: getattr(measure, name) for name in ("layers", "pooling", "similarity", "aggregation", "split")}
+    conditions = ", ".join(f"{name}={value}" for name, value in {**named, **settings}.items() if value is not None)
+    return f"{row.system} was measured, but not with {conditions}: '{command}'"
+
+
+def _pooling(system: str) -> str:
+    """Return the pooling at which a pipeline measures its system."""
+    recipes = list(names.pipeline(f"{system}@paper").recipes.values())
+    return recipes[-1].pooling if recipes else "mean"
+
+
+def _shortage(row: Row) -> str:
+    """Return the end of a reason that names a missing backbone, empty if this machine has it."""
+    name = BACKBONES[row.backbone or ""].name
+    if is_static(row.backbone):
+        return "" if Path(name).is_file() else f", which needs the file {name} in the working directory"
+    try:
+        pretrained.find(name, fetch=False)
+    except InputError:
+        return f", with {name}, which is not on this machine"
+    return ""

@@ -4,9 +4,9 @@ import contextlib
 import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError, nearest
@@ -15,8 +15,7 @@ from raysts.evaluation.entailment import DEV
 from raysts.evaluation.results import ResultRow
 from raysts.models.head import NAMES
 from raysts.papers import published
-from raysts.papers.empty import empty_rows
-from raysts.papers.match import MeasuredRow, MeasuredValue, PaperTable, paper_tables
+from raysts.papers.match import MeasuredRow, PaperTable, empty_rows, paper_tables
 from raysts.papers.published import Paper
 from raysts.recipes import names
 from raysts.recipes.catalog import CATALOG
@@ -28,8 +27,7 @@ from raysts.storage.store import Store
 NOT_ON_RECORD = "backbone not on record"
 
 
-@dataclass(frozen=True, slots=True)
-class PaperData:
+class PaperData(NamedTuple):
     """A paper and its tables with the measurements of a storage."""
 
     paper: Paper
@@ -49,8 +47,8 @@ class PaperData:
                     "number": shown.table.number,
                     "about": shown.table.about,
                     "cells_count": shown.cells_count,
-                    "filled": shown.filled_count,
-                    "empty": [{"row": e.row.name, "group": e.row.group, "why": e.why} for e in shown.empty],
+                    "filled": len(shown.measured),
+                    "empty": [{"row": row.name, "group": row.group, "why": why} for row, why in shown.empty],
                     "cells": _cells(shown),
                 }
                 for shown in self.tables
@@ -69,7 +67,7 @@ def report_data(paper: str, storage: Path, numbers: Sequence[int] | None = None)
         raise InputError(f"--paper '{paper}'{nearest(paper, published.PAPERS)}: must be one of {choices}")
     rows = [row for row in every_row(storage) if row.row["subset"] is None]
     tables = [
-        replace(shown, empty=empty_rows(paper, shown, rows))
+        shown._replace(empty=empty_rows(paper, shown, rows))
         for shown in paper_tables(paper, rows)
         if numbers is None or shown.table.number in numbers
     ]
@@ -77,33 +75,24 @@ def report_data(paper: str, storage: Path, numbers: Sequence[int] | None = None)
 
 
 def _cells(shown: PaperTable) -> list[dict[str, Any]]:
-    return [
-        {
-            "row": row.name,
-            "group": row.group,
-            "system": row.system,
-            "backbone": row.backbone,
-            "column": column.name,
-            "metric": column.metrics[k],
-            "published": value.value,
-            "std": value.std,
-            "remark": value.remark or row.remark,
-            "measured": [
-                {"backbone": backbone, **_plain(measured)}
-                for backbone, measured in shown.measured.get((i, j, k), {}).items()
-            ],
-        }
-        for i, row in enumerate(shown.table.rows)
-        for j, (column, cell) in enumerate(zip(shown.table.columns, row.cells, strict=True))
-        for k, value in enumerate(cell)
-        if value is not None
-    ]
-
-
-def _plain(measured: MeasuredValue) -> dict[str, Any]:
-    source = measured.source
-    numbers = {"value": measured.value, "std": measured.std, "n": measured.n}
-    return {**numbers, "run": source.run, "run_ids": list(source.ids), "remarks": list(source.remarks)}
+    cells = []
+    for i, row in enumerate(shown.table.rows):
+        for j, (column, cell) in enumerate(zip(shown.table.columns, row.cells, strict=True)):
+            for k, value in enumerate(cell):
+                if value is None:
+                    continue
+                printed = {"published": value.value, "std": value.std, "remark": value.remark or row.remark}
+                of_row = {"row": row.name, "group": row.group, "system": row.system, "backbone": row.backbone}
+                measured = [
+                    {
+                        "backbone": backbone, "value": beside.value, "std": beside.std, "n": beside.n,
+                        "run": beside.source.run, "run_ids": [*beside.source.ids], "remarks": [*beside.source.remarks],
+                    }
+                    for backbone, beside in shown.measured.get((i, j, k), {}).items()
+                ]  # fmt: skip
+                place = {"column": column.name, "metric": column.metrics[k]}
+                cells.append({**of_row, **place, **printed, "measured": measured})
+    return cells
 
 
 def every_row(storage: Path) -> list[MeasuredRow]:
@@ -132,10 +121,10 @@ def every_row(storage: Path) -> list[MeasuredRow]:
             record = by_part.get(row["run_id"] if evaluation else path.stem)
             if record is None or named[record["name"]] or row["role"] == "backbone":
                 rows.append(
-                    _of_pipeline(row, record) if record else _of_part(row, path.stem, store, backbones, of_runs)
+                    _pipeline_row(row, record) if record else _part_row(row, path.stem, store, backbones, of_runs)
                 )
-    rows += _of_studies(store)
-    return _told_apart([row for row in rows if not _made_here(row.backbone, store.path("runs"), runs)])
+    rows += _study_rows(store)
+    return _label_backbones([row for row in rows if not _made_here(row.backbone, store.path("runs"), runs)])
 
 
 def _repeat_aggregations(rows: Sequence[ResultRow]) -> list[ResultRow]:
@@ -160,7 +149,7 @@ def _made_here(backbone: str, folder: Path, runs: Iterable[str]) -> bool:
     return any(run.startswith(backbone) for run in runs)
 
 
-def _of_pipeline(row: ResultRow, record: Mapping[str, Any]) -> MeasuredRow:
+def _pipeline_row(row: ResultRow, record: Mapping[str, Any]) -> MeasuredRow:
     tree = record["pipeline"]
     stages = list(tree["recipes"])
     if row["role"] != "student" and DISTILLATION in stages:
@@ -176,14 +165,14 @@ def _of_pipeline(row: ResultRow, record: Mapping[str, Any]) -> MeasuredRow:
 
 def _run_and_before(run_id: str, store: Store) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Return records and recipes of a run and its ancestors in the storage."""
-    found = []
+    chain = []
     while run_id and (record := store.read_json(f"runs/{run_id}/run.json")):
-        found.append((record, store.read_json(f"runs/{run_id}/recipe.json") or {}))
+        chain.append((record, store.read_json(f"runs/{run_id}/recipe.json") or {}))
         run_id = next(iter(record.get("parents") or ()), "")
-    return found
+    return chain
 
 
-def _of_part(
+def _part_row(
     row: ResultRow,
     part: str,
     store: Store,
@@ -217,7 +206,7 @@ def _of_part(
     )
 
 
-def _of_studies(store: Store) -> Iterator[MeasuredRow]:
+def _study_rows(store: Store) -> Iterator[MeasuredRow]:
     """Return the scores of trials on SNLI dev, the only searches with a table in a paper."""
     files = store.get_all("studies", "study.json", "trials/*.json")
     for file in (file for file in files if file.name == "study.json"):
@@ -257,15 +246,15 @@ def _of_studies(store: Store) -> Iterator[MeasuredRow]:
             )
 
 
-def _told_apart(rows: list[MeasuredRow]) -> list[MeasuredRow]:
+def _label_backbones(rows: list[MeasuredRow]) -> list[MeasuredRow]:
     """Return the rows with the last part of the backbone's path, and an id prefix on a clash."""
     labels = {row.backbone: _label(row.backbone) for row in rows}
     ids: dict[str, set[str]] = {}
     for row in rows:
         ids.setdefault(labels[row.backbone], set()).add(row.backbone_id)
-    several = {label for label, content in ids.items() if len(content) > 1}
+    ambiguous = {label for label, content in ids.items() if len(content) > 1}
     return [
-        replace(row, backbone=label + (f" ({row.backbone_id[:8]})" if label in several else ""))
+        replace(row, backbone=label + (f" ({row.backbone_id[:8]})" if label in ambiguous else ""))
         for row in rows
         for label in [labels[row.backbone]]
     ]

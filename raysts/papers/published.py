@@ -3,8 +3,7 @@
 The YAML files beside this module hold them, times 100 as printed.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -39,11 +38,7 @@ def is_static(backbone: str | None) -> bool:
     return backbone in BACKBONES and not BACKBONES[backbone].layers
 
 
-Statistic = Literal["mean", "max", "std"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measure:
+class Measure(NamedTuple):
     """Conditions on the results rows behind a value. None accepts any."""
 
     dataset: str
@@ -55,63 +50,63 @@ class Measure:
     similarity: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
-    """A printed number.
+class Value(NamedTuple):
+    """A printed number, perhaps with its deviation.
 
-    Attributes:
-        measures: a measurement is the mean over these; empty if raysts has no such system.
-        settings: required settings of the run: dotted paths below its stages.
-        remark: a misprint, or a contradiction.
+    ``measures``: a measurement is the mean over these. ``settings``: those of the run, by dotted paths below its stages.
+    ``remark``: a misprint, or a contradiction.
     """
 
     value: float
     std: float | None = None
     measures: tuple[Measure, ...] = ()
-    statistic: Statistic = "mean"
-    settings: Mapping[str, Any]
+    statistic: Literal["mean", "max", "std"] = "mean"
+    settings: Mapping[str, Any] = {}
     remark: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(NamedTuple):
     """A row: ``name`` and ``group`` (its heading) as in the paper, ``system`` in the grammar.
 
-    ``unmade``: the reason why raysts has no such system. ``scale``: that of the command. ``cells``: by column one value
-    per metric, None if nothing is printed.
+    ``unmade``: the reason why raysts has no such system. ``scale``: that of the command. ``where``: conditions of this row
+    alone. ``cells``: by column one value per metric, None if nothing is printed.
     """
 
     name: str
     group: str | None
     system: str | None
-    unmade: str | None
-    scale: str
     backbone: str | None
+    unmade: str | None
     remark: str | None
+    scale: str
+    where: Mapping[str, str]
     cells: tuple[tuple[Value | None, ...], ...]
 
+    @property
+    def title(self) -> str:
+        """The name behind its group."""
+        return f"{self.group}, {self.name}" if self.group else self.name
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+
+class Column(NamedTuple):
     """A column in the paper's words. A cell of several metrics has them in this order."""
 
     name: str
     metrics: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """A table. ``about`` describes it in a few words."""
+class Table(NamedTuple):
+    """A table. ``about`` describes it in a few words, ``where`` holds conditions that no column changes."""
 
     number: int
     about: str
     notes: tuple[str, ...]
+    where: Mapping[str, str]
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Paper:
+class Paper(NamedTuple):
     """A paper. ``short`` is its name in recipes and docstrings."""
 
     name: str
@@ -126,82 +121,69 @@ def load(paper: str) -> Paper:
     """Return the tables of a paper: ``sed``, ``gausscse`` or ``latte-mix``."""
     plain = read_yaml(PAPERS[paper])
     tables = tuple(_table(table, plain.get("settings", {})) for table in plain["tables"])
-    return Paper(name=paper, short=plain["short"], title=plain["title"], notes=tuple(plain["notes"]), tables=tables)
-
-
-@dataclass(frozen=True)
-class _Context:
-    """Defaults of a table for its rows, and those of all tables by system."""
-
-    table: Mapping[str, Any]
-    columns: Mapping[str, Mapping[str, Any]]
-    by_system: Mapping[str, Mapping[str, Any]]
-    remarks: dict[tuple[str | None, str, str | None], str]
-
-    def remark(self, group: str | None, row: str, column: str | None) -> str | None:
-        """Return the remark on a row or cell, once."""
-        return self.remarks.pop((group, row, column), None) or self.remarks.pop((None, row, column), None)
-
-    def measures(self, column: Mapping[str, Any], metric: int, row: Mapping[str, Any]) -> tuple[Measure, ...]:
-        if "mean_of" in column:
-            parts = [self.measures(self.columns[name], metric, row) for name in column["mean_of"]]
-            return tuple(measure for part in parts for measure in part)
-        where = {name: str(value) for name, value in _merged("where", [self.table, column, row]).items()}
-        return tuple(Measure(dataset=name, metric=column["metrics"][metric], **where) for name in column["datasets"])
+    return Paper(paper, plain["short"], plain["title"], tuple(plain["notes"]), tables)
 
 
 def _table(plain: Mapping[str, Any], by_system: Mapping[str, Mapping[str, Any]]) -> Table:
-    columns: dict[str, Mapping[str, Any]] = {}
-    for column in plain["columns"]:
-        datasets = [column["dataset"]] if "dataset" in column else plain.get("datasets", [])
-        columns[column["name"]] = {"metrics": plain.get("metrics"), "datasets": datasets, **column}
+    shared = {"metrics": plain.get("metrics"), "datasets": plain.get("datasets", [])}
+    columns = {column["name"]: {**shared, **column} for column in plain["columns"]}
     remarks = {(r.get("group"), r["row"], r.get("column")): r["text"] for r in plain.get("remarks", [])}
-    context, rows, group = _Context(plain, columns, by_system, remarks), [], None
+
+    def remark(group: str | None, row: str, column: str | None) -> str | None:
+        """Return the remark on a row or cell, once."""
+        return remarks.pop((group, row, column), None) or remarks.pop((None, row, column), None)
+
+    def measures(column: Mapping[str, Any], metric: int, row: Mapping[str, Any]) -> tuple[Measure, ...]:
+        if "mean_of" in column:
+            return tuple(m for name in column["mean_of"] for m in measures(columns[name], metric, row))
+        where = _conditions(plain, column, row)
+        sets = [column["dataset"]] if "dataset" in column else column["datasets"]
+        return tuple(Measure(name, column["metrics"][metric], **where) for name in sets)
+
+    def read_row(row: Mapping[str, Any], group: str | None) -> Row:
+        name, system, unmade = row["name"], row.get("system", plain.get("system")), row.get("unmade")
+        assert (system is None) == bool(unmade), f"table {plain['number']}, {name}: a system, or why there is none"
+        cells = []
+        for (title, column), text in zip(columns.items(), row["cells"].split(), strict=True):
+            numbers = text.split("/") if text != "-" else ["-"] * len(column["metrics"])
+            assert len(numbers) == len(column["metrics"]), f"table {plain['number']}, {name}: {text}"
+            levels = ({"settings": by_system.get(system or "", {})}, plain, column, row)
+            traits: dict[str, Any] = {
+                "statistic": column.get("statistic", "mean"),
+                "settings": {key: value for level in levels for key, value in level.get("settings", {}).items()},
+                "remark": remark(group, name, title),
+            }
+            values = (
+                None if number == "-" else _value(number, measures(column, metric, row) if system else (), traits)
+                for metric, number in enumerate(numbers)
+            )
+            cells.append(tuple(values))
+        backbone, note = row.get("backbone", plain.get("backbone")), remark(group, name, None) or unmade
+        traits = {"unmade": unmade, "remark": note, "scale": row.get("scale", "paper"), "where": _conditions(row)}
+        return Row(name, group, system, backbone, cells=tuple(cells), **traits)
+
+    rows, group = [], None
     for row in plain["rows"]:
         if isinstance(row, str):
             group = row
         else:
-            rows.append(_row(row, group, context))
+            rows.append(read_row(row, group))
     assert not remarks, f"table {plain['number']}: no such cells: {list(remarks)}"
+    varied = {name for column in plain["columns"] for name in column.get("where", {})}
     return Table(
         number=plain["number"],
         about=plain["about"],
         notes=tuple(plain.get("notes", ())),
-        columns=tuple(Column(name=name, metrics=tuple(column["metrics"])) for name, column in columns.items()),
+        where={name: value for name, value in _conditions(plain).items() if name not in varied},
+        columns=tuple(Column(name, tuple(column["metrics"])) for name, column in columns.items()),
         rows=tuple(rows),
     )
 
 
-def _row(row: Mapping[str, Any], group: str | None, context: _Context) -> Row:
-    name, (system, backbone) = row["name"], (row.get(key, context.table.get(key)) for key in ("system", "backbone"))
-    levels = [{"settings": context.by_system.get(system or "", {})}, context.table]
-    cells = []
-    for (title, column), text in zip(context.columns.items(), row["cells"].split(), strict=True):
-        remark, settings = context.remark(group, name, title), _merged("settings", [*levels, column, row])
-        values: list[Value | None] = []
-        numbers = text.split("/") if text != "-" else ["-"] * len(column["metrics"])
-        for metric, number in enumerate(numbers):
-            value, _, std = number.partition("±")
-            if value == "-":
-                values.append(None)
-                continue
-            printed = Value(
-                value=float(value),
-                std=float(std) if std else None,
-                measures=context.measures(column, metric, row) if system else (),
-                statistic=column.get("statistic", "mean"),
-                settings=settings,
-                remark=remark,
-            )
-            values.append(printed)
-        assert len(values) == len(column["metrics"]), f"table {context.table['number']}, {name}: {text}"
-        cells.append(tuple(values))
-    unmade = row.get("unmade")
-    assert (system is None) == bool(unmade), f"table {context.table['number']}, {name}: a system, or why there is none"
-    remark = context.remark(group, name, None) or unmade
-    traits: dict[str, Any] = {"system": system, "unmade": unmade, "backbone": backbone, "remark": remark}
-    return Row(name=name, group=group, scale=row.get("scale", "paper"), cells=tuple(cells), **traits)
+def _value(number: str, measures: tuple[Measure, ...], traits: Mapping[str, Any]) -> Value:
+    value, _, std = number.partition("±")
+    return Value(float(value), float(std) if std else None, measures, **traits)
 
 
-def _merged(key: str, levels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    return {name: value for level in levels for name, value in level.get(key, {}).items()}
+def _conditions(*levels: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(value) for level in levels for name, value in level.get("where", {}).items()}

@@ -1,6 +1,5 @@
 """The papers' tables, published and measured, as text for the terminal and as a page."""
 
-from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -72,11 +71,11 @@ def _table_lines(paper: Paper, shown: PaperTable) -> list[str]:
         for j, cell in enumerate(row.cells):
             cells += [printed(cell), *(measured_cells(shown, i, j) or [""])]
         body.append(cells)
-    lines += _aligned(body)
+    lines += _align(body)
     return [*lines, *filling(shown), *notes(shown)]
 
 
-def _aligned(body: Sequence[list[str] | str]) -> list[str]:
+def _align(body: Sequence[list[str] | str]) -> list[str]:
     rows = iter(aligned([line for line in body if not isinstance(line, str)], (0, 1)))
     lines = [line if isinstance(line, str) else next(rows) for line in body]
     return [*lines[:2], "-" * max(map(len, lines)), *lines[2:]]
@@ -114,21 +113,19 @@ def notes(shown: PaperTable) -> list[str]:
     """Return the remarks on rows and cells of a table, then the runs of its measurements."""
     lines = []
     for row in shown.table.rows:
-        name = f"{row.group}, {row.name}" if row.group else row.name
-        lines += [f"{MARK} {name}: {row.remark}"] if row.remark else []
+        lines += [f"{MARK} {row.title}: {row.remark}"] if row.remark else []
         for column, cell in zip(shown.table.columns, row.cells, strict=True):
             remarks = dict.fromkeys(value.remark for value in cell if value is not None and value.remark)
-            lines += [f"{MARK} {name}, {column.name}: {remark}" for remark in remarks]
+            lines += [f"{MARK} {row.title}, {column.name}: {remark}" for remark in remarks]
     return lines + [f"[{number}] {describe_source(source)}" for number, source in enumerate(shown.sources, 1)]
 
 
 def filling(shown: PaperTable) -> list[str]:
     """Return how many cells of a table are filled, then the empty rows by reason."""
     by_reason: dict[str, list[str]] = {}
-    for empty in shown.empty:
-        name = f"{empty.row.group}, {empty.row.name}" if empty.row.group else empty.row.name
-        by_reason.setdefault(empty.why, []).append(name)
-    lines = [f"{shown.filled_count} of {shown.cells_count} cells are filled"]
+    for row, why in shown.empty:
+        by_reason.setdefault(why, []).append(row.title)
+    lines = [f"{len(shown.measured)} of {shown.cells_count} cells are filled"]
     for why, rows in by_reason.items():
         text = "; ".join(rows[:_NAMED]) + (f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else "")
         lines.append(f"empty: {'every row' if len(rows) == len(shown.table.rows) else text}: {why}")
@@ -146,21 +143,14 @@ def describe_source(source: Source) -> str:
 def caption(table: Table) -> str:
     """Return the metrics and the conditions that most rows share."""
     metrics = dict.fromkeys(" / ".join(METRICS.get(name, name) for name in column.metrics) for column in table.columns)
-    usual = _usual(table)
-    parts = [f"{', '.join(metrics)} × 100", *(_words(name, usual[name]) for name in _CONDITIONS if name in usual)]
-    return ", ".join(parts)
+    conditions = [_words(name, table.where[name]) for name in _CONDITIONS if name in table.where]
+    return ", ".join([f"{', '.join(metrics)} × 100", *conditions])
 
 
 def system_label(table: Table, row: Row) -> str:
     """Return the system's name and the conditions in which it differs from most rows."""
-    usual = _usual(table)
-    conditions = _own(row)
-    differences = [
-        _words(name, conditions[name])
-        for name in _CONDITIONS
-        if name in usual and conditions.get(name, usual[name]) != usual[name]
-    ]
-    return ", ".join([row.system or "", *differences])
+    differing = [name for name in _CONDITIONS if name in table.where and name in row.where]
+    return ", ".join([row.system or "", *(_words(name, row.where[name]) for name in differing)])
 
 
 def _words(condition: str, value: str) -> str:
@@ -168,22 +158,3 @@ def _words(condition: str, value: str) -> str:
         return pooled(value)
     kind = "probe" if value in PROBES else condition
     return AGGREGATIONS[value] if condition == "aggregation" else f"{value} {kind}"
-
-
-def _own(row: Row) -> dict[str, str]:
-    """Return the conditions that all values of a row share."""
-    measures = [measure for cell in row.cells for value in cell if value is not None for measure in value.measures]
-    by_name = {name: {getattr(measure, name) for measure in measures} for name in _CONDITIONS}
-    return {name: only for name, values in by_name.items() if len(values) == 1 and (only := next(iter(values)))}
-
-
-def _usual(table: Table) -> dict[str, str]:
-    """Return each condition's value in most rows, unless it varies by column or row."""
-    rows = [_own(row) for row in table.rows if row.system]
-    usual = {}
-    for name in _CONDITIONS:
-        counts = Counter(row.get(name) for row in rows)
-        value, count = counts.most_common(1)[0]
-        if value is not None and None not in counts and count * 3 >= len(rows):
-            usual[name] = value
-    return usual

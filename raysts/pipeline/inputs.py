@@ -26,7 +26,7 @@ from raysts.evaluation.contamination.contamination import Contamination
 from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText, merge_histories, trained_on
 from raysts.evaluation.contamination.text_overlap import normalise
 from raysts.evaluation.dev import Dev, dev_name, load_dev
-from raysts.evaluation.words.task import WordSets
+from raysts.evaluation.words import WordSets
 from raysts.ids import content_id, derive_seed, file_digest, folder_id, unchanged
 from raysts.models import pretrained
 from raysts.models.embedders import find_embedder, open_embedder

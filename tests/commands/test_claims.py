@@ -13,10 +13,10 @@ from golden.golden import Golden, shape
 from raysts.commands.claims import claims
 from raysts.commands.look import plan
 from raysts.errors import InputError
-from raysts.evaluation.baselines import LONGER
 from raysts.papers.claims import CLAIMS
 from raysts.papers.experiments import EXPERIMENTS
 from raysts.papers.measured import every_row
+from raysts.papers.verdicts import LONGER
 
 QUICK: dict[str, Any] = {
     "gausscse.train.max_steps": 2, "train.max_length": 24, "data.sample": 64,

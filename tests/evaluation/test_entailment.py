@@ -166,18 +166,6 @@ def test_two_way_by_hand(corpus: Corpus) -> None:
         assert row["ci_low"] < row["value"] < row["ci_high"]
 
 
-def test_hypotheses_are_compared_with_premises_in_this_order(corpus: Corpus) -> None:
-    """The narrow hypothesis lies in the wide premise; the other order is another number."""
-    scores, positive = by_hand(corpus, "nli/snli_test", "gauss")
-    turned = Corpus(corpus.root)
-    table = corpus.read("nli/snli_test").to_pydict()
-    write_table(corpus.root, "nli/snli_test", table | {"premise": table["hypothesis"], "hypothesis": table["premise"]})
-    back, _ = by_hand(turned, "nli/snli_test", "gauss")
-    assert (scores > back)[positive].mean() > 0.5 > (scores > back)[~positive].mean()
-    (area,) = (r["value"] for r in score(turned, "snli-2way") if (r["similarity"], r["metric"]) == ("gauss", "auc_pr"))
-    assert area == pytest.approx(precision_recall_areas(back, positive, np.ones((120, 1)))[0][0])
-
-
 def test_sick_has_the_threshold_of_snli_and_beside_it_its_own(corpus: Corpus) -> None:
     rows = {(row["dataset"], row["similarity"], row["metric"]): row for row in score(corpus, "sick-2way")}
     assert len(rows) == 8
@@ -290,19 +278,6 @@ def test_direction_by_hand(by_spread: Corpus) -> None:
     }
     assert all(row["metric"] == "accuracy" and row["split"] == "test" for row in rows)
     assert {row["n"] for (_, subset), row in found.items() if subset is None} == {5}
-
-
-def test_direction_of_all_rows_turns_with_the_sentences(corpus: Corpus) -> None:
-    def values(rows: list[dict[str, Any]]) -> dict[str, float]:
-        return {row["similarity"]: row["value"] for row in rows if row["subset"] is None}
-
-    forward = values(score(corpus, "snli-direction"))
-    table = corpus.read("nli/snli_test").to_pydict()
-    write_table(corpus.root, "nli/snli_test", table | {"premise": table["hypothesis"], "hypothesis": table["premise"]})
-    backward = values(score(Corpus(corpus.root), "snli-direction"))
-    assert forward.keys() == {"gauss", "variance", "length"}
-    for called, value in forward.items():
-        assert value > 0.5 and value + backward[called] == pytest.approx(1.0), "no ties here"
 
 
 def test_a_model_of_points_has_the_baseline_alone(corpus: Corpus) -> None:

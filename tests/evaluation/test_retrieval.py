@@ -10,11 +10,10 @@ from evaluation_fakes import HashedWords, accurate, correlated, scored_pairs, wr
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.evaluation import harness, retrieval
-from raysts.evaluation.bm25 import Bm25
 from raysts.evaluation.compare import compare_systems, conclusion
 from raysts.evaluation.contamination.contamination import contamination
 from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText
-from raysts.evaluation.retrieval import METRICS, retrieval_task, search
+from raysts.evaluation.retrieval import METRICS, Bm25, retrieval_task, search
 from raysts.evaluation.scores import read, scores_by_set, write
 from raysts.evaluation.standings import format_results
 from raysts.evaluation.tasks import lookup

@@ -105,12 +105,6 @@ def test_a_set_without_subsets_has_one_aggregation(tmp_path: Path) -> None:
     ]
 
 
-def test_without_resamples_the_intervals_are_null(small: Corpus) -> None:
-    rows = correlation_rows(load_pairs(small, "sts/sts12"), PREDICTED, resamples=0)
-    assert {(row["ci_low"], row["ci_high"]) for row in rows} == {(None, None)}
-    assert all(np.isfinite(row["value"]) for row in rows)
-
-
 def test_pairs_hold_each_sentence_once(small: Corpus) -> None:
     pairs = load_pairs(small, "sts/sts12")
     assert pairs.texts == ["a", "b", "c", "d", "e"]

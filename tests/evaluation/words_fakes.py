@@ -10,7 +10,7 @@ from evaluation_fakes import write_table
 
 from raysts.data.corpora import Corpus
 from raysts.data.world import world_vocabulary
-from raysts.evaluation.words.vectors import Words
+from raysts.evaluation.words import Words
 
 RNG = np.random.default_rng(0)
 WORDS = [word for word in world_vocabulary() if word.isalpha() and word.islower()][:40]

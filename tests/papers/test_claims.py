@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from evaluation_fakes import accurate
+from evaluation_fakes import accurate, write_table
 
+from raysts.data.corpora import Corpus
 from raysts.evaluation import harness
-from raysts.evaluation.baselines import LONGER, OVERLAP
 from raysts.evaluation.dev import DEVS
 from raysts.papers import verdicts as claims_data
 from raysts.papers.claims import BASELINES, CLAIMS, STAND_INS, Claim, Side
-from raysts.papers.claims_page import markdown, render, text, write_report
 from raysts.papers.experiments import EXPERIMENTS, pipelines
 from raysts.papers.published import BACKBONES
-from raysts.papers.verdicts import ALIKE, AS_NO, CONTRADICTED, NOT_SEEN, SEEN, ClaimsData, Verdict, concluded
+from raysts.papers.verdicts import (
+    ALIKE,
+    AS_NO,
+    CONTRADICTED,
+    LONGER,
+    NOT_SEEN,
+    OVERLAP,
+    SEEN,
+    ClaimsData,
+    Verdict,
+    baseline_scores,
+    concluded,
+    markdown,
+    render,
+    text,
+    write_report,
+)
 from raysts.schema import TEST_TABLES
 
 CLAIM = Claim("SED 5.2, Table 1", "A <is> above B", Side("ct"), Side("flow"), ("stsb",), "1.00 -> 2.00")
@@ -76,7 +90,7 @@ def test_two_systems_that_say_the_same_of_every_row_measure_nothing(
     monkeypatch.setattr(claims_data, "_models", lambda side, *_: [rows] * (3 if side is CLAIM.a else 2))
     claim = CLAIM._replace(on=("snli-2way",), holds=holds)
     plan = SimpleNamespace(pipeline=SimpleNamespace(evaluation=SimpleNamespace(resamples=100), stages={}, recipes={}))
-    (judged,) = concluded([claims_data._compared(claim, {"ct": plan, "flow": plan}, {})])  # type: ignore[dict-item]
+    (judged,) = concluded([claims_data._compare(claim, {"ct": plan, "flow": plan}, {})])  # type: ignore[dict-item]
     assert judged.verdict is None and judged.why == ALIKE and judged.difference == pytest.approx(0.0)
     data = ClaimsData(
         paper="sed", name="", command="", created_at="", backbone="", seeds=3, verdicts=[judged], environment={}
@@ -117,7 +131,7 @@ def test_the_page_its_markdown_and_its_json_say_the_same(tmp_path: Path) -> None
     verdicts = concluded([found(0.05, 0.01), found(-0.2, 0.01, False), Verdict(claim=CLAIM, why="no data: stsb")])
     data = ClaimsData(
         paper="sed", name="claims-sed", command="raysts claims sed", created_at="2026-01-01T00:00:00+00:00",
-        backbone="<tiny>", seeds=3, verdicts=[replace(verdicts[0], transductive=True), *verdicts[1:]], environment={},
+        backbone="<tiny>", seeds=3, verdicts=[verdicts[0]._replace(transductive=True), *verdicts[1:]], environment={},
     )  # fmt: skip
     page = render(data)
     assert "A &lt;is&gt; above B" in page and "<is>" not in page and page.count('class="interval"') == 2
@@ -128,3 +142,17 @@ def test_the_page_its_markdown_and_its_json_say_the_same(tmp_path: Path) -> None
     plain = verdicts[0].as_plain()
     assert (plain["verdict"], plain["a"], plain["a_value"], plain["p_holm"]) == (SEEN, "ct", 0.55, 0.02)
     assert write_report(data, tmp_path).parent == tmp_path and (tmp_path / "claims.md").exists()
+
+
+def test_word_overlap_and_the_longer_sentence(tmp_path: Path) -> None:
+    pairs = {"sentence1": ["a b c", "A b", "x"], "sentence2": ["b c d", "a B", "y z"], "score": [1.0, 5.0, 0.0]}
+    labelled = {
+        "premise": ["a b c d", "a b", "a b"], "hypothesis": ["a b", "a b c", "b a"], "label": ["entailment"] * 3,
+        "source": ["snli"] * 3,
+    }  # fmt: skip
+    write_table(tmp_path, "sts/stsb_test", pairs)
+    write_table(tmp_path, "nli/snli_test", labelled)
+    found = baseline_scores(Corpus(tmp_path), ["stsb", "snli-direction"])
+    np.testing.assert_allclose(found[OVERLAP]["stsb"].values, [2 / 4, 1.0, 0.0])
+    np.testing.assert_array_equal(found[LONGER]["snli-direction"].values, [1, 0, 0])  # a tie is wrong
+    assert {*found[OVERLAP]} == {"stsb"} and {*found[LONGER]} == {"snli-direction"}

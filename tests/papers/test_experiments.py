@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,7 +53,7 @@ def test_every_published_row_is_made_by_the_command_of_its_table(paper: str, num
                 searched = dict(set_of(found, value))
                 assert len(searched) == 2
                 settings = {key: at for key, at in value.settings.items() if key not in searched}
-                assert has(found.pipeline, replace(value, settings=settings))
+                assert has(found.pipeline, value._replace(settings=settings))
         return
     (experiment,) = [name for name, one in EXPERIMENTS.items() if one.paper == paper and number in one.tables]
     for row in table.rows:

@@ -13,8 +13,7 @@ from raysts.cli import execute
 from raysts.commands.follow import report as write_reports
 from raysts.errors import InputError
 from raysts.evaluation import results
-from raysts.papers.empty import empty_rows
-from raysts.papers.match import MeasuredRow, MeasuredValue, match_value, paper_tables
+from raysts.papers.match import MeasuredRow, MeasuredValue, empty_rows, match_value, paper_tables
 from raysts.papers.measured import every_row, report_data
 from raysts.papers.published import PAPERS, Measure, Value
 from raysts.papers.tables import filling, format_paper, render
@@ -348,7 +347,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def reasons(paper: str, number: int, *rows: MeasuredRow) -> dict[str, str]:
     (shown,) = [table for table in paper_tables(paper, rows) if table.table.number == number]
-    return {empty.row.name: empty.why for empty in empty_rows(paper, shown, rows)}
+    return {row.name: why for row, why in empty_rows(paper, shown, rows)}
 
 
 @pytest.mark.parametrize("paper", PAPERS)

@@ -2,7 +2,7 @@
 
 Two kinds are counted. A row is *unclean* when the model was trained on it: on its two sentences as one pair (in either
 order; NLI premise and hypothesis, STS pairs, anchor and positive), or, where a row is a single sentence, on that
-sentence. ``clean`` rows are the others. Rows of which some sentence occurs in the training text, anywhere, are counted
+sentence. ``clean`` rows are the others. Rows with a sentence that occurs in the training text, anywhere, are counted
 beside them and stay: a sentence without its partner says nothing about the score, and captions are shared by NLI and STS
 so widely that without them other genres would be measured, not the same ones fairly. Texts are compared after
 ``raysts.evaluation.contamination.text_overlap.normalise``.
@@ -68,9 +68,9 @@ class Contamination:
         """The clean rows by set, of sets in which they are others than all."""
         return {name: mask for task in self.tasks.values() for name, mask in task.masks.items()}
 
-    def entries(self, of: str) -> list[dict[str, Any]]:
+    def entries(self, model: str) -> list[dict[str, Any]]:
         """Return plain data for the JSON line: one entry per task, or one without a task."""
-        shared = {"of": of, "training_tables": list(self.tables), "unknown": list(self.unknown)}
+        shared = {"of": model, "training_tables": list(self.tables), "unknown": list(self.unknown)}
         entries = [
             {
                 **shared, "task": name, "rows": task.rows, "trained_rows": task.trained, "sentence_rows": task.sentence,
@@ -80,31 +80,31 @@ class Contamination:
         ]  # fmt: skip
         return entries or [{**shared, "task": None}]
 
-    def lines(self, of: str) -> list[str]:
+    def lines(self, model: str) -> list[str]:
         """Return a line per task with training text, one for all others, one for what is not known."""
-        where = ", ".join(self.tables)
+        searched = ", ".join(self.tables)
         lines, free = [], []
         for name, task in self.tasks.items():
             if not task.trained and not task.sentence:
                 free.append(name)
                 continue
-            share, scored = f"none of {task.rows:,} rows is a training row ({where})", ""
+            share, scored = f"none of {task.rows:,} rows is a training row ({searched})", ""
             if task.trained:
-                share = f"{task.trained:,} of {task.rows:,} rows are training rows ({where})"
+                share = f"{task.trained:,} of {task.rows:,} rows are training rows ({searched})"
                 scored = "; too few others to be scored apart"
             if task.masks:
                 scored = f"; scored without them as rows=clean, n={task.clean:,}"
-            lines.append(f"{of}: {name}: {share}; {task.sentence:,} hold a sentence of the training text{scored}")
+            lines.append(f"{model}: {name}: {share}; {task.sentence:,} hold a sentence of the training text{scored}")
         if free:
-            lines.append(f"{of}: no training text ({where}) in {', '.join(free)}")
+            lines.append(f"{model}: no training text ({searched}) in {', '.join(free)}")
         if self.unknown:
-            lines.append(f"{of}: training text not on record, so not searched: {', '.join(self.unknown)}")
+            lines.append(f"{model}: training text not on record, so not searched: {', '.join(self.unknown)}")
         return lines
 
-    def refuse(self, of: str) -> list[str]:
+    def refuse(self, model: str) -> list[str]:
         """Return the problems of ``--strict-contamination`` with the evaluation of this model."""
         return [
-            f"--strict-contamination: {task.trained:,} of {task.rows:,} rows of {name} are training rows of {of} "
+            f"--strict-contamination: {task.trained:,} of {task.rows:,} rows of {name} are training rows of {model} "
             f"({', '.join(self.tables)}); leave the task out, train on other data, or leave the option out and read "
             f"the rows=clean scores"
             for name, task in self.tasks.items()
@@ -123,7 +123,7 @@ def contamination(
         trained: the training text.
         cache: folder in which the result of each training table is kept, by the fingerprints of what it depends on.
     """
-    wanted = tuple(sorted({table for sets in tasks.values() for labelled in sets for table in labelled.rows}))
+    tables = tuple(sorted({table for sets in tasks.values() for labelled in sets for table in labelled.rows}))
     texts = [text for text in trained.texts if text.table != TARGETS]
     present = [text for text in texts if _is_present(corpus, text)]
     missing = [
@@ -133,18 +133,18 @@ def contamination(
     ]
     masks: Masks = {}
     for text in present:
-        for table, (row, sentence) in _occurrences(corpus, text, wanted, cache).items():
+        for table, (row, sentence) in _occurrences(corpus, text, tables, cache).items():
             before = masks.get(table, (False, False))
             masks[table] = (row | before[0], sentence | before[1])
     measured = {name: [labelled for labelled in sets if labelled.rows] for name, sets in tasks.items()}
-    of_tasks = {name: _of_task(sets, masks) for name, sets in measured.items() if sets and present}
-    tables = tuple(dict.fromkeys(text.title or text.table for text in present))
-    return Contamination(tables, (*trained.unknown, *missing), of_tasks)
+    of_tasks = {name: _count_rows(sets, masks) for name, sets in measured.items() if sets and present}
+    titles = tuple(dict.fromkeys(text.title or text.table for text in present))
+    return Contamination(titles, (*trained.unknown, *missing), of_tasks)
 
 
 def _is_present(corpus: Corpus, text: TrainingText) -> bool:
-    held = corpus.files(text.table) or corpus.sources(text.table)
-    return bool(held) and corpus.fingerprint(text.table) == text.sha256
+    exists = corpus.files(text.table) or corpus.sources(text.table)
+    return bool(exists) and corpus.fingerprint(text.table) == text.sha256
 
 
 def _occurrences(corpus: Corpus, text: TrainingText, tables: Sequence[str], cache: Path | None) -> Masks:
@@ -156,11 +156,14 @@ def _occurrences(corpus: Corpus, text: TrainingText, tables: Sequence[str], cach
     record = Store.of(path).read_json(path)
     try:
         if record:
-            return {name: (_mask(size, row), _mask(size, some)) for name, (size, row, some) in record["rows"].items()}
+            return {
+                name: (_mask(size, row), _mask(size, sentence))
+                for name, (size, row, sentence) in record["rows"].items()
+            }
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):  # a record of another form
         set_aside(path)
     masks = occurrences(corpus, text.table, text.data, tables)
-    rows = {name: [len(both[0]), *(np.flatnonzero(mask).tolist() for mask in both)] for name, both in masks.items()}
+    rows = {name: [len(pair[0]), *(np.flatnonzero(mask).tolist() for mask in pair)] for name, pair in masks.items()}
     Store.of(path).write_json(path, {"table": text.table, "rows": rows})
     return masks
 
@@ -171,7 +174,7 @@ def _mask(size: int, rows: Sequence[int]) -> np.ndarray:
     return mask
 
 
-def _of_task(sets: Sequence[LabelledSet], masks: Masks) -> TaskContamination:
+def _count_rows(sets: Sequence[LabelledSet], masks: Masks) -> TaskContamination:
     trained, sentence = (
         [np.concatenate([masks[table][kind][rows] for table, rows in labelled.rows.items()]) for labelled in sets]
         for kind in (0, 1)
@@ -181,19 +184,19 @@ def _of_task(sets: Sequence[LabelledSet], masks: Masks) -> TaskContamination:
     if not were_trained:
         return TaskContamination(size, 0, have_sentence, size)
     clean = {labelled.name: _clean(labelled, of_set) for labelled, of_set in zip(sets, trained, strict=True)}
-    kept = sum(int(mask.sum()) for mask in clean.values())
+    clean_rows = sum(int(mask.sum()) for mask in clean.values())
     scored = {
         name: clean[labelled.name] for labelled in sets for name in labelled.datasets if clean[labelled.name].any()
     }
-    return TaskContamination(size, were_trained, have_sentence, kept, scored)
+    return TaskContamination(size, were_trained, have_sentence, clean_rows, scored)
 
 
 def _clean(labelled: LabelledSet, trained: np.ndarray) -> np.ndarray:
     """Return the clean rows of a set, without subsets (or a set) that have too few."""
     clean = ~trained
     for rows in (*labelled.subsets.values(), np.arange(len(trained))):
-        left = rows[clean[rows]]
-        one_label = labelled.gold is not None and len(np.unique(labelled.gold[left])) < 2
-        if len(left) < len(rows) and (len(left) < FEWEST or one_label):
+        free = rows[clean[rows]]
+        one_label = labelled.gold is not None and len(np.unique(labelled.gold[free])) < 2
+        if len(free) < len(rows) and (len(free) < FEWEST or one_label):
             clean[rows] = False
     return clean

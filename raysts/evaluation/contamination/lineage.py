@@ -42,21 +42,21 @@ class TrainedOn:
     unknown: tuple[str, ...] = ()
 
 
-def merge_histories(several: Iterable[TrainedOn]) -> TrainedOn:
+def merge_histories(histories: Iterable[TrainedOn]) -> TrainedOn:
     """Return the training text of all of these."""
-    several = list(several)
+    histories = list(histories)
     return TrainedOn(
-        tuple(dict.fromkeys(text for one in several for text in one.texts)),
-        tuple(dict.fromkeys(what for one in several for what in one.unknown)),
+        tuple(dict.fromkeys(text for history in histories for text in history.texts)),
+        tuple(dict.fromkeys(model for history in histories for model in history.unknown)),
     )
 
 
 def trained_on(model: Path) -> TrainedOn:
     """Return the recorded training text of the model in a folder (of a run ``runs/<id>/model``)."""
-    return _of(model, set())
+    return _trace(model, set())
 
 
-def _of(model: Path, seen: set[Path]) -> TrainedOn:
+def _trace(model: Path, seen: set[Path]) -> TrainedOn:
     run = model.absolute().parent
     if run in seen:
         return TrainedOn()
@@ -64,7 +64,7 @@ def _of(model: Path, seen: set[Path]) -> TrainedOn:
     runs, store = run.parent, Store.of(run)
     record = record_of(model.absolute())
     if record and "data" not in record:  # a weight average: nothing but its members
-        return merge_histories(_of_run(runs / parent, "member", seen) for parent in record["parents"])
+        return merge_histories(_trace_run(runs / parent, "member", seen) for parent in record["parents"])
     recipe = store.read_json(run / "recipe.json") if record else None
     if not recipe:
         if _is_untrained(model.absolute()):
@@ -75,35 +75,35 @@ def _of(model: Path, seen: set[Path]) -> TrainedOn:
     rows = built(Data, recipe["data"], f"{run / 'recipe.json'}: ")
     behind = [TrainedOn((TrainingText(data["table"], rows, data["sha256"], data.get("name")),))]
     if parent == record["backbone_id"]:
-        behind.append(_of_backbone(str(record["backbone"]), runs, seen))
+        behind.append(_trace_backbone(str(record["backbone"]), runs, seen))
     else:
-        behind.append(_of_run(runs / parent, "parent", seen))
+        behind.append(_trace_run(runs / parent, "parent", seen))
     for teacher in teachers:
         means = store.read_json(runs.parent / "embeddings" / teacher / "manifest.json") or {"members": [teacher]}
-        behind += [_of_run(runs / member, "teacher", seen) for member in means["members"]]
+        behind += [_trace_run(runs / member, "teacher", seen) for member in means["members"]]
     return merge_histories(behind)
 
 
-def _of_run(run: Path, what: str, seen: set[Path]) -> TrainedOn:
+def _trace_run(run: Path, role: str, seen: set[Path]) -> TrainedOn:
     if RunFolder(run).record():
-        return _of(run / "model", seen)
-    return TrainedOn(unknown=(f"{what} {run.name} (not a run of this storage)",))
+        return _trace(run / "model", seen)
+    return TrainedOn(unknown=(f"{role} {run.name} (not a run of this storage)",))
 
 
-def _of_backbone(name: str, runs: Path, seen: set[Path]) -> TrainedOn:
+def _trace_backbone(name: str, runs: Path, seen: set[Path]) -> TrainedOn:
     if name == TINY:
         return TrainedOn()
     if Path(name).is_absolute():
-        models = [_on_this_machine(Path(name))]
+        models = [_local_path(Path(name))]
         if _is_untrained(models[0]):
             return TrainedOn()
     else:
         models = [run / "model" for run in Store.of(runs).list(runs) if run.name.startswith(name)]
     models = [model for model in models if record_of(model) and Store.of(model).exists(model)]
-    return _of(models[0], seen) if len(models) == 1 else TrainedOn(unknown=(f"backbone '{name}'",))
+    return _trace(models[0], seen) if len(models) == 1 else TrainedOn(unknown=(f"backbone '{name}'",))
 
 
-def _on_this_machine(path: Path) -> Path:
+def _local_path(path: Path) -> Path:
     """Return a recorded path on this machine: of an object store it may name another machine's mirror."""
     store = Store.of(path)
     return Store.open(store.uri).path(store.key(path)) if store.remote else path

@@ -52,7 +52,7 @@ def normalise(sentence: str) -> str:
 
 
 def _words(text: str) -> str:
-    """Return a text whose runs of punctuation and white space are one blank.
+    """Return a text with one blank for each run of punctuation and white space.
 
     Letters keep their marks, which are the vowels of many scripts (Devanagari, Thai, ...).
     """
@@ -164,7 +164,7 @@ def check_folder(corpus: Corpus) -> dict[str, Any]:
         "tables": tables,
         "missing": [name for name in TABLES if name not in tables and name not in DERIVED],
         "problems": problems,
-        "unused": _unused(corpus),
+        "unused": _find_unused(corpus),
         "overlaps": overlap(
             corpus,
             [name for name in TRAIN_TABLES if name in usable],
@@ -173,7 +173,7 @@ def check_folder(corpus: Corpus) -> dict[str, Any]:
     }
 
 
-def _unused(corpus: Corpus) -> list[dict[str, str]]:
+def _find_unused(corpus: Corpus) -> list[dict[str, str]]:
     if corpus.empty or corpus.store.remote:
         return []
     read = {path for name in corpus.tables() for path in corpus.files(name)}
@@ -221,13 +221,13 @@ def _read_keys(corpus: Corpus, name: str) -> Keys:
 def _search(
     batches: Iterable[pa.RecordBatch], sets: Mapping[str, Keys]
 ) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return by set and row whether its pair, both its sentences, or any of its sentences occur in training text."""
-    wanted = {key for rows in sets.values() for keys in rows for key in keys}
+    """Return by set and row if its pair, both its sentences, or any of them occur in training text."""
+    searched = {key for rows in sets.values() for keys in rows for key in keys}
     wanted_pairs = {_pair_key(keys) for rows in sets.values() for keys in rows if len(keys) == 2}
     sentences, pairs = set[bytes](), set[bytes]()
     for batch in batches:
         for keys in _keys(batch):
-            shared = [key for key in keys if key in wanted]
+            shared = [key for key in keys if key in searched]
             sentences.update(shared)
             if len(shared) > 1:  # of a triplet its anchor makes a pair with each of the others
                 pairs.update(key for other in keys[1:] if (key := _pair_key((keys[0], other))) in wanted_pairs)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysts.evaluation.scores import RowScores
-from raysts.evaluation.words.task import WordSets
+from raysts.evaluation.words import WordSets
 from raysts.models.embedders import EncoderModel, load_embedder
 from raysts.models.layers import Layers
 from raysts.models.prompts import Text

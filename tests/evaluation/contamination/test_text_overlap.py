@@ -8,7 +8,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from raysts.data.corpora import Corpus
-from raysts.errors import InputError
 from raysts.evaluation.contamination.text_overlap import (
     EVAL_TABLES,
     TRAIN_TABLES,
@@ -73,16 +72,6 @@ def test_overlap_counts_pairs_in_either_order_and_sentences(corpus: Corpus) -> N
     assert [example["row"] for example in wikipedia["examples"]] == [4]
     single = by_name["nli/train", "senteval/subj"]
     assert single["pair_rows"] is None and single["both_rows"] is None and single["sentence_rows"] == 1
-
-
-def test_contaminated_rows(corpus: Corpus) -> None:
-    pair, either = contaminated_rows(corpus, ["nli/train", "wikipedia/sentences"], "sts/stsb_test")
-    assert pair.tolist() == [False, True, False, False, False]
-    assert either.tolist() == [False, True, True, True, True]
-    row, sentence = contaminated_rows(corpus, ["wikipedia/sentences"], "senteval/subj")
-    assert row.tolist() == sentence.tolist() == [True, False]
-    with pytest.raises(InputError, match="'sick/sick_test' is missing"):
-        contaminated_rows(corpus, ["nli/train"], "sick/sick_test")
 
 
 def test_check_reports_everything_and_survives_broken_tables(corpus: Corpus) -> None:

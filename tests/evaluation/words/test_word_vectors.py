@@ -6,9 +6,9 @@ import torch
 from scipy import stats
 from words_fakes import sentences, words_of
 
-from raysts.evaluation.words import scores as word_scores
-from raysts.evaluation.words.components import contextual_words, find_words, principal
-from raysts.evaluation.words.vectors import UNKNOWN, Words
+from raysts.evaluation import words as word_scores
+from raysts.evaluation.word_components import contextual_words, find_words, principal
+from raysts.evaluation.words import UNKNOWN, Words
 from raysts.models.sentence_model import SentenceModel
 
 RNG = np.random.default_rng(0)
@@ -85,7 +85,7 @@ def test_unknown_words_have_the_mean_vector() -> None:
 
 
 def test_word_vectors_are_used_as_they_are(static: SentenceModel) -> None:
-    from raysts.evaluation.words.vectors import static_words
+    from raysts.evaluation.words import static_words
 
     words = static_words(static)
     assert set(words.index) == {"cat", "dog", "car", "t-shirt", "Rome", "nothing"}
@@ -102,8 +102,6 @@ def test_word_vectors_are_used_as_they_are(static: SentenceModel) -> None:
 
 @pytest.mark.parametrize("block", [2, 3, 100])
 def test_analogies_are_those_of_a_double_loop(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from raysts.evaluation.words import vectors as word_vectors
-
     words = words_of("abcdefghij", width=2)
     asked = [list(question) for question in RNG.choice([*"abcdefghij", "unknown"], size=(300, 4))]
     expected = []
@@ -115,7 +113,7 @@ def test_analogies_are_those_of_a_double_loop(block: int, monkeypatch: pytest.Mo
             if name not in (a, b, c) and score > best:
                 best, answer = score, name
         expected.append(answer == d)
-    monkeypatch.setattr(word_vectors, "BLOCK", block)
+    monkeypatch.setattr(word_scores, "BLOCK", block)
     monkeypatch.setattr(word_scores, "_QUESTIONS", 2 * block)
     found = word_scores.analogies(words, dict(zip("abcd", zip(*asked, strict=True), strict=True)))
     assert found.tolist() == expected and 0 < sum(expected) < len(expected)
@@ -130,7 +128,7 @@ def test_degrees_of_a_relation() -> None:
     expected = stats.spearmanr([(vector[c] - vector[d]) @ like for c, d in pairs], gold).statistic
     relation = tuple([pair[side] for pair in group] for group in (examples, pairs) for side in (0, 1))
     strangers = (["x"], ["y"], ["x", "z"], ["y", "q"])
-    found = word_scores.degrees(words, [(relation, gold), (strangers, np.array([1.0, 2.0]))])
+    found = word_scores.degrees_of(words, [(relation, gold), (strangers, np.array([1.0, 2.0]))])
     assert found == pytest.approx([expected, 0.0])
 
 
@@ -141,7 +139,7 @@ def test_purity_counts_the_largest_class_of_each_cluster() -> None:
         for cluster in range(4):
             members = [classes[i] for i in range(30) if clusters[i] == cluster]
             largest += max((members.count(each) for each in set(members)), default=0)
-        assert word_scores.in_largest(clusters, classes).mean() == pytest.approx(largest / 30)
+        assert word_scores.select_largest(clusters, classes).mean() == pytest.approx(largest / 30)
 
 
 def test_categories_that_lie_apart_are_found() -> None:

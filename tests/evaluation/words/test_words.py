@@ -24,7 +24,7 @@ def test_similarity_is_spearman_of_the_cosine_with_ties(static: SentenceModel, t
     rows = harness.evaluate(static, web(tmp_path, word_similarity=pairs), ["words"], resamples=20)
     value, coverage = rows
     assert value["dataset"] == coverage["dataset"] == "pets" and value["layers"] == str(static.layers)
-    from raysts.evaluation.words.vectors import static_words
+    from raysts.evaluation.words import static_words
 
     words = static_words(static)
     vectors = {name: words.vectors(words.rows([name]))[0] for name in names}

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysts.evaluation.words.vectors import UNKNOWN, Words, unit
+from raysts.evaluation.words import UNKNOWN, Words, unit
 from raysts.models.layers import Layers
 from raysts.models.sentence_model import TOKEN_BUDGET, SentenceModel
 from raysts.models.tokens import Tokens
@@ -55,15 +55,15 @@ def find_words(model: SentenceModel, sentences: Sequence[str]) -> tuple[Tokens, 
         spans = [(match.start(), match.end()) for match in WORD.finditer(text)]
         starts, before = [start for start, _ in spans], UNKNOWN
         for place, (start, end) in enumerate(pieces):
-            which = bisect_right(starts, end - 1) - 1 if end > start else UNKNOWN
-            if which == UNKNOWN or end > spans[which][1]:
+            nearest = bisect_right(starts, end - 1) - 1 if end > start else UNKNOWN
+            if nearest == UNKNOWN or end > spans[nearest][1]:
                 continue
-            if which == before:  # the next piece of the same word
+            if nearest == before:  # the next piece of the same word
                 places[-1] = (*places[-1][:3], place + 1)
                 continue
-            word = text[slice(*spans[which])].lower()
+            word = text[slice(*spans[nearest])].lower()
             places.append((index.setdefault(word, len(index)), number, place, place + 1))
-            before = which
+            before = nearest
     lengths = np.fromiter(map(len, read["input_ids"]), np.int64, len(sentences))
     flat = np.fromiter((token for row in read["input_ids"] for token in row), np.int32, int(lengths.sum()))
     columns = np.array(places, dtype=np.int64).reshape(-1, 4)
@@ -114,10 +114,10 @@ def principal(rows_WOH: np.ndarray) -> np.ndarray:
     rows_WOH = rows_WOH.astype(np.float64)
     if rows_WOH.shape[1] > rows_WOH.shape[2]:
         moments_WHH = rows_WOH.transpose(0, 2, 1) @ rows_WOH
-        return _signed(_largest(moments_WHH), rows_WOH.sum(axis=1))
+        return _fix_sign(_largest(moments_WHH), rows_WOH.sum(axis=1))
     # the smaller side: X'u is along the right singular vector where u is the left one
     left_WO = _largest(rows_WOH @ rows_WOH.transpose(0, 2, 1))
-    return _signed(unit(np.einsum("wo,woh->wh", left_WO, rows_WOH)), rows_WOH.sum(axis=1))
+    return _fix_sign(unit(np.einsum("wo,woh->wh", left_WO, rows_WOH)), rows_WOH.sum(axis=1))
 
 
 def _largest(symmetric_WNN: np.ndarray) -> np.ndarray:
@@ -127,7 +127,7 @@ def _largest(symmetric_WNN: np.ndarray) -> np.ndarray:
     return np.linalg.eigh(symmetric_WNN)[1][:, :, -1]
 
 
-def _signed(vectors_WH: np.ndarray, sums_WH: np.ndarray) -> np.ndarray:
+def _fix_sign(vectors_WH: np.ndarray, sums_WH: np.ndarray) -> np.ndarray:
     return np.where(np.einsum("wh,wh->w", vectors_WH, sums_WH)[:, None] < 0, -vectors_WH, vectors_WH)
 
 
@@ -157,7 +157,7 @@ def _mean_of_pieces(tokens_BTH: Tensor, text: np.ndarray, first: np.ndarray, end
     sizes = end - first
     owner_P = np.repeat(np.arange(len(sizes)), sizes)
     place_P = np.arange(len(owner_P)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + first[owner_P]
-    where = [torch.from_numpy(values).to(tokens_BTH.device) for values in (text[owner_P], place_P, owner_P)]
+    index = [torch.from_numpy(values).to(tokens_BTH.device) for values in (text[owner_P], place_P, owner_P)]
     sums_OH = tokens_BTH.new_zeros((len(sizes), tokens_BTH.shape[-1]))
-    sums_OH.index_add_(0, where[2], tokens_BTH[where[0], where[1]])
+    sums_OH.index_add_(0, index[2], tokens_BTH[index[0], index[1]])
     return sums_OH.cpu().numpy() / sizes[:, None].astype(np.float32)

@@ -1,10 +1,14 @@
-"""Benchmarks of words (WEB, and Latte-Mix, section 4.3, A.7)."""
+"""Benchmarks of words (WEB: Jastrzebski et al. 2017, and Latte-Mix, section 4.3, A.7).
+
+Shapes: V words, N looked up or rows, R of a block, H dimensions, Q questions of a block.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -14,11 +18,11 @@ import pyarrow.compute as pc
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.evaluation.scores import RowScores
+from raysts.evaluation.statistics import spearman
 from raysts.evaluation.tasks import Task
-from raysts.evaluation.words import scores
-from raysts.evaluation.words.vectors import UNKNOWN, Words, is_static, static_words
 from raysts.ids import derive_seed
 from raysts.models.layers import Layers, single_layers
+from raysts.models.static import BLOCK, MODEL_TYPE, vocabulary
 from raysts.schema import TABLES
 
 if TYPE_CHECKING:
@@ -45,6 +49,69 @@ SENTENCES = tuple(table for table in TABLES if table.startswith("sts/"))
 _MOST = 5
 
 logger = logging.getLogger("raysts")
+
+# -- vectors ---------------------------------------------------------------------------------------------------------------
+
+UNKNOWN = -1
+"""Row of a word that has no vector."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """Vocabulary and its vectors. ``raw_VH``: vectors of any length, perhaps on disk."""
+
+    index: Mapping[str, int]
+    raw_VH: np.ndarray
+
+    def rows(self, words: Sequence[str]) -> np.ndarray:
+        """Return the row of each word [N], or ``UNKNOWN`` if its vector is missing or zero."""
+        spelt = (self.index.get(word, self.index.get(word.lower(), UNKNOWN)) for word in words)
+        rows = np.fromiter(spelt, np.int64, len(words))
+        spelt_N = np.flatnonzero(rows != UNKNOWN)
+        rows[spelt_N[~self.raw_VH[rows[spelt_N]].any(axis=1)]] = UNKNOWN
+        return rows
+
+    def vectors(self, rows: np.ndarray) -> np.ndarray:
+        """Return vectors of unit length [N, H] float32, for an unknown word the shorter mean vector.
+
+        The product of two is then their cosine, and that with an unknown word about the mean cosine, which says nothing.
+        """
+        found_NH = unit(self.raw_VH[np.maximum(rows, 0)])
+        found_NH[rows == UNKNOWN] = self.mean_H
+        return found_NH
+
+    def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield (first row, vectors of unit length) of the whole vocabulary in blocks."""
+        for first in range(0, len(self.raw_VH), BLOCK):
+            yield first, unit(self.raw_VH[first : first + BLOCK])
+
+    @cached_property
+    def mean_H(self) -> np.ndarray:
+        total_H = np.zeros(self.raw_VH.shape[1])
+        words = 0
+        for _, block_RH in self.blocks():
+            total_H += block_RH.sum(axis=0, dtype=np.float64)
+            words += int(block_RH.any(axis=1).sum())
+        return (total_H / max(1, words)).astype(np.float32)
+
+
+def unit(vectors_NH: np.ndarray) -> np.ndarray:
+    """Return a copy with rows of unit length. Zeros stay."""
+    lengths_N = np.linalg.norm(vectors_NH, axis=1, keepdims=True)
+    return vectors_NH / np.where(lengths_N > 0, lengths_N, 1)
+
+
+def static_words(model: SentenceModel) -> Words:
+    """Return the vocabulary of word vectors, which are not copied."""
+    return Words(vocabulary(model.tokenizer), model.encoder.backbone.weight.detach().cpu().numpy())
+
+
+def is_static(model: SentenceModel) -> bool:
+    """Return True if a word has one vector in any context."""
+    return bool(model.encoder.config.model_type == MODEL_TYPE)
+
+
+# -- sets ------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +145,11 @@ class WordSet:
         distinct = len(np.unique(self.scores)) if self.table == SIMILARITY else 2
         return [] if distinct > 1 else [self.too_few("has", len(self.row), distinct, "score")]
 
-    def too_few(self, what: str, rows: int, distinct: int, column: str, rule: str = "scores") -> str:
+    def too_few(self, verb: str, rows: int, distinct: int, column: str, rule: str = "scores") -> str:
         """Return the problem of a set or relation with too few distinct values."""
         numbers = f"rows {self.row[0]} to {self.row[-1]}" if len(self.row) > 1 else f"row {self.row[0]}"
         return (
-            f"{self.table}: data set '{self.name}' ({numbers}) {what} {rows} row(s) and {distinct} distinct "
+            f"{self.table}: data set '{self.name}' ({numbers}) {verb} {rows} row(s) and {distinct} distinct "
             f"value(s) of '{column}'; it needs at least two different {rule}: complete or remove it"
         )
 
@@ -108,14 +175,14 @@ def absent(corpus: Corpus, sets: Iterable[WordSet]) -> list[str]:
     lines = []
     for table, names in SETS.items():
         if missing := [name for name in names if name not in present]:
-            where = f"belong in {corpus.where}/{table}.parquet"
+            hint = f"belong in {corpus.where}/{table}.parquet"
             if corpus.files(table) and missing == [DEGREES]:
-                where = f"needs the column 'score' in {corpus.where}/{table}.parquet"
-            lines.append(f"{', '.join(missing)} ({where})")
+                hint = f"needs the column 'score' in {corpus.where}/{table}.parquet"
+            lines.append(f"{', '.join(missing)} ({hint})")
     return lines
 
 
-def read_relations(word_set: WordSet) -> tuple[list[tuple[scores.RelationWords, np.ndarray]], list[str]]:
+def read_relations(word_set: WordSet) -> tuple[list[tuple[RelationWords, np.ndarray]], list[str]]:
     """Return the words and degrees of each relation of ``DEGREES``, and the problems of its rows.
 
     Each example and each pair counts once. A row needs a score, and a pair has one in a relation.
@@ -123,7 +190,7 @@ def read_relations(word_set: WordSet) -> tuple[list[tuple[scores.RelationWords, 
     by_name: dict[str, list[int]] = {}
     for index, category in enumerate(word_set.columns["category"]):
         by_name.setdefault(str(category), []).append(index)
-    relations: list[tuple[scores.RelationWords, np.ndarray]] = []
+    relations: list[tuple[RelationWords, np.ndarray]] = []
     degrees, problems = word_set.scores, []
     a, b, c, d = (word_set.columns[name] for name in "abcd")
     for name, rows in by_name.items():
@@ -131,14 +198,14 @@ def read_relations(word_set: WordSet) -> tuple[list[tuple[scores.RelationWords, 
         pairs: dict[tuple[str, str], int] = {}
         for i in rows:
             first = pairs.setdefault((c[i], d[i]), i)
-            where = f"{word_set.table}: row {word_set.row[i]}, column 'score'"
+            place = f"{word_set.table}: row {word_set.row[i]}, column 'score'"
             if np.isnan(degrees[i]):
                 problems.append(
-                    f"{where}: null, and other rows of {word_set.name} have one; every row needs a degree, or none"
+                    f"{place}: null, and other rows of {word_set.name} have one; every row needs a degree, or none"
                 )
             elif not np.isnan(degrees[first]) and degrees[first] != degrees[i]:
                 problems.append(
-                    f"{where}: {degrees[i]:g} for '{c[i]}', '{d[i]}' in relation '{name}', which row {word_set.row[first]} "
+                    f"{place}: {degrees[i]:g} for '{c[i]}', '{d[i]}' in relation '{name}', which row {word_set.row[first]} "
                     f"gives {degrees[first]:g}; a pair has one degree in a relation"
                 )
         gold = degrees[list(pairs.values())]
@@ -148,6 +215,102 @@ def read_relations(word_set: WordSet) -> tuple[list[tuple[scores.RelationWords, 
             (tuple([pair[side] for pair in group] for group in (examples, pairs) for side in (0, 1)), gold)
         )
     return relations, problems[:_MOST]
+
+
+# -- scores of a vocabulary ------------------------------------------------------------------------------------------------
+
+_QUESTIONS = 1024
+
+RelationWords = tuple[Sequence[str], ...]
+"""Words of a relation: left and right of its examples, left and right of its pairs."""
+
+
+def similarities(words: Words, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
+    """Return the cosine of each pair [N] float64. See :meth:`Words.vectors` for words without a vector."""
+    a_NH, b_NH = (words.vectors(words.rows(side)).astype(np.float64) for side in (left, right))
+    return np.einsum("nh,nh->n", a_NH, b_NH)
+
+
+def analogies(words: Words, questions: Mapping[str, Sequence[str]]) -> np.ndarray:
+    """Return True for each ``d`` that is the word most similar to b - a + c (3CosAdd) -> bool [N].
+
+    The question's words do not count as answers; every other word of the vocabulary is. An answer without a vector is never
+    found. Of equal words the first counts.
+    """
+    rows = {name: words.rows(questions[name]) for name in "abcd"}
+    right_N = np.zeros(len(rows["d"]), dtype=bool)
+    known_N = np.flatnonzero(rows["d"] != UNKNOWN)
+    if not len(known_N):
+        return right_N
+    a_NH, b_NH, c_NH = (words.vectors(rows[name][known_N]) for name in "abc")
+    wanted_NH = b_NH - a_NH + c_NH
+    excluded_N3 = np.stack([rows[name][known_N] for name in "abc"], axis=1)
+    best_N = np.full(len(known_N), -np.inf, np.float32)
+    answer_N = np.full(len(known_N), UNKNOWN)
+    for start, block_RH in words.blocks():
+        null_R = ~block_RH.any(axis=1)  # padding, and words whose vector is zeros
+        for first in range(0, len(known_N), _QUESTIONS):
+            part = slice(first, first + _QUESTIONS)
+            scores_QR = wanted_NH[part] @ block_RH.T
+            scores_QR[:, null_R] = -np.inf
+            for excluded_Q in excluded_N3[part].T:
+                rows_Q = np.flatnonzero((excluded_Q >= start) & (excluded_Q < start + len(block_RH)))
+                scores_QR[rows_Q, excluded_Q[rows_Q] - start] = -np.inf
+            place_Q = scores_QR.argmax(axis=1)
+            score_Q = scores_QR[np.arange(len(place_Q)), place_Q]
+            better_Q = score_Q > best_N[part]
+            best_N[part][better_Q] = score_Q[better_Q]
+            answer_N[part][better_Q] = start + place_Q[better_Q]
+    right_N[known_N] = answer_N == rows["d"][known_N]
+    return right_N
+
+
+def degrees_of(words: Words, relations: Sequence[tuple[RelationWords, np.ndarray]]) -> np.ndarray:
+    """Return Spearman by relation [N] of the likeness to its examples with people's degrees.
+
+    A pair's number is the product of its difference with the mean difference of the examples. 0 if it is the same for all
+    pairs, as without a known word.
+    """
+    correlations = []
+    for (*examples, left, right), gold_N in relations:
+        means = [words.vectors(words.rows(side)).mean(axis=0, dtype=np.float64) for side in examples]
+        sides = [words.vectors(words.rows(side)).astype(np.float64) for side in (left, right)]
+        predicted_N = (sides[0] - sides[1]) @ (means[0] - means[1])
+        constant = predicted_N.min() == predicted_N.max()
+        correlations.append(0.0 if constant else spearman(predicted_N, gold_N))
+    return np.array(correlations)
+
+
+def best_clusters(words: Words, members: Sequence[str], classes: np.ndarray, seed: int) -> np.ndarray:
+    """Return the words in the largest class of their cluster [N] bool, of the purest clustering.
+
+    There are as many clusters as classes. WEB's six clusterings are agglomerative with Ward's linkage, with average and
+    with complete linkage, by cosine and by Euclidean distance, and the best of ten runs of k-means.
+    """
+    from sklearn.cluster import AgglomerativeClustering, KMeans
+
+    vectors_NH = words.vectors(words.rows(members))
+    count = len(np.unique(classes))
+    kinds = [
+        AgglomerativeClustering(count, metric="euclidean", linkage="ward"),
+        *(
+            AgglomerativeClustering(count, metric=metric, linkage=linkage)
+            for metric in ("cosine", "euclidean")
+            for linkage in ("average", "complete")
+        ),
+        KMeans(count, n_init=10, random_state=seed),
+    ]
+    return max(
+        (select_largest(kind.fit_predict(vectors_NH), classes) for kind in kinds), key=lambda right_N: right_N.sum()
+    )
+
+
+def select_largest(clusters: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Return the rows in the largest class of their cluster [N] bool. Their share is the purity."""
+    from sklearn.metrics.cluster import contingency_matrix
+
+    largest = contingency_matrix(classes, clusters).argmax(axis=0)
+    return largest[np.unique(clusters, return_inverse=True)[1]] == np.unique(classes, return_inverse=True)[1]
 
 
 # -- the task --------------------------------------------------------------------------------------------------------------
@@ -226,7 +389,7 @@ class WordSets:
             choices = tuple(layers or (model.layers,))
             tables = [static_words(model)] * len(choices)
         else:
-            from raysts.evaluation.words.components import contextual_words
+            from raysts.evaluation.word_components import contextual_words
 
             choices = tuple(layers or single_layers(model.depth))
             tables = contextual_words(model, self.sentences, choices)
@@ -249,11 +412,11 @@ class WordSets:
         lines = [f"not measured: {line}" for line in self.absent]
         if strange := [name for name, (count, size) in unknown.items() if count == size]:
             lines.append(f"not measured: {', '.join(strange)} (none of its words has a vector)")
-        every = list(dict.fromkeys(word for word_set in self.sets for word in word_set.words))
-        if total := int((words.rows(every) == UNKNOWN).sum()):
+        all_words = list(dict.fromkeys(word for word_set in self.sets for word in word_set.words))
+        if total := int((words.rows(all_words) == UNKNOWN).sum()):
             parts = [f"{name} {count:,}/{size:,}" for name, (count, size) in unknown.items()]
             lines.append(
-                f"{total:,} of {len(every):,} words have no vector, and the mean vector stands for them: {', '.join(parts)}"
+                f"{total:,} of {len(all_words):,} words have no vector, and the mean vector stands for them: {', '.join(parts)}"
             )
         for line in lines:
             logger.warning("words: %s", line)
@@ -265,16 +428,16 @@ def _scores(words: Words, word_set: WordSet) -> dict[str, Any]:
     if word_set.table == CATEGORIZATION:
         classes = np.unique([str(name) for name in columns["category"]], return_inverse=True)[1]
         seed = derive_seed(0, "words", word_set.name) % 2**32
-        right_N = scores.best_clusters(words, columns["word"], classes, seed)
+        right_N = best_clusters(words, columns["word"], classes, seed)
         return {"metrics": ("purity",), "values": right_N * 1.0, "similarity": None}
     drawn: dict[str, Any] = {"similarity": "cosine", "draw": f"{word_set.name}/test"}
     if word_set.table == ANALOGY and word_set.name != DEGREES:
-        right_N = scores.analogies(words, {name: columns[name] for name in "abcd"})
+        right_N = analogies(words, {name: columns[name] for name in "abcd"})
         return {"metrics": ("accuracy",), "values": right_N * 1.0, **drawn}
     drawn |= {"metrics": ("spearman",), "aggregations": ("all",)}
     if word_set.name == DEGREES:
         relations, _ = read_relations(word_set)
         counted = sum(len(gold) for _, gold in relations)
-        return {"values": scores.degrees(words, relations), "counted": counted, **drawn}
-    values_N = scores.similarities(words, columns["word1"], columns["word2"])
+        return {"values": degrees_of(words, relations), "counted": counted, **drawn}
+    values_N = similarities(words, columns["word1"], columns["word2"])
     return {"values": values_N, "gold": word_set.scores, **drawn}
