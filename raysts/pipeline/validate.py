@@ -263,7 +263,7 @@ def _check_every_text(inputs: Inputs, vectors: Embedder) -> None:
         raise InputError(
             f"teacher '{vectors.path}' has no vector of {text.held_out[number]!r:.70}; embed all of the text"
         )
-    table = inputs.corpus.table_with_spans(spec.table, spec.data.spans, spec.data.sample_seed)
+    table = inputs.corpus.table_with_spans(spec.table, spec.data)
     derived = table.read(spec.texts[:1]).column(0) if table.content else None
     for group in inputs.groups(spec):
         parts: Iterable[tuple[int, Any]]
