@@ -339,7 +339,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(InputError, match="sed, gausscse, latte-mix"):
         write_reports(paper="bert", storage=tmp_path)
     assert execute(["report", "--paper", "sed", "--name", "mine"]) == 2
-    assert "--name, --paper" in capsys.readouterr().err
+    assert "--name and --paper: give one" in capsys.readouterr().err
 
 
 # -- what is empty, and why ---------------------------------------------------------------------------------------------

@@ -30,15 +30,15 @@ ASKED = {
     "pipeline/verdict.py": "member.model.exists",
     "pipeline/deliver.py": "Path(name).exists path.is_file",
     # files of the user and of the machine
-    "training/record.py": "cpuinfo.exists cpuinfo.read_text",
+    "training/record.py": "Path('/proc/cpuinfo').read_text",
     "pipeline/embed.py": "output.exists output.glob output.is_dir output.iterdir",
     "search/sampler.py": "path.unlink self.path.parent.glob",
     "search/searches.py": "Path(__file__).with_name('searches.yaml').read_text",
     "cluster/connect.py": "file.is_file file.read_text",
     "cluster/preflight.py": "folder.is_dir folder.rglob path.is_file path.stat",
-    "commands/data.py": "on_this_machine(input,'--input').exists",
+    "commands/data.py": "local_path(input,'--input').exists",
     "commands/distill.py": "folder.is_dir",
-    "commands/export.py": "card.is_file card.read_text target.exists target.is_dir target.iterdir",
+    "commands/use.py": "card.is_file card.read_text target.exists target.is_dir target.iterdir",
     "commands/models.py": "Path(name)/'config.json'.is_file Path(text,'config.json').is_file",
     "commands/run_file.py": "path.is_dir path.is_file path.iterdir place.is_dir place.iterdir target.exists",
 }
