@@ -139,7 +139,7 @@ def _models_pipeline(
     from raysts.models.embedders import find_embedder, open_embedder
     from raysts.pipeline.inputs import TINY
     from raysts.pipeline.validate import fitting_target, starts_of
-    from raysts.recipes.catalog import DistillationSettings, student_defaults, text_defaults
+    from raysts.recipes.catalog import STATIC, DistillationSettings, student_defaults, text_defaults
     from raysts.recipes.names import pipeline_of
     from raysts.recipes.recipe import DEFAULTS, DISTILLATION, Pipeline
     from raysts.recipes.tree import built, to_plain
@@ -148,7 +148,8 @@ def _models_pipeline(
         raise InputError(f"--top {top}: must be from 1 to the number of teachers, {len(models)}")
     store = store_of(options.storage)
     folders = [find_embedder(model, lambda name: locate(name, store)) for model in models]
-    backbone = _common_backbone(folders, store)
+    static = (overrides or {}).get("student") == "static"
+    backbone = str(models[0]) if static else _common_backbone(folders, store)
     if backbone is None and "backbone" not in (overrides or {}):
         raise InputError(
             f"distill: which encoder becomes the student? The records of the teachers name no common starting model. Give one: "
@@ -173,6 +174,8 @@ def _models_pipeline(
     assert recipe is not None and isinstance(recipe.settings, DistillationSettings)
     settings, target = recipe.settings, recipe.settings.target
     width = pretrained.width(locate(start, store)) if start != TINY else 0
+    if static and start != TINY:
+        width = open_embedder(locate(start, store)).dim
     if student_pipeline.keep_index and (dim := open_embedder(folders[0], device="cpu").dim) != width:
         settings = settings.updated(projection=dim)
     if not {"sed.target", "sed.settings.target"} & set(overrides or {}):
@@ -193,12 +196,12 @@ def _models_pipeline(
         and student_pipeline.backbone_layers is not None
         and folder_id(locate(start, store)) in {folder_id(folder) for folder in folders if folder.is_dir()}
     )
-    defaults = student_defaults(settings.updated(target=target), elsewhere, within)
+    defaults = STATIC if static else student_defaults(settings.updated(target=target), elsewhere, within)
     if student_pipeline.keep_index:
         defaults = {**defaults, "settings.axes": "teachers", "settings.projection": settings.projection}
     if options.user_data and (text := corpus_of(options.data, own=options.user_data).text):
         has_vectors = any(open_embedder(folder).kind == "vectors" for folder in folders)  # of texts, not of pieces
-        defaults = {**defaults, **text_defaults(not has_vectors and are_documents(text.sample))}
+        defaults = {**defaults, **text_defaults(not static and not has_vectors and are_documents(text.sample))}
     return pipeline_of(pipeline, {"sed.target": target, **{f"sed.{key}": value for key, value in defaults.items()}})
 
 

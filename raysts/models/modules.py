@@ -95,6 +95,8 @@ def describe(folder: Path) -> Description:
         elif kind == "WordEmbeddings":
             sizes = read_json(path / static.SETTINGS) or {}
             settings["max_length"] = whole_number(path / static.SETTINGS, sizes, "max_seq_length")
+        elif kind == "StaticEmbedding" and static.is_table(folder):
+            settings["max_length"] = None  # it pools the mean of all tokens
         elif kind == "Pooling":
             settings["pooling"] = _pooling(path, config)
             settings["prompts"] = replace(settings["prompts"], pooled=bool(config.get("include_prompt", True)))
@@ -107,8 +109,8 @@ def describe(folder: Path) -> Description:
         else:
             raise InputError(
                 f"{folder / 'modules.json'}: module '{module}' is unknown here, or in this place; raysts loads "
-                f"Transformer, WordEmbeddings, WeightedLayerPooling, Pooling, {', '.join(sorted(_heads()))} modules, and "
-                f"Normalize as the last"
+                f"Transformer, WordEmbeddings, StaticEmbedding, WeightedLayerPooling, Pooling, {', '.join(sorted(_heads()))} "
+                f"modules, and Normalize as the last"
             )
     return Description(heads=tuple(heads), **settings)
 

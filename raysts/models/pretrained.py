@@ -197,7 +197,7 @@ def _shapes(folder: Path) -> list[list[int]]:
 
 def weight_bytes(folder: Path) -> int:
     """Return the bytes of a model's weights in float32, of pickled ones as they are stored."""
-    if static.is_static(folder):
+    if static.is_static(folder) and not static.is_table(folder):
         return 0  # they stay on disk
     with contextlib.suppress(InputError):  # a damaged file does not stop an estimate: the loader reports it
         if shapes := _shapes(folder):

@@ -233,7 +233,10 @@ class SentenceModel:
                 if head.reads == "tokens":
                     head.save(module(head.module))
                     width = head.dim
-            write_json(module(f"{_ST}Pooling") / "config.json", pooling_config(width, encoder.pooling, self.prompts))
+            if modules[0][0] != static.TABLE:  # which pools by itself
+                write_json(
+                    module(f"{_ST}Pooling") / "config.json", pooling_config(width, encoder.pooling, self.prompts)
+                )
             for head in encoder.heads:
                 if head.reads == "pooled":
                     head.save(module(head.module))
@@ -261,6 +264,9 @@ class SentenceModel:
     def _save_input(self, folder: Path, last_layer: bool) -> tuple[str, str]:
         """Write backbone and tokenizer, and return the first module: (its folder, its type)."""
         backbone = self.encoder.backbone
+        if isinstance(backbone, WordVectors) and backbone.trained:
+            word_vectors.save_table(backbone, self.tokenizer, folder)
+            return static.TABLE, f"{_ST}StaticEmbedding"
         if isinstance(backbone, WordVectors):
             plain = self.pooling == "mean" and all(head.reads == "pooled" for head in self.encoder.heads)
             word_vectors.save(backbone, self.tokenizer, folder, self.max_length, plain)

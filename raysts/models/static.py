@@ -1,4 +1,4 @@
-"""Static word vectors (GloVe, word2vec), without torch: model directories, and text files as such.
+"""Static vectors of words (GloVe, word2vec) or tokens, without torch: model directories, and text files as such.
 
 Commands read them before anything starts. Shapes: V words and the padding, R words of a block, H dimensions.
 """
@@ -19,14 +19,19 @@ import numpy as np
 
 from raysts.errors import InputError, RunFailed
 from raysts.storage.atomic import atomic_write, cache_folder, remove_drafts, write_json
+from raysts.storage.foreign import read_json
 
 MODEL_TYPE = "static"
 FOLDER = "0_WordEmbeddings"
 """Folder of the vectors and the tokenizer in a model directory."""
 
+TABLE = "0_StaticEmbedding"
+"""The same of vectors of tokens, which are trained."""
+
 SETTINGS = "wordembedding_config.json"
 
 WEIGHT = "emb_layer.weight"
+TABLE_WEIGHT = "embedding.weight"
 _HEADER = 256  # bytes before the numbers of a safetensors file
 BLOCK = 16_384
 """Vectors that are in memory at once."""
@@ -59,13 +64,18 @@ class WordVectorsConfig:
 
 
 def is_static(folder: Path) -> bool:
-    """Return True if the model in ``folder`` is made of word vectors."""
-    return (folder / FOLDER).is_dir()
+    """Return True if the model in ``folder`` is made of vectors of words or tokens."""
+    return (folder / FOLDER).is_dir() or is_table(folder)
+
+
+def is_table(folder: Path) -> bool:
+    """Return True if the model in ``folder`` is made of vectors of tokens, which are trained."""
+    return (folder / TABLE).is_dir()
 
 
 def input_folder(folder: Path) -> Path:
     """Return the folder of a model directory that holds its weights and its tokenizer."""
-    return folder / FOLDER if is_static(folder) else folder
+    return next((folder / part for part in (FOLDER, TABLE) if (folder / part).is_dir()), folder)
 
 
 def pooling_problem(pooling: str) -> str | None:
@@ -75,18 +85,21 @@ def pooling_problem(pooling: str) -> str | None:
 
 def load_tokenizer(folder: Path) -> Any:
     """Return the tokenizer of a model directory."""
-    from raysts.models.shipped.words import Words
+    from raysts.models.shipped.words import PADDING, Words
 
-    return Words.load(folder / FOLDER)
+    files = input_folder(folder)
+    padding = (read_json(files / "tokenizer_config.json") or {}).get("pad_token", PADDING)
+    return Words(tokenizer_file=str(files / "tokenizer.json"), pad_token=padding)
 
 
-def save_tokenizer(tokenizer: Any, folder: Path) -> None:
-    """Write a ``tokenizers.Tokenizer`` of words so that transformers reads it."""
+def save_tokenizer(tokenizer: Any, folder: Path, padding: str = "") -> None:
+    """Write a ``tokenizers.Tokenizer`` of words or tokens so that transformers reads it."""
     from raysts.models.shipped.words import PADDING
 
     tokenizer.no_truncation()
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
-    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": PADDING})
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": padding or PADDING}
+    write_json(folder / "tokenizer_config.json", settings)
 
 
 def write_rest(folder: Path, config: WordVectorsConfig, tokenizer: Any) -> None:
@@ -95,7 +108,7 @@ def write_rest(folder: Path, config: WordVectorsConfig, tokenizer: Any) -> None:
     save_tokenizer(tokenizer, folder / FOLDER)
 
 
-def write_vectors(path: Path, blocks: Iterable[np.ndarray]) -> tuple[int, int]:
+def write_vectors(path: Path, blocks: Iterable[np.ndarray], name: str = WEIGHT) -> tuple[int, int]:
     """Stream blocks of vectors into a safetensors file -> [V, H], its shape."""
     rows = width = 0
     with path.open("wb") as file:
@@ -105,7 +118,7 @@ def write_vectors(path: Path, blocks: Iterable[np.ndarray]) -> tuple[int, int]:
             rows, width = rows + len(block), block.shape[1]
         entry = {"dtype": "F32", "shape": [rows, width], "data_offsets": [0, rows * width * 4]}
         file.seek(0)
-        file.write((_HEADER - 8).to_bytes(8, "little") + json.dumps({WEIGHT: entry}).encode().ljust(_HEADER - 8))
+        file.write((_HEADER - 8).to_bytes(8, "little") + json.dumps({name: entry}).encode().ljust(_HEADER - 8))
     return rows, width
 
 

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from raysts.models.encoder import Encoder
     from raysts.models.sentence_model import SentenceModel
 
+TABLE_VERSION = 1
+"""Raise it when :func:`token_table` gives another table."""
+
+FREQUENT = 1e-3
+"""The share of all tokens above which a token counts as common (a of Arora et al. 2017)."""
+
 SCALE = 2
 """Factor of the product of an adapter's two matrices, peft's alpha / r."""
 
@@ -29,6 +35,42 @@ SCALE = 2
 def spaced_layers(count: int, depth: int) -> tuple[int, ...]:
     """Return the numbers of ``count`` layers of ``depth``, from the first, 0, to the last, evenly spaced."""
     return tuple(int(layer) for layer in np.round(np.linspace(0, depth - 1, count)))
+
+
+def token_table(model: SentenceModel) -> SentenceModel:
+    """Return a static model: a vector for each token, and for a text the mean of those of its tokens.
+
+    The vector of a token is what the model gives for the token alone, without the mean over tokens, and smaller for common
+    tokens: times a / (a + p) with a = 1e-3 (Arora et al. 2017). The vocabulary is in order of frequency, so p is taken from
+    the rank by Zipf's law. Special tokens, and the padding, have zeros.
+    """
+    import torch
+    from tokenizers import Tokenizer
+
+    from raysts.models.encoder import Encoder
+    from raysts.models.sentence_model import SentenceModel, represent_tokens
+    from raysts.models.shipped.words import Words
+    from raysts.models.tokens import Tokens
+    from raysts.models.word_vectors import WordVectors
+
+    tokenizer = model.tokenizer
+    around, alone = (tokenizer("a", add_special_tokens=special)["input_ids"] for special in (True, False))
+    first = next(i for i in range(len(around)) if around[i : i + len(alone)] == alone)
+    count = len(tokenizer)
+    ids_VT = np.array([[*around[:first], token, *around[first + len(alone) :]] for token in range(count)])
+    tokens = Tokens(ids_VT.ravel().astype(np.int32), np.arange(count + 1) * ids_VT.shape[1])
+    (vectors,) = represent_tokens(model.encoder, tokens, (model.layers,), model.precision)
+    weight_VD = vectors["vectors"] / np.linalg.norm(vectors["vectors"], axis=1, keepdims=True).clip(1e-12)
+    share_V = 1 / np.arange(1, count + 1) / np.log(count)
+    weight_VD = (weight_VD - weight_VD.mean(axis=0)) * (FREQUENT / (FREQUENT + share_V))[:, None]
+    weight_VD[tokenizer.all_special_ids] = 0
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    backend.post_processor = None
+    backend.no_padding()
+    pad_id = int(tokenizer.pad_token_id)
+    backbone = WordVectors(torch.from_numpy(weight_VD.astype(np.float32)), pad_id, trained=True)
+    words = Words(tokenizer_object=backend, pad_token=tokenizer.pad_token)
+    return SentenceModel(Encoder(backbone, pad_id), words, backbone.config.max_position_embeddings, model.normalize)
 
 
 def keep_layers(model: SentenceModel, layers: Sequence[int]) -> None:

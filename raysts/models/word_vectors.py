@@ -1,4 +1,4 @@
-"""Static word vectors as a frozen encoder: the vector of a token depends on its word alone.
+"""Static vectors as an encoder: those of words are frozen, those of tokens are trained.
 
 On the CPU the vectors of a model directory (:mod:`raysts.models.static`) are memory-mapped: only the rows of words that
 occur are read.
@@ -19,9 +19,14 @@ from raysts.models.static import (
     BLOCK,
     FOLDER,
     SETTINGS,
+    TABLE,
+    TABLE_WEIGHT,
     WEIGHT,
     WordVectorsConfig,
+    input_folder,
+    is_table,
     load_tokenizer,
+    save_tokenizer,
     write_rest,
     write_vectors,
 )
@@ -37,17 +42,24 @@ class Output(NamedTuple):
 
 
 class WordVectors(nn.Module):
-    """Backbone of word vectors. ``weight_VH``: the vectors, with zeros as row 0, the padding."""
+    """Backbone of static vectors.
 
-    def __init__(self, weight_VH: Tensor) -> None:
+    Args:
+        weight_VH: the vectors, with zeros as that of the padding.
+        pad_id: row of the padding.
+        trained: they are those of tokens.
+    """
+
+    def __init__(self, weight_VH: Tensor, pad_id: int = 0, trained: bool = False) -> None:
         super().__init__()
-        self.weight = nn.Parameter(weight_VH, requires_grad=False)
+        self.weight = nn.Parameter(weight_VH, requires_grad=trained)
+        self.pad_id, self.trained = pad_id, trained
         self.config = WordVectorsConfig(hidden_size=weight_VH.shape[1], vocab_size=weight_VH.shape[0])
         self._said: set[str] = set()
 
     def forward(self, input_ids: Tensor, **_: Any) -> Output:
         """Return hidden states [B, T, H] of token ids [B, T]."""
-        vectors_BTH = F.embedding(input_ids, self.weight)
+        vectors_BTH = F.embedding(input_ids, self.weight, self.pad_id)
         return Output(vectors_BTH, (vectors_BTH, vectors_BTH))
 
     def say_unknown(self, tokens: Tokens) -> None:
@@ -63,7 +75,18 @@ class WordVectors(nn.Module):
 
 def load(folder: Path) -> tuple[WordVectors, Any]:
     """Return (backbone, tokenizer) of a model directory. The vectors are read when used."""
-    return WordVectors(load_file(folder / FOLDER / "model.safetensors")[WEIGHT]), load_tokenizer(folder)
+    trained, tokenizer = is_table(folder), load_tokenizer(folder)
+    weight_VH = load_file(input_folder(folder) / "model.safetensors")[TABLE_WEIGHT if trained else WEIGHT]
+    weight_VH = weight_VH.clone() if trained else weight_VH  # the file stays as it is
+    return WordVectors(weight_VH, tokenizer.pad_token_id, trained), tokenizer
+
+
+def save_table(backbone: WordVectors, tokenizer: Any, folder: Path) -> None:
+    """Write trained vectors and their tokenizer, which sentence-transformers reads as StaticEmbedding."""
+    (folder / TABLE).mkdir()
+    write_vectors(folder / TABLE / "model.safetensors", [backbone.weight.detach().cpu().numpy()], TABLE_WEIGHT)
+    save_tokenizer(tokenizer.backend_tokenizer, folder / TABLE, tokenizer.pad_token)
+    write_json(folder / "config.json", backbone.config.to_dict())
 
 
 def save(backbone: WordVectors, tokenizer: Any, folder: Path, max_length: int, plain: bool) -> None:

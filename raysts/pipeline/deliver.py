@@ -40,7 +40,7 @@ def write_model(plan: Plan, outcome: Outcome) -> tuple[Path | None, Model | None
     store, chosen = plan.store, outcome.chosen
     model = next((model for model in plan.models if model.id == outcome.selected), None)
     if model is None and chosen is None:
-        backbone = plan.backbone if plan.kept_layers is None else plan.start
+        backbone = plan.start if plan.is_table or plan.kept_layers is not None else plan.backbone
         return (None if plan.pipeline.combine else backbone), None
     folder = model.model if model else plan.start
     store.get_dir(folder)

@@ -37,7 +37,7 @@ from raysts.models.pretrained import find, tokenizer_id
 from raysts.models.prompts import Prompts
 from raysts.models.static import is_static
 from raysts.models.tokens import tokenize
-from raysts.models.weights import keep_layers, spaced_layers
+from raysts.models.weights import TABLE_VERSION, keep_layers, spaced_layers, token_table
 from raysts.ops.ensemble import Target
 from raysts.pipeline.outcome import members_dev
 from raysts.recipes.catalog import DistillationSettings
@@ -111,10 +111,17 @@ class Inputs:
             return self.storage / "backbones" / f"tiny-{self.backbone_id}"
         return self.locate(self.pipeline.backbone).absolute()
 
+    @property
+    def is_table(self) -> bool:
+        """Return True if training starts from a table of token vectors that is made of the backbone."""
+        return self.pipeline.student == "static"
+
     @cached_property
     def distributed(self) -> tuple[str, Layers]:
         """Return the pooling and layers that the backbone's folder configures."""
-        return ("mean", 1) if self.pipeline.backbone == TINY else describe(self.backbone).stored_pooling
+        return (
+            ("mean", 1) if self.pipeline.backbone == TINY or self.is_table else describe(self.backbone).stored_pooling
+        )
 
     @property
     def start(self) -> Path:
@@ -123,8 +130,9 @@ class Inputs:
         The run writes that of some of its layers. With an object store, it copies a backbone from elsewhere into the
         store.
         """
-        if self.kept_layers is not None:
-            return self.storage / "backbones" / f"layers-{self.backbone_id}"
+        if self.kept_layers is not None or self.is_table:
+            kind = "static" if self.is_table else "layers"
+            return self.storage / "backbones" / f"{kind}-{self.backbone_id}"
         if not self.store.remote or self.backbone.is_relative_to(self.storage):
             return self.backbone
         return self.storage / "backbones" / f"copy-{self.backbone_id}"
@@ -148,18 +156,22 @@ class Inputs:
     @property
     def depth(self) -> int:
         """Return the number of layers of the backbone, before any are left out."""
+        if self.is_table:
+            return 1
         return int(self.backbone_config[family_of(self.backbone_config["model_type"]).depth])
 
     @property
     def hidden_width(self) -> int:
         """Return the dimensions of the backbone's token vectors."""
+        if self.is_table and self.pipeline.backbone != TINY:
+            return open_embedder(self.backbone).dim
         return int(tiny_config()["hidden_size"] if self.pipeline.backbone == TINY else pretrained.width(self.backbone))
 
     @property
     def _has_one_layer(self) -> bool:
         try:
             word_vectors = self.pipeline.backbone != TINY and is_static(self.backbone)
-            return word_vectors or self.pipeline.backbone_layers == 1
+            return word_vectors or self.is_table or self.pipeline.backbone_layers == 1
         except InputError:  # ``check`` says so, with whatever else is wrong
             return False
 
@@ -169,6 +181,8 @@ class Inputs:
             whole = content_id([TINY, WORLD_VERSION, self._tiny_seed])
         else:
             whole = folder_id(self.backbone)
+        if self.is_table:
+            return content_id([whole, "static", TABLE_VERSION])
         return whole if self.kept_layers is None else content_id([whole, *self.kept_layers])
 
     @cached_property
@@ -184,12 +198,14 @@ class Inputs:
     @cached_property
     def tokenizer_id(self) -> str:
         if self.pipeline.backbone == TINY:
-            return content_id([TINY, WORLD_VERSION])
-        return tokenizer_id(self.backbone)
+            whole = content_id([TINY, WORLD_VERSION])
+        else:
+            whole = tokenizer_id(self.backbone)
+        return content_id([whole, "static", TABLE_VERSION]) if self.is_table else whole
 
     @cached_property
     def prompt(self) -> str:
-        if self.pipeline.backbone == TINY:
+        if self.pipeline.backbone == TINY or self.is_table:
             return Prompts().resolve(self.pipeline.prompt)
         return describe(self.backbone).prompts.resolve(self.pipeline.prompt)
 
@@ -198,20 +214,22 @@ class Inputs:
         if self.start.parent != self.storage / "backbones":
             return
         exists, tiny = self.store.get_dir(self.start, fresh=True), self.pipeline.backbone == TINY
-        if exists and (tiny or self.kept_layers is not None or _is_copy(exists, self.backbone)):
+        made = self.kept_layers is not None or self.is_table
+        if exists and (tiny or made or _is_copy(exists, self.backbone)):
             return
         with self.store.put_dir(self.start) as draft:
             if tiny:
                 write_tiny_backbone(draft, self._tiny_seed)
-            elif self.kept_layers is None:
+            elif not made:
                 unread = shutil.ignore_patterns(*OTHER_FORMATS)
                 with unchanged(self.backbone, self.backbone_id):
                     shutil.copytree(self.backbone, draft, ignore=unread, dirs_exist_ok=True)
-            if self.kept_layers is not None:
+            if made:
                 source, content = (draft, None) if tiny else (self.backbone, folder_id(self.backbone))
                 model = pretrained.load(source, device="cpu", content=content)
-                keep_layers(model, self.kept_layers)
-                model.save(draft)
+                if self.kept_layers is not None:
+                    keep_layers(model, self.kept_layers)
+                (token_table(model) if self.is_table else model).save(draft)
 
     @cached_property
     def teacher_folders(self) -> list[Path]:
@@ -390,6 +408,7 @@ class Inputs:
             "backbone": str(self.backbone if named.is_dir() else named.absolute() if named.is_file() else named),
             "backbone_id": self.backbone_id,
             **({"backbone_layers": list(self.kept_layers)} if self.kept_layers is not None else {}),
+            **({"student": "static"} if self.is_table else {}),
         }
 
     def own_title(self, table: str) -> str | None:

@@ -185,6 +185,10 @@ class Verdict:
 def notes_before(plan: Plan) -> list[str]:
     """Return what is known of the text before any step runs."""
     notes = [plan.corpus.text.line, *note_last_step(plan.pipeline, plan.corpus)] if plan.corpus.text else []
+    if plan.is_table:
+        notes.append(
+            f"Training starts from a table of token vectors, each what {plan.pipeline.backbone} gives for it alone."
+        )
     if plan.kept_layers is not None:
         layers = ", ".join(map(str, plan.kept_layers))
         notes.append(

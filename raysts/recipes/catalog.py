@@ -488,6 +488,13 @@ WITHIN: Overrides = {
 """Defaults of a student that starts from layers of a teacher (benchmarks/RESULTS.md)."""
 
 
+STATIC: Overrides = {
+    "settings.loss": "cosine", "optim.name": "adam", "optim.lr": 3e-3, "optim.schedule": "linear", "batch": 256,
+    "train.dropout": False, "train.epochs": 24.0,
+}  # fmt: skip
+"""Defaults of a static student. It reads whole texts, of which its units are the better ones (benchmarks/RESULTS.md)."""
+
+
 def text_defaults(documents: bool) -> Overrides:
     """Return what changes in the default recipe of ``sed`` if it reads a user's text: all of it, whole.
 

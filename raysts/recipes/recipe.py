@@ -428,6 +428,9 @@ class Pipeline(Tree):
     prompt: str | None = Field(None, description="what stands before every text that members and students read, and will "
         "read by default: a prompt of the backbone's by its name, or a text; none: the backbone's default; empty: no prompt")
     teacher_prompt: str | None = Field(None, description="the same for teachers, each with its own prompt of that name")
+    student: Literal["encoder", "static"] = Field("encoder", description="what is trained: an encoder that starts from the "
+        "backbone; or static, a table of a vector for each token, made of what the backbone gives for the token alone, which "
+        "embeds a text as the mean of its tokens, on a CPU some hundred times as fast")
     keep_index: bool = Field(False, description="the student keeps the space and the width of its one teacher, so that its "
         "queries search an index that this teacher embedded; retrieval is measured that way too")
     select_top: int | None = Field(None, description="how many members, best on STS-B dev first, form the ensemble; none: "
@@ -519,6 +522,8 @@ class Pipeline(Tree):
             yield f"students={self.students}: '{self.name}' distils no student; take a system with -{DISTILLATION}"
         if (self.combine == DISTILLATION) != (self.sed is not None):
             yield f"{DISTILLATION}: needed with combine={DISTILLATION} and only then"
+        if self.student == "static" and (not self.teachers or self.sed is None or self.backbone_layers is not None):
+            yield "student=static: it is of distillation by named models, and has no layers; leave backbone_layers out"
         if self.keep_index and (len(self.teachers) != 1 or self.sed is None or self.post):
             yield "keep_index: it is of a student that one named model teaches, and that nothing is fitted on"
         for stage, recipe in self.post.items():

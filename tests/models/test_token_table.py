@@ -1,0 +1,99 @@
+"""Static students: a vector for each token, made of an encoder, trained by it, and read by sentence-transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import raysts
+from raysts.data.corpora import Corpus
+from raysts.errors import InputError
+from raysts.models.pretrained import check, load, weight_bytes
+from raysts.models.weights import FREQUENT, token_table
+
+TEXTS = ["a dog runs in the park", "the tall man is not tall", "dog", "", "  zzqx!"]
+
+
+@pytest.fixture
+def table(tiny_backbone: Path, tmp_path: Path) -> Path:
+    token_table(load(tiny_backbone, device="cpu")).save(tmp_path / "table")
+    return tmp_path / "table"
+
+
+def test_a_token_has_what_the_encoder_gives_for_it_alone(tiny_backbone: Path) -> None:
+    model = load(tiny_backbone, device="cpu")
+    made = token_table(model)
+    words = [word for word in model.tokenizer.get_vocab() if word.isalpha()]
+    alone = model.encode(words)
+    alone /= np.linalg.norm(alone, axis=1, keepdims=True)
+    ids = np.array([model.tokenizer.get_vocab()[word] for word in words])
+    vectors = made.encoder.backbone.weight.detach().numpy()
+    share = 1 / (ids + 1) / np.log(len(vectors))
+    centred = vectors[ids] / (FREQUENT / (FREQUENT + share))[:, None]
+    np.testing.assert_allclose(centred - centred[0], alone - alone[0], atol=2e-5)
+    assert not vectors[model.tokenizer.all_special_ids].any()
+
+
+def test_sentence_transformers_reads_it(table: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    model = load(table, device="cpu")
+    vectors = model.encode(TEXTS)
+    np.testing.assert_allclose(SentenceTransformer(str(table), device="cpu").encode(TEXTS), vectors, atol=1e-6)
+    backbone = model.encoder.backbone
+    row = model.tokenizer.get_vocab()["dog"]
+    np.testing.assert_array_equal(vectors[2], backbone.weight[row].detach().numpy())
+    assert not vectors[3].any() and (model.dim, check(table)["vocab_size"]) == (
+        backbone.weight.shape[1],
+        len(backbone.weight),
+    )
+    assert weight_bytes(table) == 4 * backbone.weight.numel()
+    assert [module["type"].rpartition(".")[2] for module in json.loads((table / "modules.json").read_text())] == [
+        "StaticEmbedding"
+    ]
+
+
+def distilled(teacher: Path, text: Path, storage: Path, **sets: Any) -> raysts.commands.result.Result:  # type: ignore[name-defined]
+    asked = {"student": "static", "backbone": str(teacher), "evaluation.resamples": 20, "sed.batch": 32, **sets}
+    return raysts.distill([str(teacher)], asked, text=text, storage=storage, address="none", say=lambda line: None)
+
+
+def test_a_static_student_is_trained(tiny_backbone: Path, small_corpus: Corpus, tmp_path: Path) -> None:
+    texts = small_corpus.read("wikipedia/sentences").column("sentence").to_pylist()
+    pq.write_table(pa.table({"text": texts}), tmp_path / "texts.parquet")
+    done = distilled(tiny_backbone, tmp_path / "texts.parquet", tmp_path / "storage", **{"sed.train.epochs": 4})
+    folder = Path(done["model"])
+    (start,) = (path for path in (tmp_path / "storage" / "backbones").glob("static-*") if path.is_dir())
+    teacher, before, after = (load(path, device="cpu") for path in (tiny_backbone, start, folder))
+    expected, cosines = teacher.encode(texts), []
+    for model in (before, after):
+        given = model.encode(texts)
+        lengths = np.linalg.norm(given, axis=1) * np.linalg.norm(expected, axis=1)
+        cosines.append(float(((given * expected).sum(1) / lengths.clip(1e-9)).mean()))
+    assert cosines[1] > max(0.5, cosines[0] + 0.1), "it learns the teacher's vectors"
+    assert not after.encoder.backbone.weight[after.tokenizer.pad_token_id].any()
+    assert any("a table of token vectors" in note for note in done["notes"])
+    assert json.loads((folder.parent / "run.json").read_text())["student"] == "static"
+    again = distilled(tiny_backbone, tmp_path / "texts.parquet", tmp_path / "storage", **{"sed.train.epochs": 4})
+    assert again["model"] == done["model"]
+
+
+@pytest.mark.parametrize(
+    ("sets", "why"),
+    [
+        ({"backbone_layers": 1}, "has no layers"),
+        ({"student": "table"}, "student='table': must be one of encoder, static"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(tiny_backbone: Path, tmp_path: Path, sets: dict[str, Any], why: str) -> None:
+    (tmp_path / "texts.txt").write_text("a dog runs\na man sits\n")
+    with pytest.raises(InputError, match=why):
+        distilled(tiny_backbone, tmp_path / "texts.txt", tmp_path / "storage", **sets)
+    with pytest.raises(InputError, match="of distillation by named models"):
+        raysts.run("nli-ct-sed", {"student": "static"}, storage=tmp_path / "storage", address="none")
