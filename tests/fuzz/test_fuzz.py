@@ -52,7 +52,7 @@ def _nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
         raise Hangs
 
     monkeypatch.setattr(context, "executor", start)
-    monkeypatch.setattr(context, "on_ray", start)
+    monkeypatch.setattr(context, "ray_context", start)
     monkeypatch.setattr(study, "run_session", start)
     monkeypatch.setattr(cli, "_unexpected", surprised)
     monkeypatch.setattr(socket, "getaddrinfo", nobody)
