@@ -72,9 +72,8 @@ def _against(
         names = {best: lambda value: f"{who} ({value.number})", **names}
     for role, name in names.items():
         other = table.first(role, column)
-        if role == "ensemble" and _judge(table) != "the ensemble":
-            continue  # the same model again
-        if other is not None and role != subject.role:
+        again = role == "ensemble" and _judge(table) != "the ensemble"
+        if other is not None and role != subject.role and not again:
             tested = differences.get(role, {}).get(column)
             said = name(other.mean[column])
             parts.append(tested.over(said) if tested else f"beside {said}, not compared row by row")
