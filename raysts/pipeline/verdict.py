@@ -347,7 +347,7 @@ class _Results:
     def against(self) -> dict[str, dict[str, Difference]]:
         """Return the differences of the first role from each other role, by role and set.
 
-        The roles in order are students, weight averages, ensemble (of several), teachers, members, backbone. The set
+        The roles in order are students, weight averages, ensemble, teachers, members, backbone. The set
         ``AVERAGE`` is the mean over sets. The backbone counts as distributed, the others at the recipe's choice of
         layers. The models of a role form one system.
         """

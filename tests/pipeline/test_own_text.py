@@ -343,7 +343,9 @@ def test_a_student_of_some_layers_of_its_teacher(own: Path, tmp_path: Path) -> N
     (start,) = (tmp_path / "backbones").glob("layers-????????????????")
     assert [raysts.load(path).encoder.depth for path in (start, result["model"], own / "A")] == [1, 1, 2]
     assert any(note.startswith("Training starts from 1 of the 2 layers of ") for note in result["notes"])
-    assert "Training starts from 1 of the 2 layers of " in (Path(result["model"]) / "README.md").read_text()
+    card = (Path(result["model"]) / "README.md").read_text()
+    assert "Training starts from 1 of the 2 layers of " in card
+    assert "of 100 of the teacher: " in card and "than the starting model or the teacher;" in card, "no ensemble of one"
     recipe = json.loads((Path(result["model"]).parent / "recipe.json").read_text())
     assert (
         recipe["optim"]["lr"] == 5e-4
