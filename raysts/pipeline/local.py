@@ -24,8 +24,10 @@ class Executor(Protocol):
         Args:
             worker: a class. Each process makes one, from its device and ``args``, and calls it with one unit after the
                 other. A unit is complete or absent, because it is repeated after a kill.
-            args: picklable, as the units are.
+            args: picklable.
+            units: picklable.
             resources: of one process.
+            say: receives progress messages.
 
         Raises:
             RunFailed: a unit failed.

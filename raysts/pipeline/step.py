@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from raysts.ids import content_id
 from raysts.pipeline.inputs import Inputs
-from raysts.pipeline.local import Executor, Say, Worker
+from raysts.pipeline.local import Executor, LocalExecutor, Say, Worker
 from raysts.pipeline.outcome import Candidate, top
 from raysts.recipes.recipe import Resources
 from raysts.storage.runs import RunFolder, record_of
@@ -32,12 +32,18 @@ OUTPUTS: dict[Kind, str] = {
 
 @dataclass(frozen=True)
 class Context:
-    """What the work of steps uses: the processes that do it, the storage, and the place for messages."""
+    """Means of a step's work: the processes that do it, the storage, and the place for messages."""
 
     executor: Executor
     store: Store
     resources: Resources = Resources()
     say: Say = lambda text: None
+
+    @classmethod
+    def in_process(cls, step: Step, device: str) -> Context:
+        """Return the context of a step that this process does alone."""
+        resources = Resources(cpus=int(step.resources["cpus"] or 1), gpus=step.resources["gpus"] or 0)
+        return cls(LocalExecutor(device=device), Store.of(step.output), resources)
 
     def map(
         self, worker: Worker, args: tuple[Any, ...], units: Sequence[Any], resources: Resources | None = None

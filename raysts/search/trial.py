@@ -11,9 +11,7 @@ import torch
 
 from raysts.errors import Infeasible, limit_of
 from raysts.evaluation.run_metric import RunMetric
-from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.step import Context, Step
-from raysts.recipes.recipe import Resources
 from raysts.search.space import Point
 from raysts.storage.store import Store
 from raysts.training.attempt import attempt
@@ -97,8 +95,7 @@ def make(step: Step, device: str) -> None:
     if step.job:
         train(step.job, Runtime(device))
     elif step.work:
-        resources = Resources(cpus=int(step.resources["cpus"] or 1), gpus=step.resources["gpus"] or 0)
-        step.work(Context(LocalExecutor(device=device), store, resources))
+        step.work(Context.in_process(step, device))
 
 
 def run_trial(

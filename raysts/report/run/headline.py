@@ -74,7 +74,7 @@ def _against(
             said = name(other.mean[column])
             parts.append(tested.over(said) if tested else f"beside {said}, not compared row by row")
     *first, last = parts or [""]
-    return f": {', '.join(first)}{' and ' if first else ''}{last}" if last else ""
+    return f": {' and '.join(filter(None, [', '.join(first), last]))}" if last else ""
 
 
 def _judge(table: Standings) -> str:
