@@ -105,6 +105,7 @@ def chains_of(storage: Path, members: int, steps: int) -> list[list[Any]]:
     """The jobs of a plan whose backbone and token stores are there."""
     from raysts.commands.look import plan
     from raysts.pipeline.local import LocalExecutor
+    from raysts.pipeline.step import Context
 
     given = {
         "backbone": "tiny", "members": members, "batch": 16, "train.max_steps": steps, "train.max_length": 16,
@@ -114,7 +115,7 @@ def chains_of(storage: Path, members: int, steps: int) -> list[list[Any]]:
     made.write_backbone()
     for step in made.steps:
         if step.kind == "tokens" and step.work and step.state(made.store) != "done":
-            step.work(LocalExecutor(threads=1), made.store, lambda text: None)
+            step.work(Context(LocalExecutor(threads=1), made.store))
     return [[step.training for step in chain] for chain in made.chains]
 
 

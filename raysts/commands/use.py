@@ -78,8 +78,7 @@ def embed(
     parent_folder.check(writes=True, option="--output")
     with parent_folder.lock(f".{target.name}.lock", f"raysts embed --output {target}"):
         spec = {"model": content, "input": str(source), "column": column, "layers": loaded.layers}
-        if prefix := loaded.prompts.resolve():
-            spec["prompt"] = prefix
+        spec |= {"prompt": prefix} if (prefix := loaded.prompts.resolve()) else {}
         spec |= {"dims": dims} if dims else {}
         spec |= {"dtype": dtype} if dtype != "float32" else {}
         spec["precision"] = precision
@@ -91,7 +90,8 @@ def embed(
         cost = measured(ranges)
         if waiting:
             with executor(address) as chosen:
-                began, args = time.monotonic(), (path, content, layers, column, prefix, dims, dtype, ranges, precision)
+                began, options = time.monotonic(), {"content": content, "layers": layers, "precision": precision}
+                args = (path, options | {"prompt": prefix}, column, dims, dtype, ranges)
                 written = chosen.map(bulk.EmbedFile, args, waiting, Resources(), say)
                 for done, _ in enumerate(written, start=1):
                     rate = sum(unit.rows for unit, _ in waiting[:done]) / (time.monotonic() - began)

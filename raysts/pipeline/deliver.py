@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from huggingface_hub import EvalResult, ModelCard
-from huggingface_hub.repocard_data import eval_results_to_model_index
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from raysts.data import manifest
@@ -19,7 +18,7 @@ from raysts.models.embedders import open_embedder
 from raysts.models.layers import Layers, layers_text
 from raysts.models.modules import describe
 from raysts.pipeline.inputs import TINY
-from raysts.pipeline.outcome import Outcome, joined
+from raysts.pipeline.outcome import Outcome, join_names
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import Model
 from raysts.pipeline.verdict import Verdict
@@ -66,19 +65,10 @@ def render(card: Mapping[str, Any]) -> str:
 
     Args:
         card: the values of ``model_card.md`` by name. ``layers``: of the stored model. ``rows``: the results of this
-            model; the
-            card shows those of whole test sets at these layers. For the front matter: ``language``, ``base_model``,
-            ``licence`` (of the backbone, from its card) and ``datasets`` by their names on the hub, None or empty if
-                unknown.
+            model. The card shows those of whole test sets at these layers. For the front matter: ``language``,
+            ``base_model``, ``licence`` (of the backbone, from its card) and ``datasets`` by their names on the hub, None
+            or empty if unknown.
     """
-    metadata = {"base_model": card["base_model"], "license": card["licence"], "datasets": card["datasets"]}
-    front: dict[str, Any] = {
-        **({"language": card["language"]} if card["language"] else {}),
-        "library_name": "sentence-transformers",
-        "pipeline_tag": "sentence-similarity",
-        "tags": list(_TAGS),
-        **{key: value for key, value in metadata.items() if value},
-    }
     layers: Layers = card["layers"]
     shown = [
         row
@@ -87,12 +77,20 @@ def render(card: Mapping[str, Any]) -> str:
         if row["value"] is not None and math.isfinite(row["value"])
     ]
     first = [row for row in shown if row["metric"] != "pearson" and row["aggregation"] in ("all", None)]
-    if first:
-        results = [_eval_result(row) for row in first if row["rows"] == "all"]
-        front["model-index"] = eval_results_to_model_index(_line(card["name"]), results)
+    front = ModelCardData(
+        language=card["language"],
+        library_name="sentence-transformers",
+        pipeline_tag="sentence-similarity",
+        tags=list(_TAGS),
+        base_model=card["base_model"],
+        license=card["licence"],
+        datasets=card["datasets"] or None,
+        model_name=_line(card["name"]),
+        eval_results=[_eval_result(row) for row in first if row["rows"] == "all"] or None,
+    )
     return _TEMPLATE.render(
         card,
-        front=yaml.safe_dump(front, sort_keys=False, allow_unicode=True),
+        front=front.to_yaml(),
         pooled=f"the {'' if layers == 1 else 'mean of the '}{layers_text(layers)}",
         first=first,
         rest=[row for row in shown if row not in first],
@@ -175,7 +173,7 @@ def card_of(
         "command": command,
         "source": entry.source if entry else None,
         "compared": verdict.delivered.sentence if verdict.delivered else None,
-        "selected_by": joined([verdict.outcome.selected_by, *by_dev]),
+        "selected_by": join_names([verdict.outcome.selected_by, *by_dev]),
         "base_model": pipeline.backbone if _on_hub(pipeline.backbone) else None,
         "teachers": pipeline.teachers,
         "licence": None if pipeline.backbone == TINY else _licence(plan.backbone),
@@ -191,7 +189,7 @@ def _line(value: object) -> str:
     return " ".join(str(value).split()).replace("<", "&lt;")
 
 
-def _fenced(text: str, language: str) -> str:
+def _fence(text: str, language: str) -> str:
     """Return a code block with a fence that does not occur in the text."""
     fence = "```"
     while fence in text:
@@ -209,7 +207,7 @@ _MARKDOWN = Environment(
 _MARKDOWN.filters |= {
     "line": _line,
     "cell": lambda value: _line(value).replace("|", "\\|"),
-    "fenced": _fenced,
+    "fenced": _fence,
     "hundredfold": lambda value: f"{100 * value:.2f}",
 }
 _TEMPLATE = _MARKDOWN.get_template("model_card.md")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,7 @@ from raysts.data.checks import type_rule
 from raysts.data.readers import Row, content_of, files_of, format_of, is_saved, require_columns, rows_of
 from raysts.errors import InputError, RunFailed, nearest
 from raysts.evaluation.compression import MOST_CALIBRATION, Dtype, ranges_of
-from raysts.models.layers import Layers
-from raysts.models.precision import Precision, check_finite
+from raysts.models.precision import check_finite
 from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel, quantize
 from raysts.schema import Column
@@ -88,12 +87,9 @@ def units(source: Path, column: str, output: Path) -> list[Unit]:
             problems.append(
                 f"--column '{column}' is not in {path} (columns: {', '.join(names)}){nearest(column, names)}"
             )
-        elif type_rule(file.schema_arrow.field(column).type, Column(column, "text")):
-            problems.append(
-                f"--column '{column}' in {path} has type {file.schema_arrow.field(column).type}; it must be text"
-            )
-        if ADDED in names:
-            problems.append(f"{path} has a column '{ADDED}' already, which is the name of the column to add; rename it")
+        elif type_rule(kind := file.schema_arrow.field(column).type, Column(column, "text")):
+            problems.append(f"--column '{column}' in {path} has type {kind}; it must be text")
+        problems += _added_problems(path, names)
         for group in range(file.num_row_groups):
             rows = file.metadata.row_group(group).num_rows
             if rows:
@@ -111,6 +107,13 @@ def units(source: Path, column: str, output: Path) -> list[Unit]:
     ]
 
 
+def _added_problems(path: Path, columns: Sequence[str]) -> list[str]:
+    """Return the reason why the vectors cannot be added to the columns, or an empty list."""
+    if ADDED not in columns:
+        return []
+    return [f"{path} has a column '{ADDED}' already, which is the name of the column to add; rename it"]
+
+
 def _count(path: Path, column: str, types: dict[str, set[type]]) -> int:
     """Return the row count of a file other than Parquet, or of a saved data set.
 
@@ -119,10 +122,8 @@ def _count(path: Path, column: str, types: dict[str, set[type]]) -> int:
 
     def choose(path: Path, present: Sequence[str]) -> Sequence[str]:
         require_columns(path, [column], present, "--column must name the one that holds the text")
-        if ADDED in present:
-            raise InputError(
-                f"{path} has a column '{ADDED}' already, which is the name of the column to add; rename it"
-            )
+        if problems := _added_problems(path, present):
+            raise InputError(problems)
         return present
 
     count = 0
@@ -206,26 +207,27 @@ def calibrate(output: Path, model: SentenceModel, units: Sequence[Unit], column:
 
 
 class EmbedFile:
-    """Worker that writes a shard: a row group with its embeddings. Memory holds ``ROWS`` rows at a time."""
+    """Worker that writes a shard: a row group with its embeddings. Memory holds ``ROWS`` rows at a time.
+
+    Args:
+        options: of :func:`raysts.models.pretrained.load`.
+        dims: number of leading dimensions to keep; None: the model's own.
+        ranges: of ``int8`` (:func:`calibrate`).
+    """
 
     def __init__(
         self,
         device: str | None,
         model: Path,
-        content: str,
-        layers: Layers | None,
+        options: Mapping[str, Any],
         column: str,
-        prompt: str,
-        dims: int | None = None,
-        dtype: Dtype = "float32",
-        ranges: np.ndarray | None = None,
-        precision: Precision = "fp32",
+        dims: int | None,
+        dtype: Dtype,
+        ranges: np.ndarray | None,
     ) -> None:
-        options: dict[str, Any] = {"device": device, "precision": precision, "content": content}
-        self.path, self.model = model, load(model, layers=layers, prompt=prompt, **options)
-        self.column = column
+        self.path, self.model = model, load(model, device=device, **options)
         self.model.truncate_dim = dims or self.model.truncate_dim
-        self.dtype, self.ranges, self.read = dtype, ranges, Reader()
+        self.column, self.dtype, self.ranges, self.read = column, dtype, ranges, Reader()
 
     def __call__(self, work: tuple[Unit, Path]) -> None:
         unit, shard = work

@@ -85,8 +85,8 @@ class Inputs:
     corpus: Corpus
     storage: Path
     locate: Callable[[str], Path] = field(default=find)
-    _devs: dict[str, Dev] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _groups: dict[str, list[Group]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _devs: dict[str, Dev] = field(default_factory=dict, repr=False, compare=False)
+    _groups: dict[str, list[Group]] = field(default_factory=dict, repr=False, compare=False)
     _lengths: dict[str, ReadingLength] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -178,12 +178,12 @@ class Inputs:
     @cached_property
     def backbone_id(self) -> str:
         if self.pipeline.backbone == TINY:
-            whole = content_id([TINY, WORLD_VERSION, self._tiny_seed])
+            full_id = content_id([TINY, WORLD_VERSION, self._tiny_seed])
         else:
-            whole = folder_id(self.backbone)
+            full_id = folder_id(self.backbone)
         if self.is_table:
-            return content_id([whole, "static", TABLE_VERSION])
-        return whole if self.kept_layers is None else content_id([whole, *self.kept_layers])
+            return content_id([full_id, "static", TABLE_VERSION])
+        return full_id if self.kept_layers is None else content_id([full_id, *self.kept_layers])
 
     @cached_property
     def contents(self) -> dict[Path, str]:
@@ -338,7 +338,7 @@ class Inputs:
         """Return the unreadable files of the training tables, which ``skip_bad`` leaves out."""
         return self.corpus.skipped(recipe.table for recipe in self.pipeline.recipes.values())
 
-    def resolved(self, recipe: Recipe) -> Recipe:
+    def resolve_recipe(self, recipe: Recipe) -> Recipe:
         """Return the recipe with its length, the pipeline's precision and the sources of its test sentences.
 
         Unless the recipe names sources, they are those of the evaluated tasks.
@@ -416,7 +416,7 @@ class Inputs:
         return self.corpus.title(table) if table in self.corpus.own else None
 
     def store_spec(self, recipe: Recipe) -> StoreSpec:
-        recipe = self.resolved(recipe)
+        recipe = self.resolve_recipe(recipe)
         return StoreSpec(
             table=recipe.table,
             fingerprint=self.corpus.fingerprint(recipe.table),
@@ -470,7 +470,7 @@ class Inputs:
     def trained_on(self) -> TrainedOn:
         """Return the training text of all models of the pipeline and of their ancestors."""
         start = TrainedOn() if self.pipeline.backbone == TINY else trained_on(self.backbone)
-        recipes = [self.resolved(recipe) for recipe in self.pipeline.recipes.values()]
+        recipes = [self.resolve_recipe(recipe) for recipe in self.pipeline.recipes.values()]
         texts = TrainedOn(
             tuple(
                 TrainingText(r.table, r.data, self.corpus.fingerprint(r.table), self.own_title(r.table))

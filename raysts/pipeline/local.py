@@ -23,8 +23,7 @@ class Executor(Protocol):
 
         Args:
             worker: a class. Each process makes one, from its device and ``args``, and calls it with one unit after the
-                other. A
-                unit is complete or absent, because it is repeated after a kill.
+                other. A unit is complete or absent, because it is repeated after a kill.
             args: picklable.
             units: picklable.
             resources: of one process.

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from raysts.errors import InputError
 from raysts.ids import content_id
 from raysts.models.layers import Layers, layers_text
@@ -169,7 +171,7 @@ def decide(
         soups={role: soup.id for role, soup in soups.items()},
         students=tuple(student.id for student in students),
         selected=selected.id if selected else None,
-        selected_by=joined(labels),
+        selected_by=join_names(labels),
     )
 
 
@@ -177,15 +179,7 @@ def outcome_of(record: Mapping[str, Any]) -> Outcome:
     """Return the outcome in a pipeline's record. A run that is not done has members only."""
     if (fields := record.get("outcome")) is None:
         return Outcome(members=tuple(record["members"]))
-    models = {role: tuple(fields[role]) for role in ("members", "ensemble", "students")}
-    options = tuple(Option(**option) for option in fields["candidates"])
-    return Outcome(
-        **models,
-        soups=fields["soups"],
-        selected=fields["selected"],
-        selected_by=fields["selected_by"],
-        candidates=options,
-    )
+    return TypeAdapter(Outcome).validate_python(fields)
 
 
 def members_dev(pipeline: Pipeline) -> str:
@@ -194,7 +188,7 @@ def members_dev(pipeline: Pipeline) -> str:
     return recipes[-1].spec.dev if recipes else STSB_DEV
 
 
-def joined(names: Iterable[str | None]) -> str | None:
+def join_names(names: Iterable[str | None]) -> str | None:
     """Return the names of development sets in a record's format, or None without names."""
     return ", ".join(sorted({name for name in names if name})) or None
 

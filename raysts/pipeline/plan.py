@@ -18,8 +18,7 @@ from raysts.pipeline.step import Model, NamedModel, State, Step, candidates
 from raysts.pipeline.steps.agreement import Agreement
 from raysts.pipeline.steps.average import average_step
 from raysts.pipeline.steps.scores import Evaluation, Role
-from raysts.pipeline.steps.tokens import tokens_step
-from raysts.pipeline.steps.train import train_step
+from raysts.pipeline.steps.train import tokens_step, train_step
 from raysts.pipeline.steps.vectors import Teachers
 from raysts.recipes.recipe import SOUPS, Pipeline, Recipe, Soup
 from raysts.storage.store import at_once
@@ -38,7 +37,9 @@ class Plan(Inputs):
     @cached_property
     def steps(self) -> list[Step]:
         """Return all steps, each after those that it needs."""
-        return list({step.id: step for step in [*self.making, *(each.step for each in self.evaluations)]}.values())
+        return list(
+            {step.id: step for step in [*self.making, *(evaluation.step for evaluation in self.evaluations)]}.values()
+        )
 
     @cached_property
     def making(self) -> list[Step]:
@@ -53,10 +54,7 @@ class Plan(Inputs):
 
     def at(self, pipeline: Pipeline) -> Plan:
         """Return the plan of another pipeline with the same data and storage."""
-        plan = replace(self, pipeline=pipeline)
-        for read in ("_devs", "_groups"):
-            object.__setattr__(plan, read, getattr(self, read))
-        return plan
+        return replace(self, pipeline=pipeline)
 
     # -- members -----------------------------------------------------------------------------------------------------
 
@@ -120,12 +118,12 @@ class Plan(Inputs):
 
     @property
     def judge(self) -> str:
-        """Return the words for what agreement is measured with: the ensemble, or the only teacher."""
+        """Return the words for the judge of agreement: the ensemble, or the only teacher."""
         return "the ensemble" if (self.pipeline.select_top or len(self.members)) > 1 else "the teacher"
 
     @cached_property
     def agreement(self) -> Agreement | None:
-        """Return the pairs of held-out texts that judge where no labels do."""
+        """Return the pairs of held-out texts that judge without labels, or None."""
         return Agreement(inputs=self, members=tuple(self.members)) if self.by_agreement and self.members else None
 
     @property
@@ -197,7 +195,7 @@ class Plan(Inputs):
             combine=self.pipeline.combine,
             select_top=self.pipeline.select_top,
             dev=self.dev_name(members_dev(self.pipeline)),
-            options=self._options(),
+            options=self._options() if self.pipeline.deliver == "best" else [],
         )
 
     def _options(self) -> list[Option]:
@@ -205,24 +203,20 @@ class Plan(Inputs):
 
         The smallest step away from the backbone comes first, a model as it is stored before its other poolings.
         """
-        if self.pipeline.deliver != "best":
-            return []
-        if any(evaluation.step.state(self.store) != "done" for evaluation in self.evaluations):
-            return []
-        choices = []
-        for evaluation in self.evaluations:
-            models = [("backbone", self.backbone_id, "backbone", self.distributed)]
-            if evaluation.models:
-                pooled = [(m, open_embedder(m.model).stored_pooling) for m in evaluation.models]
-                models = [(evaluation.role, m.id, m.id, stored) for m, stored in pooled if stored]
-            for what, model_id, kept, stored in models:
-                options = [
-                    Option(what=what, id=model_id, pooling=pooling, layers=as_layers(layers), score=score)
-                    for (pooling, layers), score in evaluation.dev_scores(kept).items()
-                ]
-                as_stored = [option for option in options if (option.pooling, option.layers) == stored]
-                choices += [*as_stored, *(option for option in options if option not in as_stored)]
-        return choices
+        done = all(evaluation.step.state(self.store) == "done" for evaluation in self.evaluations)
+        options: list[Option] = []
+        for evaluation in self.evaluations if done else ():
+            models = [(evaluation.role, m.id, m.id, open_embedder(m.model).stored_pooling) for m in evaluation.models]
+            if not evaluation.models:
+                models = [("backbone", self.backbone_id, "backbone", self.distributed)]
+            for role, model_id, key, stored in models:
+                scores = evaluation.dev_scores(key) if stored else {}
+                for pooling, layers in sorted(scores, key=lambda choice: (choice[0], as_layers(choice[1])) != stored):
+                    option = Option(
+                        what=role, id=model_id, pooling=pooling, layers=as_layers(layers), score=scores[pooling, layers]
+                    )
+                    options.append(option)
+        return options
 
     @cached_property
     def evaluations(self) -> list[Evaluation]:
@@ -251,7 +245,7 @@ class Plan(Inputs):
         return {step.id: state for step, state in zip(self.steps, states, strict=True)}
 
     def rows_on_record(self) -> list[dict[str, Any]]:
-        """Return the rows of the results table that are there."""
+        """Return the results rows that the steps have written."""
         return [row for evaluation in self.evaluations for row in evaluation.rows()]
 
     def check(self) -> None:

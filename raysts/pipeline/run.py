@@ -13,10 +13,9 @@ from raysts.evaluation import harness
 from raysts.pipeline.deliver import card_of, write_model
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.plan import Plan
-from raysts.pipeline.step import NamedModel, Step
+from raysts.pipeline.step import Context, NamedModel, Step
 from raysts.pipeline.steps.train import train_all
 from raysts.pipeline.verdict import Verdict, notes_before
-from raysts.recipes.recipe import Resources
 from raysts.recipes.tree import to_plain
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.store import Store, at_once
@@ -102,7 +101,7 @@ class _Driver:
         again: set[str] = set()
         while True:
             batch = ready(self.plan.steps, done)
-            if damaged := self._damaged(batch) & done:
+            if damaged := self._find_damaged(batch) & done:
                 if damaged & again:
                     raise RunFailed(
                         f"{self.store.uri}: what was just written is damaged; look at the disk, then run again"
@@ -115,7 +114,7 @@ class _Driver:
                 self._leave_out(batch, failures)
             done = {step.id for step in batch} | done
 
-    def _damaged(self, batch: Sequence[Step]) -> set[str]:
+    def _find_damaged(self, batch: Sequence[Step]) -> set[str]:
         """Return the damaged steps of those that a batch, or the user, reads."""
         read = {need for step in batch for need in step.needs}
         if not batch:
@@ -127,14 +126,15 @@ class _Driver:
         waiting = [step for step in self.plan.steps if step.id not in done]
 
         @contextlib.contextmanager
-        def timed(step: Step) -> Iterator[None]:
+        def around(step: Step) -> Iterator[None]:
             self.follow([step], waiting)
             waiting.remove(step)
-            with self._timed(step):
+            with self._watch(step):
                 yield
 
         self.follow(batch, waiting)
-        return run_batch(batch, self.executor, self.store, self.plan.pipeline.resources, self.say, timed)
+        context = Context(self.executor, self.store, self.plan.pipeline.resources, self.say)
+        return run_batch(batch, context, around)
 
     def _leave_out(self, batch: Sequence[Step], failures: list[str]) -> None:
         """Continue without the failed members, if ``min_members`` allows it.
@@ -204,7 +204,7 @@ class _Driver:
             "distributed": list(plan.distributed),
             "members": [model.id for model in plan.members],
             "teachers": plan.teacher_names,
-            "steps": [step.recorded(plan.storage) for step in plan.steps],
+            "steps": [step.to_record(plan.storage) for step in plan.steps],
             "seconds": self.seconds,
             "model": str(
                 model.relative_to(plan.storage) if model and model.is_relative_to(plan.storage) else model or ""
@@ -222,7 +222,7 @@ class _Driver:
         return {s: {"table": table, "metric": dev.metrics[0], "rows": dev.size} for s, (table, dev) in devs.items()}
 
     @contextlib.contextmanager
-    def _timed(self, step: Step) -> Iterator[None]:
+    def _watch(self, step: Step) -> Iterator[None]:
         """Measure a step, report when it is done, and sum its seconds over interrupted attempts."""
         began = time.monotonic()
         self.say(f"{step.title} ...")
@@ -237,25 +237,22 @@ class _Driver:
 
 def run_batch(
     batch: Sequence[Step],
-    executor: Executor,
-    store: Store,
-    resources: Resources,
-    say: Say,
+    context: Context,
     around: Callable[[Step], contextlib.AbstractContextManager[None]] = lambda step: contextlib.nullcontext(),
 ) -> list[str]:
     """Do steps of one kind, each but training within ``around``, and return the failures of training.
 
     Raises:
-        RunFailed: a step that is no training failed.
+        RunFailed: a step failed that trains nothing.
     """
     if batch[0].job:
-        return train_all(batch, resources, executor, say)
-    with executor.keeping():
+        return train_all(batch, context)
+    with context.executor.keeping():
         for step in batch:
             assert step.work is not None
             with around(step):
                 try:
-                    step.work(executor, store, say)
+                    step.work(context)
                 except InputError as error:  # what nobody could know before it was tried
                     raise RunFailed(f"{step.title}: {error}") from error
     return []

@@ -5,22 +5,22 @@ A new kind of step is a function in a file of ``steps/`` that returns one, and t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from raysts.ids import content_id
 from raysts.pipeline.inputs import Inputs
-from raysts.pipeline.local import Executor, Say
+from raysts.pipeline.local import Executor, LocalExecutor, Say, Worker
 from raysts.pipeline.outcome import Candidate, top
+from raysts.recipes.recipe import Resources
 from raysts.storage.runs import RunFolder, record_of
 from raysts.storage.store import Store
 from raysts.training.job import Job
 
 Kind = Literal["tokens", "train", "average", "agreement", "vectors", "target", "scores"]
 State = Literal["waiting", "failed", "done"]
-Work = Callable[[Executor, Store, Say], None]
 VERSIONS: dict[Kind, int] = {}
 """Versions of what a kind of step writes; raise one when equal inputs give another output."""
 OUTPUTS: dict[Kind, str] = {
@@ -30,14 +30,39 @@ OUTPUTS: dict[Kind, str] = {
 """Where steps of a kind write, by their ids."""
 
 
+@dataclass(frozen=True)
+class Context:
+    """Means of a step's work: the processes that do it, the storage, and the place for messages."""
+
+    executor: Executor
+    store: Store
+    resources: Resources = Resources()
+    say: Say = lambda text: None
+
+    @classmethod
+    def in_process(cls, step: Step, device: str) -> Context:
+        """Return the context of a step that this process does alone."""
+        resources = Resources(cpus=int(step.resources["cpus"] or 1), gpus=step.resources["gpus"] or 0)
+        return cls(LocalExecutor(device=device), Store.of(step.output), resources)
+
+    def map(
+        self, worker: Worker, args: tuple[Any, ...], units: Sequence[Any], resources: Resources | None = None
+    ) -> Iterator[Any]:
+        """Yield a worker's result for each unit of work (:meth:`Executor.map`)."""
+        return self.executor.map(worker, args, units, resources or self.resources, self.say)
+
+
+Work = Callable[[Context], None]
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Step:
-    """One unit of work, which reads files and writes one output; complete output makes it done.
+    """A unit of work, which reads files and writes one output. Complete output makes it done.
 
     Attributes:
         id: hash of its kind, of the version of the kind, and of all that decides the output (:func:`step_id`).
         needs: ids of the steps before it.
-        output: a file, the ``model`` of a run folder, or a folder whose ``manifest.json`` lists the files.
+        output: a file, the ``model`` of a run folder, or a folder with a ``manifest.json`` that lists the files.
         work: does the remaining work; after a kill the next call continues. It raises RunFailed if the work cannot be
             done, and keeps the finished part. None: the step is a training run.
         job: the training run, which an executor trains beside others.
@@ -92,13 +117,13 @@ class Step:
         Damaged files are renamed.
         """
         status = self.record.get("status") if self.output.name == "model" else "done"
-        whole = [store.whole(path, deep) for path in self.files(store)] if status == "done" else []
-        if whole and all(whole):
+        intact = [store.whole(path, deep) for path in self.files(store)] if status == "done" else []
+        if intact and all(intact):
             return "done"
         return "failed" if status == "failed" else "waiting"
 
-    def recorded(self, storage: Path) -> dict[str, Any]:
-        """Return what the record of a run keeps of the step, for :meth:`of_record`."""
+    def to_record(self, storage: Path) -> dict[str, Any]:
+        """Return what the record of a run keeps of the step, for :meth:`from_record`."""
         return {
             "id": self.id,
             "kind": self.kind,
@@ -109,7 +134,7 @@ class Step:
         }
 
     @classmethod
-    def of_record(cls, recorded: Mapping[str, Any], storage: Path) -> Step:
+    def from_record(cls, recorded: Mapping[str, Any], storage: Path) -> Step:
         """Return the step that a record tells of. It has a state, and no work."""
         kind, id_, title, sentences = (recorded[name] for name in ("kind", "id", "title", "sentences"))
         output = storage / recorded["output"]
@@ -157,17 +182,17 @@ def step_id(kind: Kind, **inputs: Any) -> str:
     return content_id([kind, VERSIONS.get(kind, 1), inputs])
 
 
-def new_step(inputs: Inputs, kind: Kind, id_: str, needs: Iterable[Model | str], **fields: Any) -> Step:
+def new_step(inputs: Inputs, kind: Kind, id_: str, needs: Iterable[Model | str | None], **fields: Any) -> Step:
     """Return a step that by default embeds with one worker and writes where its kind does.
 
-    ``needs``: ids of steps, and models. Models that the pipeline names need no step.
+    ``needs``: ids of steps, and models. A model that the pipeline names, or None, needs no step.
     """
     resources = inputs.pipeline.resources
     embedding = {"workers": 1, "cpus": resources.cpus, "gpus": resources.gpus}
     output = inputs.storage / OUTPUTS.get(kind, "").format(id_)
-    ids = [need if isinstance(need, str) else need.id for need in needs if not isinstance(need, NamedModel)]
-    given: dict[str, Any] = {"resources": embedding, "output": output} | fields
-    return Step(kind=kind, id=id_, needs=tuple(dict.fromkeys(ids)), **given)
+    ids = [need if isinstance(need, str) else need.id for need in needs if isinstance(need, str | Step)]
+    values: dict[str, Any] = {"resources": embedding, "output": output} | fields
+    return Step(kind=kind, id=id_, needs=tuple(dict.fromkeys(ids)), **values)
 
 
 def run_id(model: Model) -> str:
@@ -180,6 +205,6 @@ def candidates(models: Sequence[Model]) -> list[Candidate]:
     return [Candidate.of(model.id, model.record) for model in models]
 
 
-def selected(models: Sequence[Model], count: int | None) -> list[Any]:
+def select_members(models: Sequence[Model], count: int | None) -> list[Any]:
     """Return the members that form the ensemble: all, or the ``count`` best on their development set."""
     return [models[index] for index in top([model.score for model in candidates(models)], count)]

@@ -171,7 +171,7 @@ def _word_vector_problems(inputs: Inputs) -> Iterator[str]:
 
 
 def _unknown_text(inputs: Inputs, tables: list[str]) -> Iterator[str]:
-    """Yield the tables of which the tiny backbone does not know the words."""
+    """Yield the tables with words that the tiny backbone does not know."""
     for table in dict.fromkeys([*tables, *inputs.test_tables]):
         column = next((column.name for column in table_columns(table) if column.kind == "text"), None)
         if column is None:  # judgements

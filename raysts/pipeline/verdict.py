@@ -1,4 +1,4 @@
-"""The verdict on a run: the delivered model, its comparisons and the notes; computed once, and kept in the run's record.
+"""The verdict on a run: the delivered model, its comparisons and the notes. The run's record keeps it.
 
 The starting model is the backbone as it was distributed. A difference is that of a paired bootstrap over the rows of a test set
 (:func:`raysts.evaluation.compare.compare_systems`), from the row scores that the evaluations stored. Nothing is
@@ -247,10 +247,8 @@ class _Results:
         only = [*by_choice.values()] if len(by_choice) == 1 else []
         return by_choice.get(choice) or next(iter(same_layers or only), {})
 
-    def difference(
-        self, systems: Sequence[ModelScores], others: Sequence[ModelScores], on: Sequence[str]
-    ) -> Difference:
-        return difference(systems, others, on, self.plan.pipeline.evaluation.resamples)
+    def difference(self, a: Sequence[ModelScores], b: Sequence[ModelScores], on: Sequence[str]) -> Difference:
+        return difference(a, b, on, self.plan.pipeline.evaluation.resamples)
 
     def common_set(self, a: ModelScores, b: ModelScores) -> str | None:
         """Return the test set of the comparison, or None.
@@ -353,7 +351,7 @@ class _Results:
     def against(self) -> dict[str, dict[str, Difference]]:
         """Return the differences of the first role from each other role, by role and set.
 
-        The roles in order are students, weight averages, ensemble (of several), teachers, members, backbone. The set
+        The roles in order are students, weight averages, ensemble, teachers, members, backbone. The set
         ``AVERAGE`` is the mean over sets. The backbone counts as distributed, the others at the recipe's choice of
         layers. The models of a role form one system.
         """
@@ -372,9 +370,9 @@ class _Results:
         systems |= {"backbone": [self.start]} if self.start else {}
         if len(systems) < 2:
             return {}
-        (_, first), *others = systems.items()
+        (_, first), *compared = systems.items()
         differences: dict[str, dict[str, Difference]] = {}
-        for role, other in others:
+        for role, other in compared:
             shared = [name for name in first[0] if all(name in model for model in (*first, *other))]
             sets = {str(name): [name] for name in [self.common_set(first[0], other[0])] if name in shared}
             averaged = [name for name in AVERAGED if name in shared]
@@ -412,13 +410,13 @@ class _Results:
                 notes.append(
                     f"{stage}: the first {shown} dimensions were trained to be sentence vectors by themselves."
                 )
-        return [*notes, *self._fallen(), *self._below_best(), *self._tested_on_dev(), *self._truncated()]
+        return [*notes, *self._fallen(), *self._below_best(), *self._tested_on_dev(), *self._truncation()]
 
     def _teaches_gaussians(self) -> bool:
         models = [member.model for member in self.plan.members if member.model.exists()]
         return any(name.startswith("gauss") for model in models for name in open_embedder(model).similarities)
 
-    def _truncated(self) -> list[str]:
+    def _truncation(self) -> list[str]:
         """Return a note for each stage that truncated texts, if its token shards exist."""
         plan, notes = self.plan, list[str]()
         for stage, recipe in plan.pipeline.recipes.items():

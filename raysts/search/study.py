@@ -26,8 +26,8 @@ from raysts.models import pretrained
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.run import ready, run_batch
-from raysts.pipeline.step import Step
-from raysts.pipeline.steps.tokens import tokens_step
+from raysts.pipeline.step import Context, Step
+from raysts.pipeline.steps.train import tokens_step
 from raysts.recipes.recipe import Recipe
 from raysts.recipes.tree import leaves, to_plain
 from raysts.search.record import Record, as_table, read_records
@@ -79,7 +79,7 @@ class Study:
     def identity(self) -> dict[str, Any]:
         """Return the flat names and values that are equal for all trials of one study."""
         search, plan, spec = self.search, self.plan, self.search.measured.spec
-        recipes = {stage: plan.resolved(recipe) for stage, recipe in plan.pipeline.recipes.items()}
+        recipes = {stage: plan.resolve_recipe(recipe) for stage, recipe in plan.pipeline.recipes.items()}
         identity: dict[str, Any] = {f"space.{key}": dimension.text for key, dimension in search.space.items()}
         identity |= {path: value for path, value in leaves(to_plain(recipes)).items() if path not in search.space}
         identity["metric"] = search.metric
@@ -201,7 +201,7 @@ class Study:
         search, plan = self.search, self.plan
         if self.dev is None or search.metric == LOSS or self.untrained is not None or "backbone" in search.space:
             return
-        args = (self.dev, plan.resolved(search.measured), search.pipeline.prompt)
+        args = (self.dev, plan.resolve_recipe(search.measured), search.pipeline.prompt)
         (scores,) = executor.map(
             ScoreBackbone, args, [(plan.start, plan.contents.get(plan.start))], search.pipeline.resources, say
         )
@@ -271,7 +271,7 @@ class Study:
         done = {step.id for step in shared.values() if step.state(self.store) == "done"}
         while batch := ready([*shared.values()], done):
             say(f"{batch[0].title} ...")
-            if failures := run_batch(batch, executor, self.store, self.search.pipeline.resources, say):
+            if failures := run_batch(batch, Context(executor, self.store, self.search.pipeline.resources, say)):
                 raise RunFailed("\n".join(failures))
             done |= {step.id for step in batch}
 

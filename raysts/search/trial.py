@@ -11,8 +11,7 @@ import torch
 
 from raysts.errors import Infeasible, limit_of
 from raysts.evaluation.run_metric import RunMetric
-from raysts.pipeline.local import LocalExecutor
-from raysts.pipeline.step import Step
+from raysts.pipeline.step import Context, Step
 from raysts.search.space import Point
 from raysts.storage.store import Store
 from raysts.training.attempt import attempt
@@ -96,7 +95,7 @@ def make(step: Step, device: str) -> None:
     if step.job:
         train(step.job, Runtime(device))
     elif step.work:
-        step.work(LocalExecutor(device=device), store, lambda text: None)
+        step.work(Context.in_process(step, device))
 
 
 def run_trial(

@@ -181,10 +181,7 @@ def _stat(pid: int) -> list[str] | None:
 
 @contextlib.contextmanager
 def lock(path: Path, holder: str, wait: float = 0.0) -> Iterator[None]:
-    """Hold a file lock, or raise an InputError after ``wait`` seconds.
-
-    The lock ends with this process.
-    """
+    """Hold a file lock, which ends with this process. Raise InputError after ``wait`` seconds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("a+", encoding="utf-8")
     try:

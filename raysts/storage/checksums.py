@@ -50,10 +50,7 @@ def entry(path: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def checked_write(path: Path) -> Iterator[Path]:
-    """Write a file and its checksum like :func:`atomic_write`.
-
-    A card has no checksum, because users edit it.
-    """
+    """Write a file and its checksum like :func:`atomic_write`. A card has none: users edit it."""
     with atomic_write(path) as draft:
         yield draft
         if path.name == CARD:
@@ -158,6 +155,15 @@ def read_record(path: Path, kind: type[Any] = dict) -> Any:
     except (ValueError, RecursionError):
         value = None
     return value if isinstance(value, kind) else set_aside(path) or None
+
+
+def parse_record(content: bytes) -> dict[str, Any]:
+    """Return the JSON object in a record's content, or an empty one."""
+    try:
+        record = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 def write_record(path: Path, value: Any) -> None:

@@ -13,10 +13,7 @@ MOST_JSON = 256 << 20
 
 
 def check_ordinary(path: Path, most: int | None = None) -> None:
-    """Refuse a pipe, a device, a folder, and a file of more than ``most`` bytes.
-
-    An absent file passes.
-    """
+    """Refuse a pipe, device, folder, or file of more than ``most`` bytes. An absent file passes."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):

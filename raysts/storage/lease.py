@@ -18,6 +18,7 @@ from typing import Any
 from raysts.errors import InputError, RunFailed, StoreFailed
 from raysts.storage.atomic import ONE_DRIVER, place, process_lives, start_of
 from raysts.storage.bucket import Bucket, Conflict, Tag
+from raysts.storage.checksums import parse_record
 
 BEAT = 10.0
 """Seconds between two renewals."""
@@ -50,7 +51,7 @@ class Lease:
         while True:
             self._renewed = _clock()
             stored = self.bucket.read(self.key)
-            claim, tag = (_parse(stored[0]), stored[1]) if stored else ({"held": False}, None)
+            claim, tag = (parse_record(stored[0]), stored[1]) if stored else ({"held": False}, None)
             if tag != seen:
                 lives = seen is not None and claim.get("held", True)
                 seen, since = tag, _clock()
@@ -111,7 +112,7 @@ class Lease:
                     self._write(bucket, self._tag, is_held)
                 except Conflict:  # by another holder, or by a renewal of ours whose answer never came
                     stored = bucket.read(self.key)
-                    claim = _parse(stored[0]) if stored else {}
+                    claim = parse_record(stored[0]) if stored else {}
                     if stored and claim.get("nonce") == self._claim["nonce"]:
                         self._tag = stored[1]
                     else:
@@ -123,14 +124,6 @@ class Lease:
 
 def _holder(claim: dict[str, Any]) -> str:
     return f"{claim.get('holder', 'an unknown process')} (process {claim.get('pid')} on {claim.get('host')})"
-
-
-def _parse(content: bytes) -> dict[str, Any]:
-    try:
-        claim = json.loads(content)
-    except ValueError:
-        claim = None
-    return claim if isinstance(claim, dict) else {}
 
 
 def _is_dead(claim: dict[str, Any]) -> bool:

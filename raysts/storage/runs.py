@@ -18,7 +18,7 @@ from typing import Any
 from raysts.errors import InputError
 from raysts.storage import atomic
 from raysts.storage.bucket import Conflict
-from raysts.storage.checksums import read_record, write_record
+from raysts.storage.checksums import parse_record, read_record, write_record
 from raysts.storage.store import Store
 
 RECORDS = ("recipe.json", "metrics.jsonl", "run.json")
@@ -27,10 +27,7 @@ RUN_ID = re.compile("[0-9a-f]{16}")
 
 
 class RunState(enum.StrEnum):
-    """The ``status`` in a run's record.
-
-    An interrupted run is running. A pruned one has lost its model.
-    """
+    """The ``status`` of a run: running also when interrupted, pruned without its model."""
 
     RUNNING = "running"
     DONE = "done"
@@ -161,11 +158,7 @@ class RunFolder:
 
     def _remote_record(self) -> dict[str, Any]:
         stored = self.store.read(self.path / "run.json")
-        try:
-            record = json.loads(stored[0]) if stored else None
-        except (ValueError, RecursionError):
-            record = None
-        return record if isinstance(record, dict) else {}
+        return parse_record(stored[0]) if stored else {}
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[bool]:

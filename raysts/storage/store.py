@@ -278,10 +278,6 @@ class Store:
                 draft.write_bytes(data)
         return _tag_of(data)
 
-    def create(self, key: Key, data: bytes) -> Tag:
-        """Write a file unless it exists, and return its tag."""
-        return self.replace(key, data, None)
-
     def write_json(self, key: Key, value: Any) -> None:
         """Write ``value`` as indented JSON."""
         with self.put(key) as draft:

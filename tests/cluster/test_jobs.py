@@ -20,6 +20,7 @@ from raysts.cluster.connect import LOOPBACK
 from raysts.errors import InputError
 from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.plan import Plan
+from raysts.pipeline.step import Context
 from raysts.storage.foreign import read_json
 
 SMALL = ["--set", "train.max_steps=4", "--set", "evaluation.tasks=[stsb]", "--set", "evaluation.resamples=5"]
@@ -102,7 +103,7 @@ def test_a_stopped_job_goes_on_when_it_is_submitted_again_and_runs_to_its_end(
     plan = planned(home, "nli", {"backbone": "tiny", "members": 1})
     plan.write_backbone()
     (tokens,) = (step for step in plan.steps if step.kind == "tokens")
-    tokens.work(LocalExecutor(threads=1), plan.store, lambda text: None)  # an actor less, which is not what is stopped
+    tokens.work(Context(LocalExecutor(threads=1), plan.store))  # an actor less, which is not what is stopped
     arguments = [
         "nli", "--data", small_world, *TINY, *SMALL, "--set", "train.max_steps=100", "--set", "train.checkpoint_every=10",
         "--set", "batch=8", "--json",

@@ -21,7 +21,7 @@ from small_runs import Stage
 from raysts.errors import InputError, RunFailed
 from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.plan import Plan
-from raysts.pipeline.step import Step
+from raysts.pipeline.step import Context, Step
 from raysts.recipes.recipe import Resources
 from raysts.storage.foreign import read_json
 from raysts.storage.store import Store
@@ -37,7 +37,7 @@ def _made(planned: Callable[..., Plan], storage: Path | str, system: str, overri
     made.write_backbone()
     for step in made.steps:
         if step.kind == "tokens" and step.work and step.state(made.store) != "done":
-            step.work(LocalExecutor(threads=1), made.store, lambda text: None)
+            step.work(Context(LocalExecutor(threads=1), made.store))
     return made
 
 

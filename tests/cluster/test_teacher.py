@@ -14,9 +14,11 @@ from raysts.data.windows import Windows, shard_name
 from raysts.models.pretrained import load_tokenizer
 from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.plan import Plan
+from raysts.pipeline.step import Context
 from raysts.pipeline.steps import vectors as teacher
 from raysts.recipes.recipe import Resources
 from raysts.storage.atomic import ASIDE, draft_name
+from raysts.storage.store import Store
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +46,7 @@ def test_means_by_actors_are_those_made_here_though_an_actor_is_killed(
 
     models, store = made
     sources = [teacher.Source(model, store, "mean", 1, "") for model in models]
-    teacher.write_targets(LocalExecutor(threads=1), sources, tmp_path / "here", Resources(), lambda text: None)
+    teacher.write_targets(Context(LocalExecutor(threads=1), Store.of(tmp_path)), sources, tmp_path / "here")
     teacher.finish(Windows(store), tmp_path / "here", ["a", "b"], {})
 
     there, said = tmp_path / "there", []
@@ -64,7 +66,7 @@ def test_means_by_actors_are_those_made_here_though_an_actor_is_killed(
             return super().map(Deadly, *how)
 
     alone = Resources(cpus=2)  # with all of the cluster's
-    teacher.write_targets(Executor(), sources, there, alone, said.append)
+    teacher.write_targets(Context(Executor(), Store.of(tmp_path), alone, said.append), sources, there)
     assert list(there.glob(f"{ASIDE}*")) and said[-1] == "teachers: 19 of 19 shards"
     teacher.finish(Windows(store), there, ["a", "b"], {})
     here = _bytes(tmp_path / "here")

@@ -8,6 +8,7 @@ import pytest
 
 from raysts.commands.look import plan as plan_recipe
 from raysts.errors import RunFailed
+from raysts.pipeline.step import Context
 
 
 def test_a_file_that_has_gone_bad_since_the_check_is_named(small_world: Path, tmp_path: Path, cluster: None) -> None:
@@ -21,7 +22,7 @@ def test_a_file_that_has_gone_bad_since_the_check_is_named(small_world: Path, tm
     (node,) = (step for step in plan.steps if step.kind == "tokens")
     damage.flipped(path)
     with pytest.raises(RunFailed) as failed:
-        node.work(RayExecutor(), plan.store, lambda text: None)
+        node.work(Context(RayExecutor(), plan.store))
     said = str(failed.value)
     assert said.startswith(f"tokenising nli/train: {path}: its pages of row group 0 cannot be read (")
     assert "--skip-bad" in said and "\n" not in said

@@ -16,7 +16,7 @@ from run_commands import TINY, overrides, raysts, result
 
 from raysts.errors import InputError
 from raysts.evaluation.harness import TASKS
-from raysts.pipeline.steps import tokens
+from raysts.pipeline.steps import train as tokens
 from raysts.recipes.names import pipeline
 from raysts.recipes.overrides import dump
 

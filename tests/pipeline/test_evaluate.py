@@ -17,7 +17,7 @@ from small_runs import Interrupted
 from raysts.commands.look import plan as plan_recipe
 from raysts.pipeline import run as driver
 from raysts.pipeline.local import LocalExecutor
-from raysts.pipeline.steps.embed import EmbedTexts
+from raysts.pipeline.steps.agreement import EmbedTexts
 from raysts.pipeline.steps.scores import PartialSums
 from raysts.storage.store import Store
 

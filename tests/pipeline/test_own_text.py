@@ -190,7 +190,7 @@ def test_two_encoders_and_a_file_of_text_give_a_student_and_its_page(
     (written,) = Path(result["storage"], "tables").glob("[!.]*.parquet")
     assert text.held and not {*text.held_out} & {*pq.read_table(written).column("sentence").to_pylist()}
     # Each teacher reads each text once to teach; held-out texts it reads to agree, and as every model to be measured.
-    assert (passes.texts["vectors"], passes.texts["embed"]) == (2 * text.rows, (2 + 4) * text.held)
+    assert (passes.texts["vectors"], passes.texts["agreement"]) == (2 * text.rows, (2 + 4) * text.held)
     (path,) = Path(result["storage"], "agreements").glob("*.parquet")
     pairs = pq.read_table(path, filters=[("split", "=", "test")])
     one, two = (
@@ -210,7 +210,7 @@ def test_killed_three_times_it_ends_as_if_it_had_not_been(
     job: Callable[..., dict[str, Any]], whole: tuple[dict[str, Any], Passes], tmp_path: Path
 ) -> None:
     """While a teacher embeds, the student trains, the student is evaluated: each time a process of its own."""
-    for place in (("vectors", 6), ("loop", 3), ("embed", 3)):
+    for place in (("vectors", 6), ("loop", 3), ("agreement", 3)):
         child = os.fork()
         if not child:
             try:
@@ -222,7 +222,7 @@ def test_killed_three_times_it_ends_as_if_it_had_not_been(
     with pytest.MonkeyPatch.context() as patch:
         passes, (result, calm) = Passes(patch), whole
         again = job(tmp_path)
-    assert passes.passes.keys() == {"embed"} and calm.passes["embed"] > passes.passes["embed"]
+    assert passes.passes.keys() == {"agreement"} and calm.passes["agreement"] > passes.passes["agreement"]
 
     def record(found: dict[str, Any]) -> Any:
         """What both must have written, without times and places."""
@@ -343,7 +343,9 @@ def test_a_student_of_some_layers_of_its_teacher(own: Path, tmp_path: Path) -> N
     (start,) = (tmp_path / "backbones").glob("layers-????????????????")
     assert [raysts.load(path).encoder.depth for path in (start, result["model"], own / "A")] == [1, 1, 2]
     assert any(note.startswith("Training starts from 1 of the 2 layers of ") for note in result["notes"])
-    assert "Training starts from 1 of the 2 layers of " in (Path(result["model"]) / "README.md").read_text()
+    card = (Path(result["model"]) / "README.md").read_text()
+    assert "Training starts from 1 of the 2 layers of " in card
+    assert "of 100 of the teacher: " in card and "than the starting model or the teacher;" in card, "no ensemble of one"
     recipe = json.loads((Path(result["model"]).parent / "recipe.json").read_text())
     assert (
         recipe["optim"]["lr"] == 5e-4

@@ -78,24 +78,6 @@ def test_status_before_during_and_after(small_world: Path, tmp_path: Path) -> No
 # -- ids -----------------------------------------------------------------------------------------------------------------
 
 
-def test_ids_know_nothing_of_paths_and_of_the_name_of_the_run(small_world: Path, tmp_path: Path) -> None:
-    import shutil
-
-    copy = Path(shutil.copytree(small_world, tmp_path / "copy"))
-    here = plan("nli-ct-sed", small_world, tmp_path / "a")
-    assert ids(here) == ids(plan("nli-ct-sed", copy, tmp_path / "deeper" / "b"))
-    workers = plan("nli-ct-sed", small_world, tmp_path / "a", resources__workers=2)
-    assert ids(here) == ids(workers)
-
-
-def test_members_of_a_smaller_ensemble_are_members_of_a_larger(small_world: Path, tmp_path: Path) -> None:
-    def trained(members: int) -> list[str]:
-        nodes = plan("nli-ct", small_world, tmp_path, members=members)
-        return [node["id"] for node in nodes if node["kind"] == "train"]
-
-    assert trained(4)[:4] == trained(2) and len(trained(4)) == 8
-
-
 @pytest.mark.parametrize("name", RECIPES)
 def test_what_show_prints_runs(name: str, small_world: Path, tmp_path: Path) -> None:
     arguments = overrides(TINY, EVALUATION)

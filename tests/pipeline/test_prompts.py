@@ -16,6 +16,7 @@ from raysts.models.pretrained import load
 from raysts.models.prompts import Prompts
 from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.plan import Plan
+from raysts.pipeline.step import Context
 from raysts.pipeline.steps.train import train_all
 from raysts.recipes.recipe import DEFAULTS, Data, Pipeline
 
@@ -50,11 +51,11 @@ def test_a_student_of_a_teacher_with_prompts(
     plan.check()
     assert plan.teacher is not None
     assert sorted(spec.prompt for spec in plan.specs.values()) == sorted(["house of ", text])
-    executor = LocalExecutor(device="cpu", threads=1)
+    context = Context(LocalExecutor(device="cpu", threads=1), plan.store)
     for step in plan.steps:
         if step.kind in ("tokens", "vectors"):
-            step.work(executor, plan.store, lambda line: None)
-    assert not train_all(plan.student_chains[0], plan.pipeline.resources, executor, lambda line: None)
+            step.work(context)
+    assert not train_all(plan.student_chains[0], context)
 
     spec, model = plan.store_spec(recipe), load(teacher, prompt=asked, device="cpu")
     table = Windows(plan.store_folder(spec), plan.teacher.vectors.output).read(0)

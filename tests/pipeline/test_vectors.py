@@ -17,8 +17,10 @@ from raysts.models.pretrained import load
 from raysts.ops import ensemble
 from raysts.ops.ensemble import TARGETS
 from raysts.pipeline.local import LocalExecutor
+from raysts.pipeline.step import Context
 from raysts.pipeline.steps import vectors as teacher
-from raysts.recipes.recipe import Data, Resources
+from raysts.recipes.recipe import Data
+from raysts.storage.store import Store
 
 ROWS, WINDOW = 38, 8
 
@@ -45,9 +47,9 @@ def store(tmp_path_factory: pytest.TempPathFactory, small_corpus: Corpus) -> Pat
 
 
 def make(models: list[Path], store: Path, folder: Path, layers: int = 1, **how: Any) -> None:
-    executor = LocalExecutor(device="cpu")
+    context = Context(LocalExecutor(device="cpu"), Store.of(folder))
     sources = [teacher.Source(model, store, "mean", layers, "") for model in models]
-    teacher.write_targets(executor, sources, folder, Resources(), lambda text: None, **how)
+    teacher.write_targets(context, sources, folder, **how)
 
 
 def means_of(store: Path, folder: Path, to_target: Path | None = None) -> np.ndarray:

@@ -23,7 +23,7 @@ from raysts.storage.bucket import Conflict, at_once
 from raysts.storage.store import Store
 
 CALLS = (
-    "get", "get_all", "get_dir", "put", "put_dir", "read", "replace", "create", "exists", "list", "delete", "check",
+    "get", "get_all", "get_dir", "put", "put_dir", "read", "replace", "exists", "list", "delete", "check",
     "read_json", "write_json",
 )  # fmt: skip
 
@@ -146,16 +146,16 @@ def test_a_file_of_the_users_own_is_brought_as_it_is_now(store: Any) -> None:
 
 
 def test_a_file_is_created_once(store: Any) -> None:
-    tag = store.create("pipelines/a.json", b"1")
+    tag = store.replace("pipelines/a.json", b"1", None)
     assert store.read("pipelines/a.json") == (b"1", tag)
     with pytest.raises(Conflict) as conflict:
-        store.create("pipelines/a.json", b"2")
+        store.replace("pipelines/a.json", b"2", None)
     assert conflict.value.tag == tag and store.read("pipelines/a.json") == (b"1", tag)
     assert store.get("pipelines/a.json", fresh=True).read_bytes() == b"1"
 
 
 def test_a_file_is_replaced_by_who_saw_it(store: Any) -> None:
-    first = store.create("runs/x/run.json", b"1")
+    first = store.replace("runs/x/run.json", b"1", None)
     second = store.replace("runs/x/run.json", b"2", first)
     assert second != first and store.read("runs/x/run.json") == (b"2", second)
     with pytest.raises(Conflict) as conflict:
@@ -165,12 +165,12 @@ def test_a_file_is_replaced_by_who_saw_it(store: Any) -> None:
 
 
 def test_a_file_that_went_is_not_replaced(store: Any) -> None:
-    tag = store.create("runs/x/run.json", b"1")
+    tag = store.replace("runs/x/run.json", b"1", None)
     store.delete("runs/x/run.json")
     with pytest.raises(Conflict) as conflict:
         store.replace("runs/x/run.json", b"2", tag)
     assert conflict.value.tag is None and store.read("runs/x/run.json") is None
-    store.create("runs/x/run.json", b"3")
+    store.replace("runs/x/run.json", b"3", None)
 
 
 def test_tags_are_those_of_files_that_were_put(store: Any) -> None:
@@ -186,9 +186,9 @@ def test_tags_are_those_of_files_that_were_put(store: Any) -> None:
 
 
 def test_a_write_that_was_refused_leaves_nothing_here(store: Any) -> None:
-    store.create("runs/x/run.json", b"1")
+    store.replace("runs/x/run.json", b"1", None)
     with pytest.raises(Conflict):
-        store.create("runs/x/run.json", b"2")
+        store.replace("runs/x/run.json", b"2", None)
     assert relative(store, store.list("runs", recursive=True)) == ["runs/x/run.json"]
     assert {text for name, text in below(store.root).items() if not name.endswith((".checksum", ".lock"))} <= {"1"}
 
@@ -196,7 +196,7 @@ def test_a_write_that_was_refused_leaves_nothing_here(store: Any) -> None:
 def test_of_many_that_create_one_succeeds(store: Any) -> None:
     def create(number: int) -> bool:
         try:
-            getattr(store, "store", store).create("a/b", str(number).encode())
+            getattr(store, "store", store).replace("a/b", str(number).encode(), None)
         except Conflict:
             return False
         return True
@@ -209,7 +209,7 @@ def test_of_many_that_create_one_succeeds(store: Any) -> None:
 
 def test_no_change_of_many_writers_is_lost(store: Any) -> None:
     plain = getattr(store, "store", store)
-    plain.create("a/count", b"0")
+    plain.replace("a/count", b"0", None)
 
     def count(_: int) -> None:
         while True:

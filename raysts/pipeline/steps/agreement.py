@@ -1,13 +1,15 @@
-"""Pairs of held-out texts with the mean cosine of the members, which replace missing labels.
+"""Texts embedded by models, and pairs of held-out texts with mean cosines in place of labels.
 
 Shapes: N held-out texts, D dimensions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,12 +17,52 @@ import pyarrow.parquet as pq
 
 from raysts.evaluation.agreement import SPLITS, judge, pairs_of
 from raysts.evaluation.dev import Dev
+from raysts.evaluation.scores import RowScores
+from raysts.evaluation.words import WordSets
+from raysts.models.embedders import EncoderModel, load_embedder
+from raysts.models.layers import Layers
+from raysts.models.prompts import Text
 from raysts.ops.ensemble import unit
 from raysts.pipeline.inputs import Inputs
-from raysts.pipeline.local import Executor, Say
-from raysts.pipeline.step import Model, Step, new_step, selected, step_id
-from raysts.pipeline.steps.embed import EmbedTexts
-from raysts.storage.store import Store
+from raysts.pipeline.step import Context, Model, Step, new_step, select_members, step_id
+
+if TYPE_CHECKING:
+    from raysts.models.sentence_model import Representation
+
+Unit = tuple[Path, str | None, str | None]
+"""Folder of a model, its content id (None: of a run), and the pooling of its token vectors (None: its own)."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedTexts:
+    """Worker that embeds the same texts with each model.
+
+    Attributes:
+        layers: choices of layers; none: the model's own choice.
+        prompt: for a model that configures none.
+        tasks: what each model itself is measured on, if raysts loads it.
+    """
+
+    device: str | None
+    texts: Sequence[Text]
+    layers: Sequence[Layers]
+    prompt: str | None
+    tasks: Sequence[WordSets] = ()
+
+    def __call__(self, unit: Unit) -> tuple[dict[Layers, Representation], dict[Layers, list[RowScores]]]:
+        """Return vectors and row scores by choice of layers, no vectors if precomputed ones lack a text."""
+        folder, content, pooling = unit
+        options = {"pooling": pooling, "prompt": self.prompt, "device": self.device}
+        embedder = load_embedder(folder, content=content, **options)
+        if embedder.find_missing(self.texts) is not None:
+            return {}, {}
+        scores: dict[Layers, list[RowScores]] = {}
+        if isinstance(embedder, EncoderModel):
+            for task in self.tasks:
+                for choice, row_scores in task.row_scores(embedder.model, self.layers).items():
+                    scores.setdefault(choice, []).extend(row_scores)
+        _, stored = embedder.stored_pooling or ("", 1)
+        return embedder.represent_layers(self.texts, self.layers or (stored,)), scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,13 +110,13 @@ class Agreement:
         """Return the half that reports."""
         return judge(self.step.output, self.step.id, SPLITS[1])
 
-    def _embed(self, executor: Executor, store: Store, say: Say) -> None:
+    def _embed(self, context: Context) -> None:
         inputs, half = self.inputs, len(self.texts) // 2
-        chosen = selected(self.members, inputs.pipeline.select_top)
+        chosen = select_members(self.members, inputs.pipeline.select_top)
         units = [(member.model, inputs.contents.get(member.model), None) for member in chosen]
         args = (self.texts, (), inputs.pipeline.teacher_prompt)
         sums: list[Any] = [np.float32(0), np.float32(0)]
-        for vectors, _ in executor.map(EmbedTexts, args, units, inputs.pipeline.resources, say):
+        for vectors, _ in context.map(EmbedTexts, args, units):
             (representation,) = vectors.values()
             unit_ND = unit(representation["vectors"])
             sums = [total + part @ part.T for total, part in zip(sums, np.split(unit_ND, [half]), strict=True)]
@@ -83,5 +125,5 @@ class Agreement:
             pairs_of(texts, total / np.float32(len(units)), split)
             for texts, total, split in zip(halves, sums, SPLITS, strict=True)
         ]
-        with store.put(self.step.output) as draft:
+        with context.store.put(self.step.output) as draft:
             pq.write_table(pa.concat_tables(parts), draft)

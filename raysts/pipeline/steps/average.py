@@ -15,12 +15,10 @@ from raysts.evaluation.dev import Dev
 from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.models.weights import average
 from raysts.pipeline.inputs import Inputs
-from raysts.pipeline.local import Executor, Say
-from raysts.pipeline.outcome import best, joined, members_dev
-from raysts.pipeline.step import Model, Step, new_step, run_id, selected, step_id
+from raysts.pipeline.outcome import best, join_names, members_dev
+from raysts.pipeline.step import Context, Model, Step, new_step, run_id, select_members, step_id
 from raysts.recipes.recipe import Soup
 from raysts.storage.runs import RunFolder
-from raysts.storage.store import Store
 from raysts.training.job import ORPHAN_WAIT
 
 Score = float | None
@@ -89,22 +87,13 @@ def greedy(scores: Sequence[Score], score_of: Callable[[tuple[int, ...]], Score]
     return chosen
 
 
-def _average(
-    inputs: Inputs,
-    role: Role,
-    step: str,
-    title: str,
-    members: Sequence[Model],
-    executor: Executor,
-    store: Store,
-    say: Say,
-) -> None:
+def _average(inputs: Inputs, role: Role, step: str, title: str, members: Sequence[Model], context: Context) -> None:
     run = RunFolder(inputs.storage / "runs" / step)
     with run.lock(f"{title}, run {step}", ORPHAN_WAIT):
         if run.finished() is not None:
             return
         pipeline = inputs.pipeline
-        members, dev = selected(members, pipeline.select_top), inputs.dev(members_dev(pipeline))
+        members, dev = select_members(members, pipeline.select_top), inputs.dev(members_dev(pipeline))
         scored: dict[str, dict[str, Score]] = run.written().get("averages", {})
 
         def name(average: tuple[int, ...]) -> str:
@@ -120,16 +109,14 @@ def _average(
                 "transductive": any(member.record.get("transductive") for member in averaged),
                 "averages": scored,
             }
-            store.write_json(run.path / "run.json", record | fields)
+            context.store.write_json(run.path / "run.json", record | fields)
 
         def score(averages: Sequence[tuple[int, ...]]) -> list[Score]:
             if dev is None:
                 return [None for _ in averages]
             unscored = [average for average in averages if name(average) not in scored]
             units = [[members[index].model for index in average] for average in unscored]
-            for average, scores in zip(
-                unscored, executor.map(ScoreAverage, (dev,), units, pipeline.resources, say), strict=True
-            ):
+            for average, scores in zip(unscored, context.map(ScoreAverage, (dev,), units), strict=True):
                 scored[name(average)] = scores
                 write("running", average)
             return [scored[name(average)][dev.metrics[0]] for average in averages]
@@ -138,10 +125,10 @@ def _average(
         if role == "greedy-soup":
             chosen = greedy(score([(index,) for index in chosen]), lambda average: score([average])[0])
         (reached,) = score([chosen])
-        with store.put_dir(run.path / "model") as draft:
+        with context.store.put_dir(run.path / "model") as draft:
             average([members[index].model for index in chosen]).save(draft)
         labels = {members[index].record.get("selected_by") for index in chosen}
         labels |= {dev.name} if dev and (role == "greedy-soup" or pipeline.select_top is not None) else set()
         scores = None if dev is None else {"kept": reached, "scores": scored[name(chosen)]}
-        write("done", chosen, dev=scores, selected_by=joined(labels))
-        say(f"{title}: members {', '.join(map(str, chosen))} are in it; {len(scored)} averages were scored")
+        write("done", chosen, dev=scores, selected_by=join_names(labels))
+        context.say(f"{title}: members {', '.join(map(str, chosen))} are in it; {len(scored)} averages were scored")

@@ -34,11 +34,9 @@ from raysts.ops import ensemble
 from raysts.ops.ensemble import Target
 from raysts.ops.similarity import Similarity, cosine_of_vectors
 from raysts.pipeline.inputs import Inputs
-from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.outcome import decide, members_dev
-from raysts.pipeline.step import Model, Step, candidates, new_step, run_id, selected, step_id
-from raysts.pipeline.steps.agreement import Agreement
-from raysts.pipeline.steps.embed import EmbedTexts
+from raysts.pipeline.step import Context, Model, Step, candidates, new_step, run_id, select_members, step_id
+from raysts.pipeline.steps.agreement import Agreement, EmbedTexts
 from raysts.pipeline.steps.vectors import Teachers, foreign
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.store import Store
@@ -108,7 +106,7 @@ class Evaluation:
             inputs,
             "scores",
             step,
-            [*self.models, *([self.agreement.step] if self.agreement else ()), *([weights] if weights else ())],
+            [*self.models, self.agreement.step if self.agreement else None, weights],
             title=" with ".join([f"evaluate {TITLES[self.role]}", *heavy]),
             work=self._measure,
             sentences=(inputs.test_sentences + judged) * max(1, len(self.models)),
@@ -154,7 +152,7 @@ class Evaluation:
     @cached_property
     def chosen(self) -> list[Model]:
         """Return the members that form the ensemble."""
-        return selected(self.members, self.inputs.pipeline.select_top)
+        return select_members(self.members, self.inputs.pipeline.select_top)
 
     @property
     def pooling(self) -> str:
@@ -205,7 +203,7 @@ class Evaluation:
 
     @property
     def _weights_by(self) -> str | None:
-        """Return the id of the step after which the weights of the ensemble are known, or None if they are equal."""
+        """Return the id of the step that finds the weights of the ensemble, or None for equal weights."""
         return self.teachers.vectors.id if self.teachers and self.teachers.settings.weights else None
 
     # -- scores on record --------------------------------------------------------------------------------------------
@@ -221,7 +219,7 @@ class Evaluation:
         """
         return {
             choice: scores.scores_by_set(part for part in row_scores if similarity in (None, part.similarity))
-            for choice, row_scores in self._stored(model).items()
+            for choice, row_scores in self._read_scores(model).items()
         }
 
     def dev_scores(self, model: str) -> dict[Choice, float]:
@@ -230,11 +228,11 @@ class Evaluation:
             return {}
         on_dev = {
             choice: [set_scores for set_scores in row_scores if set_scores.split == "dev"]
-            for choice, row_scores in self._stored(model).items()
+            for choice, row_scores in self._read_scores(model).items()
         }
         return {choice: dev.values(row_scores)[dev.metrics[0]] for choice, row_scores in on_dev.items() if row_scores}
 
-    def _stored(self, model: str) -> dict[Choice, list[RowScores]]:
+    def _read_scores(self, model: str) -> dict[Choice, list[RowScores]]:
         by_choice: dict[Choice, list[RowScores]] = {}
         for subject in [self.ensemble] if model == "ensemble" else self.subjects:
             if subject is not None and (subject.model is None or subject.model.id == model):
@@ -253,19 +251,20 @@ class Evaluation:
 
     # -- the work ----------------------------------------------------------------------------------------------------
 
-    def _measure(self, executor: Executor, store: Store, say: Say) -> None:
+    def _measure(self, context: Context) -> None:
+        store, say = context.store, context.say
         inputs, subjects, combined, title = self.inputs, self.subjects, self.ensemble, self.step.title
         measured = [*subjects, *([combined] if combined else [])]
         missing = {id(subject) for subject in measured if store.get(subject.file) is None}
         weights = self._weights(store) if combined else {}
-        index = self._embed_index(executor, say) if missing else {}
+        index = self._embed_index(context) if missing else {}
         sums = PartialSums(store, self.step.id)
         summed = [id(subject) for subject in subjects if subject.model and subject.model.id in weights]
         to_sum = summed[sums.count :] if id(combined) in missing else []
         waiting = [subject for subject in subjects if id(subject) in {*missing, *to_sum}]
         if stored := len(subjects) - len(waiting):
             say(f"{title}: {stored} of {len(subjects)} were measured before")
-        for subject, (embedded, of_model) in self._embedded(waiting, executor, say):
+        for subject, (embedded, of_model) in self._embed(waiting, context):
             vectors = self._as_trained(subject.model, embedded)
             if id(subject) in missing:
                 similar = open_embedder(subject.folder).similarities
@@ -290,30 +289,30 @@ class Evaluation:
         for path in self.step.scratch:
             store.delete(path)
 
-    def _embedded(
-        self, subjects: Sequence[Subject], executor: Executor, say: Say
+    def _embed(
+        self, subjects: Sequence[Subject], context: Context
     ) -> Iterable[tuple[Subject, tuple[dict[Layers, Representation], dict[Layers, list[RowScores]]]]]:
-        """Yield each subject with what :class:`EmbedTexts` returns of its model."""
+        """Yield each subject with the result of :class:`EmbedTexts` for its model."""
         for layers, group in itertools.groupby(subjects, key=lambda subject: subject.layers):
             batch = list(group)
             units = [(s.folder, self.inputs.contents.get(s.folder), s.pooling) for s in batch]
             args = (self.texts, layers, self._prompt, self.inputs.model_sets)
-            embedded = executor.map(EmbedTexts, args, units, self.inputs.pipeline.resources, say)
+            embedded = context.map(EmbedTexts, args, units)
             yield from zip(batch, embedded, strict=True)
 
     @property
     def index(self) -> Model | None:
-        """Return the teacher whose vectors of the documents the students' queries search, or None."""
+        """Return the teacher that embedded the documents for the students' queries, or None."""
         return self.members[0] if self.role == "student" and self.inputs.pipeline.keep_index else None
 
-    def _embed_index(self, executor: Executor, say: Say) -> dict[Text, np.ndarray]:
-        """Return the vector of each document by the teacher whose index the students keep."""
+    def _embed_index(self, context: Context) -> dict[Text, np.ndarray]:
+        """Return the vector of each document in the index that the students keep."""
         documents = retrieval.documents_of(harness.sets_of(self.inputs.corpus, self.inputs.tasks)) if self.index else []
         if not self.index or not documents:
             return {}
         unit = self.index.model, self.inputs.contents.get(self.index.model), None
         args = (documents, (), self.inputs.pipeline.teacher_prompt)
-        ((embedded, _),) = executor.map(EmbedTexts, args, [unit], self.inputs.pipeline.resources, say)
+        ((embedded, _),) = context.map(EmbedTexts, args, [unit])
         vectors = next(iter(embedded.values()), None)  # none of vectors that lack a document
         return dict(zip(documents, vectors["vectors"], strict=True)) if vectors else {}
 

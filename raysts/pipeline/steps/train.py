@@ -1,20 +1,67 @@
-"""Training: each stage of a member or student is a run in a separate folder."""
+"""Training runs, a folder each, and the token shards that they read, a file per Parquet row group."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from raysts.data.derive import TARGETS
+from raysts.data.windows import Group, StoreSpec, finish_store, tokenize_group
+from raysts.ids import unchanged
+from raysts.models.embedders import open_embedder
 from raysts.models.layers import Layers
 from raysts.pipeline.inputs import Inputs
-from raysts.pipeline.local import Executor, Say
-from raysts.pipeline.step import Model, Step, new_step, step_id
+from raysts.pipeline.step import Context, Model, Step, new_step, step_id
 from raysts.pipeline.steps.agreement import Agreement
 from raysts.pipeline.steps.vectors import Teachers
 from raysts.recipes.recipe import Recipe, Resources
+from raysts.storage.atomic import remove_drafts
 from raysts.storage.store import Store
 from raysts.training.job import Job
+
+
+def tokens_step(inputs: Inputs, spec: StoreSpec) -> Step:
+    """Return the step that writes a token store."""
+    return Step(
+        kind="tokens",
+        id=spec.id,
+        title=f"tokenise {inputs.corpus.title(spec.table)}",
+        output=inputs.store_folder(spec),
+        work=partial(_tokenize, inputs, spec),
+        resources={"workers": 1, "cpus": 1, "gpus": 0},
+        sentences=sum(group.size for group in inputs.groups(spec)) * len(spec.texts),
+    )
+
+
+class TokenizeGroup:
+    """Writes a file of a token store. Units are (number of the file, row group).
+
+    Args:
+        content: content id of the tokenizer; None: of a model that raysts trains.
+    """
+
+    def __init__(self, device: str | None, spec: StoreSpec, tokenizer: Path, content: str | None, folder: Path) -> None:
+        with unchanged(tokenizer, content, lambda path: open_embedder(path).tokenizer_id):
+            self.tokenizer = open_embedder(tokenizer).tokenizer
+        self.spec, self.folder = spec, folder
+
+    def __call__(self, unit: tuple[int, Group]) -> dict[str, Any]:
+        number, group = unit
+        return tokenize_group(group, self.spec, self.tokenizer, self.folder, number)
+
+
+def _tokenize(inputs: Inputs, spec: StoreSpec, context: Context) -> None:
+    folder = inputs.store_folder(spec)
+    remove_drafts(folder)
+    inputs.corpus.table_with_spans(spec.table, spec.data).write()
+    tokenizer = inputs.tokenizer_of(spec)
+    args = (spec, tokenizer, spec.tokenizer if tokenizer in inputs.contents else None, folder)
+    units = list(enumerate(inputs.groups(spec)))
+    parts = list(context.map(TokenizeGroup, args, units, Resources(cpus=1, gpus=0)))
+    inputs.corpus.check_unchanged([spec.table])
+    finish_store(folder, spec, parts)
 
 
 def train_step(
@@ -40,7 +87,7 @@ def train_step(
     max_length = inputs.pipeline.max_seq_length
     if max_length is None and recipe.train.max_length == "auto":  # it reads what it was taught to read
         max_length = inputs.reading_length(recipe).tokens
-    recipe = inputs.resolved(recipe)
+    recipe = inputs.resolve_recipe(recipe)
     spec, corpus = inputs.store_spec(recipe), inputs.corpus
     dev, judge = inputs.dev(recipe.spec.dev), None
     if dev is None and agreement is not None:
@@ -74,7 +121,7 @@ def train_step(
         inputs,
         "train",
         run,
-        [parent, *(teachers.steps if teachers else ()), *([judge] if judge else ()), spec.id],
+        [parent, *(teachers.steps if teachers else ()), judge, spec.id],
         title=stage if member is None else f"{role} {member}: {stage}",
         resources={
             "workers": resources.workers,
@@ -107,13 +154,14 @@ def train_step(
     )
 
 
-def train_all(steps: Sequence[Step], resources: Resources, executor: Executor, say: Say) -> list[str]:
-    """Train runs, some of which start from each other's models, and return their failures."""
+def train_all(steps: Sequence[Step], context: Context) -> list[str]:
+    """Train runs, which may start from each other's models, and return their failures."""
     chains: dict[str, list[Any]] = {}  # by the id of their last run
     for step in steps:
         checkpoints = Store.of(step.training.folder).list(step.training.folder / "checkpoints")
         if checkpoint := max((int(path.stem[5:]) for path in checkpoints if path.match("step-*.pt")), default=0):
-            say(f"{step.title}: goes on from the checkpoint at step {checkpoint:,}")
+            context.say(f"{step.title}: goes on from the checkpoint at step {checkpoint:,}")
         chain = next((chains.pop(need) for need in step.needs if need in chains), [])
         chains[step.id] = [*chain, step.job]
-    return [reason for reason in executor.train(list(chains.values()), resources, say) if reason is not None]
+    reasons = context.executor.train(list(chains.values()), context.resources, context.say)
+    return [reason for reason in reasons if reason is not None]

@@ -28,9 +28,8 @@ from raysts.models.precision import Precision
 from raysts.ops import ensemble
 from raysts.ops.ensemble import Target
 from raysts.pipeline.inputs import Inputs
-from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.outcome import STSB_DEV
-from raysts.pipeline.step import Model, Step, new_step, selected, step_id
+from raysts.pipeline.step import Context, Model, Step, new_step, select_members, step_id
 from raysts.recipes.catalog import AGREEMENT, DistillationSettings
 from raysts.recipes.recipe import Recipe, Resources
 from raysts.storage.atomic import remove_drafts
@@ -157,32 +156,32 @@ class Teachers:
         tokens, content = inputs.store_folder(spec), inputs.contents.get(model)
         return Source(model, tokens, pooling, layers, spec.prompt, inputs.pipeline.precision, content)
 
-    def _embed(self, executor: Executor, store: Store, say: Say) -> None:
-        inputs, folder, resources = self.inputs, self.vectors.output, self.inputs.pipeline.resources
-        chosen = selected(self.members, inputs.pipeline.select_top)
+    def _embed(self, context: Context) -> None:
+        inputs, folder = self.inputs, self.vectors.output
+        chosen = select_members(self.members, inputs.pipeline.select_top)
         remove_drafts(folder)
         sources = self.sources(chosen)
-        self._compare(executor, store, sources, say)
-        write_targets(executor, sources, folder, resources, say, self.settings.target, self.weights(store))
+        self._compare(context, sources)
+        write_targets(context, sources, folder, self.settings.target, self.weights(context.store))
         facts = {"store": inputs.store_folder(inputs.store_spec(self.recipe)).name}
         finish(Windows(sources[0].tokens), folder, [member.id for member in chosen], facts)
 
-    def _fit(self, executor: Executor, store: Store, say: Say) -> None:
+    def _fit(self, context: Context) -> None:
         assert self.target is not None
         tokens = self.inputs.store_folder(self.inputs.store_spec(self.recipe))
         start = self._source(self.inputs.start) if self.settings.axes == "student" else None
         args = (self.target.output, len(Windows(tokens)), self.settings.reduced, start)
-        list(executor.map(FitTarget, args, [self.inputs.student_width], self.inputs.pipeline.resources, say))
+        list(context.map(FitTarget, args, [self.inputs.student_width]))
 
-    def _compare(self, executor: Executor, store: Store, sources: Sequence[Source], say: Say) -> None:
+    def _compare(self, context: Context, sources: Sequence[Source]) -> None:
         """Refuse a mean of vectors of different lengths, and find weights by agreement, on a sample."""
         inputs, weights = self.inputs, self.vectors.output / WEIGHTS
-        by_agreement = self.settings.weights == AGREEMENT and not store.exists(weights)
+        by_agreement = self.settings.weights == AGREEMENT and not context.store.exists(weights)
         unlike = self.settings.target == "mean" and bool(inputs.pipeline.teachers) and len(sources) > 1
         if not (by_agreement or unlike):
             return
         numbers = range(len(sources))
-        sampled = list(executor.map(SampleTeachers, (sources,), numbers, inputs.pipeline.resources, say))
+        sampled = list(context.map(SampleTeachers, (sources,), numbers))
         names = dict(zip(inputs.teacher_folders, inputs.pipeline.teachers, strict=True))
         if unlike and (problem := norms_problem([names[source.model] for source in sources], sampled)):
             raise InputError(problem)
@@ -192,8 +191,8 @@ class Teachers:
                 raise InputError(
                     "sed.weights=agreement: no two teachers agree on the text; name the weights, or leave it out"
                 )
-            store.write_json(weights, {"weights": agreement})
-            say(f"teachers: weights by agreement {', '.join(f'{weight:.2f}' for weight in agreement)}")
+            context.store.write_json(weights, {"weights": agreement})
+            context.say(f"teachers: weights by agreement {', '.join(f'{weight:.2f}' for weight in agreement)}")
 
 
 class Source(NamedTuple):
@@ -218,7 +217,7 @@ class Source(NamedTuple):
         """Load the teacher."""
         return load_embedder(self.model, device=device, **self._how)
 
-    def untrained(self, device: str | None) -> SentenceModel:
+    def load_untrained(self, device: str | None) -> SentenceModel:
         """Load the encoder as a student starts from it: without heads."""
         return pretrained.load(self.model, device=device, heads=False, **self._how)
 
@@ -304,7 +303,7 @@ class FitTarget:
 
     Args:
         reduced: whether the vectors are reduced to the student's width; otherwise they have it.
-        start: the student before it learns, to whose axes the target is turned; None: it is not turned.
+        start: the student before it learns; the target is turned to its axes. None: it is not turned.
     """
 
     def __init__(self, device: str | None, path: Path, shards: int, reduced: bool, start: Source | None) -> None:
@@ -321,7 +320,7 @@ class FitTarget:
         if self.start is not None:
             from raysts.models.sentence_model import represent_tokens
 
-            windows, model = Windows(self.start.tokens), self.start.untrained(self.device)
+            windows, model = Windows(self.start.tokens), self.start.load_untrained(self.device)
             targets, starts = [], []
             for window, part in zip(fitted, parts, strict=True):
                 sample = np.arange(0, len(part), -(-len(part) // TURNED_BY))
@@ -343,11 +342,9 @@ def write_embeddings(path: Path, rows: Any, embeddings_ND: np.ndarray) -> None:
 
 
 def write_targets(
-    executor: Executor,
+    context: Context,
     sources: Sequence[Source],
     folder: Path,
-    resources: Resources,
-    say: Say,
     target: Target = "mean",
     weights: Sequence[float] | None = None,
 ) -> None:
@@ -358,10 +355,10 @@ def write_targets(
     windows, store = Windows(sources[0].tokens), Store.of(folder)
     intact = {path.name for path in store.list(folder) if store.whole(path, deep=True)}
     missing = [window for window in range(len(windows)) if shard_name(window) not in intact]
-    args = (sources, folder, target, weights or [1.0] * len(sources), resources)
-    for done, _ in enumerate(executor.map(EmbedTeachers, args, missing, resources, say), 1):
+    args = (sources, folder, target, weights or [1.0] * len(sources), context.resources)
+    for done, _ in enumerate(context.map(EmbedTeachers, args, missing), 1):
         if done % max(1, len(missing) // 10) == 0:
-            say(f"teachers: {len(windows) - len(missing) + done} of {len(windows)} shards")
+            context.say(f"teachers: {len(windows) - len(missing) + done} of {len(windows)} shards")
 
 
 def finish(windows: Windows, folder: Path, member_ids: Sequence[str], facts: dict[str, Any]) -> None:
@@ -373,7 +370,7 @@ def finish(windows: Windows, folder: Path, member_ids: Sequence[str], facts: dic
 
 
 def norms_problem(names: Sequence[str], vectors: Sequence[np.ndarray]) -> str | None:
-    """Return why the mean of vectors of these lengths is no ensemble, or None."""
+    """Return why vectors of these lengths have no common mean, or None."""
     norms = [float(np.linalg.norm(of_teacher, axis=1).mean()) for of_teacher in vectors]
     if max(norms) <= MOST_APART * min(norms):
         return None

@@ -95,7 +95,7 @@ class ReportData:
 
 def report_data(store: Store, record: Mapping[str, Any]) -> ReportData:
     """Return everything the report of a run shows, by its record (``pipelines/<name>.json``) and its storage."""
-    steps = [Step.of_record(recorded, store.root) for recorded in record["steps"]]
+    steps = [Step.from_record(recorded, store.root) for recorded in record["steps"]]
     states = at_once(lambda step: step.state(store), steps)
     members = {recorded["id"]: recorded["member"] for recorded in record["steps"] if "member" in recorded}
     trained = [step for step in steps if step.id in members]

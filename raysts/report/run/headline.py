@@ -13,8 +13,7 @@ from raysts.report.run.summary import RETRIEVAL, metric_of
 def headline(table: Standings | None, differences: Mapping[str, Mapping[str, Difference]]) -> list[str]:
     """Return the result in words: a sentence on the main set, and perhaps one on the average.
 
-    Args:
-        differences: by role and set, how far what comes out is above the others (:func:`raysts.pipeline.verdict.Verdict`).
+    ``differences``: by role and set, how far what comes out is above the others (:func:`raysts.pipeline.verdict.Verdict`).
     """
     roles = ("student", "soup", "greedy-soup", "ensemble", "member", "baseline", "backbone")
     subject = next((standing for role in roles if table and (standing := table.first(role))), None)
@@ -26,9 +25,8 @@ def headline(table: Standings | None, differences: Mapping[str, Mapping[str, Dif
             f"There are no scored pairs to test on. Agreement of the {subject.role} with {_judge(table)}: "
             f"{_number(subject.mean[AGREEMENT])} (× 100)."
         ]
-    own = [name for name in tests if name not in (*TITLES, AVERAGE)]
-    own.sort(key=lambda name: name.startswith(RETRIEVAL))  # pairs are compared row by row
-    main = next(name for name in (*own, "stsb", *tests) if name in tests)
+    own = sorted(set(tests) - {*TITLES, AVERAGE}, key=lambda name: (name.startswith(RETRIEVAL), tests.index(name)))
+    main = next(name for name in (*own, "stsb", *tests) if name in tests)  # of pairs, which are compared row by row
     return [_sentence(table, subject, column, differences) for column in (main, AVERAGE) if column in subject.mean]
 
 
@@ -48,9 +46,7 @@ def _sentence(
 
 
 def _number(value: Value) -> str:
-    if value.n > 1:
-        return f"{value.with_spread} on average"
-    return f"{value.number} {value.interval}".rstrip()
+    return f"{value.with_spread} on average" if value.n > 1 else f"{value.number} {value.interval}".rstrip()
 
 
 def _against(
@@ -72,15 +68,13 @@ def _against(
         names = {best: lambda value: f"{who} ({value.number})", **names}
     for role, name in names.items():
         other = table.first(role, column)
-        if role == "ensemble" and _judge(table) != "the ensemble":
-            continue  # the same model again
-        if other is not None and role != subject.role:
+        again = role == "ensemble" and _judge(table) != "the ensemble"
+        if other is not None and role != subject.role and not again:
             tested = differences.get(role, {}).get(column)
             said = name(other.mean[column])
             parts.append(tested.over(said) if tested else f"beside {said}, not compared row by row")
-    if not parts:
-        return ""
-    return ": " + (parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1])
+    *first, last = parts or [""]
+    return f": {' and '.join(filter(None, [', '.join(first), last]))}" if last else ""
 
 
 def _judge(table: Standings) -> str:
@@ -90,6 +84,4 @@ def _judge(table: Standings) -> str:
 
 
 def _members(value: Value) -> str:
-    if value.n == 1:
-        return f"the member ({value.number})"
-    return f"the members' mean {value.with_spread} (n={value.n})"
+    return f"the members' mean {value.with_spread} (n={value.n})" if value.n > 1 else f"the member ({value.number})"
