@@ -86,12 +86,6 @@ def test_two_encoders_from_one_checkpoint_are_both_trained_and_part() -> None:
     assert not torch.equal(first, second) and not torch.equal(first, before) and not torch.equal(second, before)
 
 
-def test_the_second_encoder_is_the_default_candidate() -> None:
-    objective = made()
-    assert list(objective.candidates()) == ["second", "first"]
-    assert objective.candidates()["second"] is objective.encoder and CATALOG["ct"].keeps[0] == "second"
-
-
 def test_the_sum_is_the_mean_times_the_pairs_that_count() -> None:
     losses, gradients = [], []
     for reduction in ("mean", "sum"):
