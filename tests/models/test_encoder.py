@@ -79,15 +79,6 @@ def test_pooling_against_a_plain_loop(mode: Any, layers: int) -> None:
     )
 
 
-def test_pool_by_hand() -> None:
-    tokens = torch.tensor([[[1.0, -5.0], [3.0, -1.0], [100.0, 100.0]], [[2.0, 2.0], [4.0, 0.0], [0.0, 7.0]]])
-    lengths = torch.tensor([2, 3])
-    mask = torch.arange(3) < lengths[:, None]
-    assert pool(tokens, mask, lengths, "mean").tolist() == [[2.0, -3.0], [2.0, 3.0]]
-    assert pool(tokens, mask, lengths, "max").tolist() == [[3.0, -1.0], [4.0, 7.0]]
-    assert pool(tokens, mask, lengths, "cls").tolist() == [[1.0, -5.0], [2.0, 2.0]]
-
-
 @pytest.mark.parametrize(
     ("mode", "expected"),
     [
