@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_runs import tiny_encoder, write_backbone
+from small_runs import random_tokens, tiny_encoder, write_backbone
 from torch import Tensor
 
 from raysts.cpu import fused, native
@@ -33,10 +33,7 @@ TEXTS = [
 
 
 def batch(rows: int = 9, longest: int = 17, seed: int = 0) -> tuple[Tensor, Tensor]:
-    generator = np.random.default_rng(seed)
-    lengths = generator.integers(2, longest + 1, rows)
-    flat = generator.integers(1, 50, int(lengths.sum())).astype(np.int32)
-    return Tokens(flat, np.concatenate([[0], np.cumsum(lengths)])).pad(0)
+    return random_tokens(rows, longest, seed).pad(0)
 
 
 def reference_of(encoder: Encoder) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_runs import share_of, tiny_encoder
+from small_runs import random_tokens, share_of, tiny_encoder
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
@@ -22,14 +22,11 @@ WEIGHT = np.array([1, 1, 0, 1, 1, 1], np.float32)
 COUNTED = [0, 1, 3, 4, 5]
 
 
-def texts(longest: int, seed: int) -> Tokens:
-    generator = np.random.default_rng(seed)
-    lengths = generator.integers(2, longest, ROWS)
-    flat = generator.integers(1, 50, int(lengths.sum())).astype(np.int32)
-    return Tokens(flat, np.concatenate([[0], np.cumsum(lengths)]))
-
-
-TABLE = {"anchor": texts(12, 0), "positive": texts(6, 1), "negative": texts(9, 2)}
+TABLE = {
+    "anchor": random_tokens(ROWS, 11, 0),
+    "positive": random_tokens(ROWS, 5, 1),
+    "negative": random_tokens(ROWS, 8, 2),
+}
 
 
 NO_TEXT = Tokens(np.zeros(0, np.int32), np.zeros(2, np.int64))
