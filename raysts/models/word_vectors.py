@@ -12,16 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from raysts.models.static import (
     BLOCK,
     FOLDER,
     SETTINGS,
-    WEIGHT,
     WordVectorsConfig,
-    load_tokenizer,
     write_rest,
     write_vectors,
 )
@@ -59,11 +56,6 @@ class WordVectors(nn.Module):
         if unknown and line not in self._said:
             self._said.add(line)
             print(line, file=sys.stderr, flush=True)  # noqa: T201
-
-
-def load(folder: Path) -> tuple[WordVectors, Any]:
-    """Return (backbone, tokenizer) of a model directory. The vectors are read when used."""
-    return WordVectors(load_file(folder / FOLDER / "model.safetensors")[WEIGHT]), load_tokenizer(folder)
 
 
 def save(backbone: WordVectors, tokenizer: Any, folder: Path, max_length: int, plain: bool) -> None:
