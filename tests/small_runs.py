@@ -21,7 +21,7 @@ from raysts.data.world import world_tokenizer, world_vocabulary
 from raysts.evaluation.dev import CORRELATION, Dev
 from raysts.evaluation.sts import pairs_from_table
 from raysts.models.encoder import Encoder
-from raysts.models.tokens import LocalBatch
+from raysts.models.tokens import LocalBatch, Tokens
 from raysts.objectives.objective import Objective
 from raysts.pipeline.steps.vectors import write_embeddings
 from raysts.recipes.catalog import CATALOG
@@ -201,6 +201,14 @@ def tiny_encoder(seed: int = 0, pooling: Any = "mean", layers: int = 1, depth: i
             max_position_embeddings=64,
         )  # fmt: skip
         return Encoder(BertModel(config, add_pooling_layer=False), 0, pooling, layers).eval()
+
+
+def random_tokens(rows: int, longest: int, seed: int = 0) -> Tokens:
+    """Random ids of texts of 2 to ``longest`` tokens, for the vocabulary of :func:`tiny_encoder`."""
+    generator = np.random.default_rng(seed)
+    lengths = generator.integers(2, longest + 1, rows)
+    flat = generator.integers(1, 50, int(lengths.sum())).astype(np.int32)
+    return Tokens(flat, np.concatenate([[0], np.cumsum(lengths)]))
 
 
 def share_of(

@@ -222,8 +222,8 @@ class RayRuntime(Runtime):
 
     def observe(self, job: Job, line: dict[str, Any]) -> None:
         facts, member = job.facts, job.facts.get("member")
-        name = facts["role"] if member is None else member
-        show_line(facts["system"], facts["stage"], name, line, job.recipe.spec.sentences)
+        names = facts["system"], facts["stage"], facts["role"] if member is None else member
+        show_line(*names, line, job.recipe.spec.sentences)
 
     def barrier(self) -> None:
         if self.world > 1:

@@ -21,6 +21,24 @@ from torch import Tensor, nn
 from raysts.cpu import kernels, native
 
 
+def accelerate(encoder: Any) -> None:
+    """Put the faster layers of this room into an ``Encoder``, as far as its family allows.
+
+    Parameters and their names stay. The layers compute as torch's do on GPUs.
+    """
+    if encoder.family.kernels:
+        kernels.install(encoder.backbone)
+    if encoder.family.packed:
+        install(encoder.layer_list())
+
+
+def needs_no_padding(encoder: Any, device: torch.device) -> bool:
+    """Return True if every layer of an ``Encoder`` computes as one step on this device."""
+    if not (encoder.fused and encoder.family.packed and encoder.family.kernels and device.type == "cpu"):
+        return False
+    return can(encoder.layer_list(), _product_type(next(encoder.backbone.parameters()).dtype))
+
+
 def install(layers: Iterable[Any]) -> None:
     """Let layers of this form compute as one step. Parameters and their names stay."""
     for layer in layers:
@@ -36,6 +54,10 @@ def _class_of(kind: type) -> type:
 def can(layers: Iterable[Any], dtype: torch.dtype) -> bool:
     """Return True if this module computes these layers on a CPU with products in ``dtype``."""
     return _can_in(dtype) and all(map(_parts, layers))
+
+
+def _product_type(dtype: torch.dtype) -> torch.dtype:
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else dtype
 
 
 def _can_in(dtype: torch.dtype) -> bool:
@@ -90,7 +112,7 @@ class _FusedLayer:
 
     def forward(self, x_1NH: Tensor, mask: None = None, *args: Any, **kwargs: Any) -> Any:
         layer, starts = cast(Any, self), getattr(kwargs.get("groups"), "starts", None)  # of a ``Row``
-        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x_1NH.dtype
+        dtype = _product_type(x_1NH.dtype)
         fusable = starts is not None and x_1NH.device.type == "cpu" and _can_in(dtype)
         parts = _parts(layer) if fusable else None
         if parts is None:

@@ -422,9 +422,6 @@ class VectorsModel(Embedder):
             raise RunFailed(f"teacher '{self.path}' has no vector of {_shorten(texts[number])}")
         return {"input_ids": [[self.row_numbers[text]] for text in texts]}
 
-    def tokenize(self, texts: Sequence[str]) -> Tokens:
-        return tokenize(self.row_tokens, texts, 1)
-
     def vectors(self, tokens: Tokens) -> np.ndarray:
         return self.table_RD[tokens.flat]
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from raysts.cpu.accelerate import accelerate, needs_no_padding
+from raysts.cpu.fused import accelerate, needs_no_padding
 from raysts.models.families import family_of
 from raysts.models.head import Head
 from raysts.models.layers import Layers, layer_indices, layer_weights, pooling_modes

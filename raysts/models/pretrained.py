@@ -453,42 +453,44 @@ def _readable(folder: Path) -> Iterator[None]:
 
 def load_backbone(folder: Path) -> tuple[Any, Any]:
     """Return (encoder without pooler head in float32, tokenizer) of a Hugging Face directory."""
-    with _readable(folder):
-        return _load_parts(folder)
-
-
-def _load_parts(folder: Path) -> tuple[Any, Any]:
     import torch
     from transformers import AutoConfig
 
-    from raysts.models import word_vectors
-
-    _weights(folder)
+    weights = _weights(folder)
     if static.is_static(folder):
-        return word_vectors.load(folder)
-    refuse_code(folder)
-    _check_config(folder, read_json(folder / "config.json") or {})
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    kind = class_of(config)
-    # Some checkpoints are stored in fp16, and transformers keeps the stored type unless told otherwise.
-    backbone, loaded = kind.from_pretrained(
-        folder,
-        config=config,
-        dtype=torch.float32,
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,  # they are refused below
-        disable_mmap=True,  # a file that is overwritten would end the process, or change the weights
-        **omit_pooler(kind),
-    )
-    wrong = sorted([*loaded["missing_keys"], *(key[0] for key in loaded["mismatched_keys"])])
-    if wrong:  # transformers draws them at random
-        raise InputError(
-            f"backbone '{folder}' has no weights of the shape that its config.json asks for: {', '.join(wrong[:3])}"
-            f"{f' and {len(wrong) - 3} more' if len(wrong) > 3 else ''}; get the model again"
+        from safetensors.torch import load_file
+
+        from raysts.models.word_vectors import WordVectors
+
+        with _readable(folder):  # the vectors are read when used
+            trained, tokenizer = static.is_table(folder), load_tokenizer(folder)
+            weight_VH = load_file(weights[0])[static.TABLE_WEIGHT if trained else static.WEIGHT]
+            weight_VH = weight_VH.clone() if trained else weight_VH  # the file stays as it is
+            return WordVectors(weight_VH, tokenizer.pad_token_id, trained), tokenizer
+    with _readable(folder):
+        refuse_code(folder)
+        _check_config(folder, read_json(folder / "config.json") or {})
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        kind = class_of(config)
+        # Some checkpoints are stored in fp16, and transformers keeps the stored type unless told otherwise.
+        backbone, loaded = kind.from_pretrained(
+            folder,
+            config=config,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused below
+            disable_mmap=True,  # a file that is overwritten would end the process, or change the weights
+            **omit_pooler(kind),
         )
-    backbone.config.output_hidden_states = False
-    if config.model_type not in FAMILIES:
-        backbone.config.use_cache = False  # decoders would keep values that only the next token needs
-    tokenizer = load_tokenizer(folder)
-    _check_special(folder, tokenizer, backbone.get_input_embeddings().weight.shape[0])
-    return backbone, tokenizer
+        wrong = sorted([*loaded["missing_keys"], *(key[0] for key in loaded["mismatched_keys"])])
+        if wrong:  # transformers draws them at random
+            raise InputError(
+                f"backbone '{folder}' has no weights of the shape that its config.json asks for: {', '.join(wrong[:3])}"
+                f"{f' and {len(wrong) - 3} more' if len(wrong) > 3 else ''}; get the model again"
+            )
+        backbone.config.output_hidden_states = False
+        if config.model_type not in FAMILIES:
+            backbone.config.use_cache = False  # decoders would keep values that only the next token needs
+        tokenizer = load_tokenizer(folder)
+        _check_special(folder, tokenizer, backbone.get_input_embeddings().weight.shape[0])
+        return backbone, tokenizer

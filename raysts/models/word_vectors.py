@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from raysts.models.static import (
@@ -21,11 +20,7 @@ from raysts.models.static import (
     SETTINGS,
     TABLE,
     TABLE_WEIGHT,
-    WEIGHT,
     WordVectorsConfig,
-    input_folder,
-    is_table,
-    load_tokenizer,
     save_tokenizer,
     write_rest,
     write_vectors,
@@ -71,14 +66,6 @@ class WordVectors(nn.Module):
         if unknown and line not in self._said:
             self._said.add(line)
             print(line, file=sys.stderr, flush=True)  # noqa: T201
-
-
-def load(folder: Path) -> tuple[WordVectors, Any]:
-    """Return (backbone, tokenizer) of a model directory. The vectors are read when used."""
-    trained, tokenizer = is_table(folder), load_tokenizer(folder)
-    weight_VH = load_file(input_folder(folder) / "model.safetensors")[TABLE_WEIGHT if trained else WEIGHT]
-    weight_VH = weight_VH.clone() if trained else weight_VH  # the file stays as it is
-    return WordVectors(weight_VH, tokenizer.pad_token_id, trained), tokenizer
 
 
 def save_table(backbone: WordVectors, tokenizer: Any, folder: Path) -> None:

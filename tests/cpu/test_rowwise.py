@@ -40,21 +40,6 @@ def test_rmsprop_is_torchs() -> None:
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
-def test_rmsprop_by_hand() -> None:
-    """v = .9 v + .1 g^2; p -= lr g / (sqrt(v) + eps), in plain Python."""
-    p = nn.Parameter(torch.tensor([1.0, -2.0]))
-    optimizer = RMSprop([{"params": [p]}], lr=0.1, rho=0.9, eps=1e-7)
-    expected, v = [1.0, -2.0], [0.0, 0.0]
-    for step in range(5):
-        gradient = [0.5 * (step + 1), -3.0]
-        p.grad = torch.tensor(gradient)
-        optimizer.step()
-        for i, g in enumerate(gradient):
-            v[i] = 0.9 * v[i] + 0.1 * g * g
-            expected[i] -= 0.1 * g / (math.sqrt(v[i]) + 1e-7)
-    torch.testing.assert_close(p.detach(), torch.tensor(expected))
-
-
 def test_adamw_without_bias_correction_by_hand() -> None:
     """m = .9 m + .1 g; v = .999 v + .001 g^2; p -= lr (wd p + m / (sqrt(v) + eps)), in plain Python."""
     p = nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
@@ -75,20 +60,6 @@ class Holds(nn.Module):
     def __init__(self, parameter: nn.Parameter) -> None:
         super().__init__()
         self.parameter = parameter
-
-
-def test_rmsprop_goes_on_from_its_state() -> None:
-    """The state dict holds all there is: a copy that loads it makes the same steps, bit for bit."""
-    first, second = small_net(), small_net(3)
-    optimizer = RMSprop([{"params": list(first.parameters())}], lr=1e-3)
-    steps_of(first, optimizer, 7)
-    again = RMSprop([{"params": list(second.parameters())}], lr=9.0)
-    second.load_state_dict(first.state_dict())
-    again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    steps_of(first, optimizer, 5)
-    steps_of(second, again, 5)
-    for a, b in zip(first.parameters(), second.parameters(), strict=True):
-        assert torch.equal(a, b)
 
 
 class Words(nn.Module):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_runs import tiny_encoder, write_backbone
+from small_runs import random_tokens, tiny_encoder, write_backbone
 from torch import Tensor
 
 from raysts.cpu import fused, native
@@ -33,10 +33,7 @@ TEXTS = [
 
 
 def batch(rows: int = 9, longest: int = 17, seed: int = 0) -> tuple[Tensor, Tensor]:
-    generator = np.random.default_rng(seed)
-    lengths = generator.integers(2, longest + 1, rows)
-    flat = generator.integers(1, 50, int(lengths.sum())).astype(np.int32)
-    return Tokens(flat, np.concatenate([[0], np.cumsum(lengths)])).pad(0)
+    return random_tokens(rows, longest, seed).pad(0)
 
 
 def reference_of(encoder: Encoder) -> Any:
@@ -77,15 +74,6 @@ def test_pooling_against_a_plain_loop(mode: Any, layers: int) -> None:
     torch.testing.assert_close(
         encoder.represent_layers(ids, lengths, (1, 2))[layers - 1]["vectors"], expected, rtol=0, atol=1e-5
     )
-
-
-def test_pool_by_hand() -> None:
-    tokens = torch.tensor([[[1.0, -5.0], [3.0, -1.0], [100.0, 100.0]], [[2.0, 2.0], [4.0, 0.0], [0.0, 7.0]]])
-    lengths = torch.tensor([2, 3])
-    mask = torch.arange(3) < lengths[:, None]
-    assert pool(tokens, mask, lengths, "mean").tolist() == [[2.0, -3.0], [2.0, 3.0]]
-    assert pool(tokens, mask, lengths, "max").tolist() == [[3.0, -1.0], [4.0, 7.0]]
-    assert pool(tokens, mask, lengths, "cls").tolist() == [[1.0, -5.0], [2.0, 2.0]]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from raysts.errors import InputError
 from raysts.models import pretrained
@@ -49,6 +50,43 @@ def module(**values: Any) -> list[dict[str, Any]]:
     return [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer", **values}]
 
 
+def without(*names: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        for name in names:
+            (folder / name).unlink()
+
+    return change
+
+
+def weights(keep: Callable[[str], bool]) -> Callable[[Path], None]:
+    """Keep some of the weights."""
+
+    def change(folder: Path) -> None:
+        state = load_file(folder / "model.safetensors")
+        save_file({name: value for name, value in state.items() if keep(name)}, folder / "model.safetensors")
+
+    return change
+
+
+def torn(folder: Path) -> None:
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
+
+
+DENSE = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+
+SAYS: dict[str, str] = {
+    "config.json model_type=bart": "bart",
+    "config.json model_type=nonsense": "nonsense",
+    "no weights": "model.safetensors",
+    "weights of one layer": "layer.1",
+    "no tokenizer": "tokenizer",
+    "no tokenizer at all": "tokenizer",
+    "no pooling": "pooling must be one of",
+    "no Dense": "Dense",
+}
+"""Words of the message, where more than the folder is needed."""
+
 WRONG: dict[str, Callable[[Path], None]] = {
     **{
         f"modules.json {str(value)[:30]}": write("modules.json", value)
@@ -65,6 +103,7 @@ WRONG: dict[str, Callable[[Path], None]] = {
     **{
         f"config.json {key}={value}": changed("config.json", **{key: value})
         for key, value in (
+            ("model_type", "bart"), ("model_type", "nonsense"), ("intermediate_size", 48),
             ("num_hidden_layers", 10**6), ("num_hidden_layers", -1), ("num_hidden_layers", "2"), ("hidden_size", None),
             ("hidden_size", 1e300), ("num_attention_heads", 0), ("vocab_size", 10**15), ("vocab_size", True),
             ("hidden_size", 20_000), ("intermediate_size", 10**6), ("type_vocab_size", 10**9),
@@ -89,6 +128,13 @@ WRONG: dict[str, Callable[[Path], None]] = {
     "length x": write("sentence_bert_config.json", {"max_seq_length": "x"}),
     "length -5": write("sentence_bert_config.json", {"max_seq_length": -5}),
     "pickle behind a decoy": decoy,
+    "no weights": without("model.safetensors"),
+    "weights of one layer": weights(lambda name: "layer.1." not in name),
+    "torn weights": torn,
+    "no tokenizer": without("tokenizer.json"),
+    "no tokenizer at all": without("tokenizer.json", "tokenizer_config.json"),
+    "no pooling": changed("1_Pooling/config.json", pooling_mode_mean_tokens=False),
+    "no Dense": write("modules.json", [*module(), DENSE]),
     "junk for a pickle": lambda folder: (
         shutil.move(folder / "model.safetensors", folder / "x"),
         (folder / "pytorch_model.bin").write_bytes(b"junk"),
@@ -111,3 +157,4 @@ def test_a_wrong_model_is_one_message(wrong: str, whole: Path, tmp_path: Path) -
     with pytest.raises(InputError) as found:
         pretrained.load(folder, device="cpu")
     assert str(tmp_path) in str(found.value) and len(str(found.value)) < 1_000
+    assert SAYS.get(wrong, "") in str(found.value)

@@ -12,7 +12,6 @@ from raysts.models.encoder import Encoder
 from raysts.models.head import Dense
 from raysts.models.layers import as_layers, check_layers, layer_indices, layer_weights, layers_of
 from raysts.models.pretrained import load
-from raysts.models.weights import average
 
 TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house"]
 
@@ -94,17 +93,3 @@ def test_a_dense_head_is_kept_with_its_layers(activation: str, tiny_backbone: Pa
     )
     assert list(open_embedder(tmp_path / "model").similarities) == ["cosine"]
     np.testing.assert_array_equal(load(tmp_path / "model", device="cpu", heads=False).encode(TEXTS), plain)
-
-
-def test_the_average_of_encoders(tiny_backbone: Path, tmp_path: Path) -> None:
-    model = load(tiny_backbone, device="cpu")
-    for number in range(2):
-        with torch.no_grad():
-            for parameter in model.encoder.parameters():
-                parameter += number
-        model.save(tmp_path / str(number))
-    mean = average([tmp_path / "0", tmp_path / "1"])
-    for (name, found), original in zip(
-        mean.encoder.named_parameters(), load(tiny_backbone, device="cpu").encoder.parameters(), strict=True
-    ):
-        torch.testing.assert_close(found, original + 0.5, msg=name)

@@ -3,27 +3,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from small_runs import share_of, tiny_encoder
+from small_runs import random_tokens, share_of, tiny_encoder
 
 from raysts.data.batches import examples_in, rows_per_batch
 from raysts.errors import InputError
-from raysts.models.tokens import Tokens
 from raysts.objectives.contrastive_tension import ContrastiveTension
 from raysts.objectives.objective import Batch
 from raysts.recipes.catalog import ANCHORED, CATALOG, FRESH, ContrastiveTensionSettings
 from raysts.recipes.names import pipeline
 
 
-def sentences(rows: int) -> Tokens:
-    generator = np.random.default_rng(0)
-    lengths = generator.integers(2, 9, rows)
-    flat = generator.integers(1, 50, int(lengths.sum())).astype(np.int32)
-    return Tokens(flat, np.concatenate([[0], np.cumsum(lengths)]))
-
-
 def batch(objective: ContrastiveTension, rows: int = 30) -> Batch:
     examples = examples_in(FRESH, rows)
-    return objective.collate(share_of({"sentence": sentences(rows)}, examples, np.ones(len(examples), np.float32)))
+    return objective.collate(
+        share_of({"sentence": random_tokens(rows, 8)}, examples, np.ones(len(examples), np.float32))
+    )
 
 
 def made() -> ContrastiveTension:
@@ -86,12 +80,6 @@ def test_two_encoders_from_one_checkpoint_are_both_trained_and_part() -> None:
     assert not torch.equal(first, second) and not torch.equal(first, before) and not torch.equal(second, before)
 
 
-def test_the_second_encoder_is_the_default_candidate() -> None:
-    objective = made()
-    assert list(objective.candidates()) == ["second", "first"]
-    assert objective.candidates()["second"] is objective.encoder and CATALOG["ct"].keeps[0] == "second"
-
-
 def test_the_sum_is_the_mean_times_the_pairs_that_count() -> None:
     losses, gradients = [], []
     for reduction in ("mean", "sum"):
@@ -114,7 +102,7 @@ def test_anchored_pairs_share_their_first_sentence() -> None:
     examples = examples_in(group, 17)
     assert examples[:3] == [(0,), (0, 1), (0, 2)] and examples[8:10] == [(8,), (8, 9)] and len(examples) == 16
     objective = ContrastiveTension(settings, tiny_encoder())
-    table = {"sentence": sentences(16)}
+    table = {"sentence": random_tokens(16, 8)}
     found = objective.collate(share_of(table, examples, np.ones(16, np.float32)))
     anchor, words = found["a"], table["sentence"].take([0, 8])
     for group in range(2):

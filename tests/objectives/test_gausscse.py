@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_runs import share_of, tiny_encoder
+from small_runs import random_tokens, share_of, tiny_encoder
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
@@ -22,14 +22,11 @@ WEIGHT = np.array([1, 1, 0, 1, 1, 1], np.float32)
 COUNTED = [0, 1, 3, 4, 5]
 
 
-def texts(longest: int, seed: int) -> Tokens:
-    generator = np.random.default_rng(seed)
-    lengths = generator.integers(2, longest, ROWS)
-    flat = generator.integers(1, 50, int(lengths.sum())).astype(np.int32)
-    return Tokens(flat, np.concatenate([[0], np.cumsum(lengths)]))
-
-
-TABLE = {"anchor": texts(12, 0), "positive": texts(6, 1), "negative": texts(9, 2)}
+TABLE = {
+    "anchor": random_tokens(ROWS, 11, 0),
+    "positive": random_tokens(ROWS, 5, 1),
+    "negative": random_tokens(ROWS, 8, 2),
+}
 
 
 NO_TEXT = Tokens(np.zeros(0, np.int32), np.zeros(2, np.int64))
@@ -127,20 +124,6 @@ def test_what_is_no_negative_is_in_no_denominator() -> None:
     loss.backward()
     assert float(loss.detach()) == pytest.approx(np.mean(rows), abs=2e-5)
     assert all(p.grad is None or p.grad.isfinite().all() for p in objective.parameters())
-
-
-def test_the_reversed_set_teaches_the_direction() -> None:
-    """Premises become wide and hypotheses narrow, and what is entailed lies within what entails it."""
-    objective = built(loss="ent+rev")
-    found = batch(objective)
-    before = float(objective(found)[1]["wider_premise"])
-    optimizer = torch.optim.Adam(objective.parameters(), lr=3e-3)
-    for _ in range(60):
-        loss, scalars = objective(found)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert before < float(scalars["wider_premise"]) == 1.0 and float(loss.detach()) < 0.1
 
 
 @pytest.mark.parametrize("loss", GAUSS_LOSSES)

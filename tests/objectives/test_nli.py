@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from small_runs import share_of, tiny_encoder
+from small_runs import random_tokens, share_of, tiny_encoder
 from torch import Tensor
 
 from raysts.models.tokens import Tokens
@@ -13,14 +13,8 @@ from raysts.recipes.catalog import NLISettings
 
 
 def batch(objective: NLI, rows: int = 6) -> Batch:
-    generator = np.random.default_rng(0)
-
-    def texts(longest: int) -> Tokens:
-        lengths = generator.integers(2, longest, rows)
-        flat = generator.integers(1, 50, int(lengths.sum())).astype(np.int32)
-        return Tokens(flat, np.concatenate([[0], np.cumsum(lengths)]))
-
-    table = {"premise": texts(12), "hypothesis": texts(6), "label": np.array([0, 1, 2, 2, 0, 1])}
+    texts = {"premise": random_tokens(rows, 11), "hypothesis": random_tokens(rows, 5, 1)}
+    table = {**texts, "label": np.array([0, 1, 2, 2, 0, 1])}
     weight = np.array([1, 1, 1, 1, 0, 1], np.float32)
     return objective.collate(share_of(table, [(i,) for i in range(rows)], weight))
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.special
 import torch
-from small_runs import share_of, tiny_encoder
+from small_runs import random_tokens, share_of, tiny_encoder
 from torch import Tensor, nn
 
 from raysts.cpu.kernels import Dropout
@@ -21,13 +21,6 @@ from raysts.recipes.names import pipeline
 ROWS = 6
 
 
-def texts(longest: int, seed: int) -> Tokens:
-    generator = np.random.default_rng(seed)
-    lengths = generator.integers(2, longest, ROWS)
-    flat = generator.integers(1, 50, int(lengths.sum())).astype(np.int32)
-    return Tokens(flat, np.concatenate([[0], np.cumsum(lengths)]))
-
-
 def made(kind: type[SimCSE], **settings: Any) -> SimCSE:
     torch.manual_seed(0)
     return kind(SimCSESettings(**settings), tiny_encoder(pooling="cls")).eval()
@@ -35,7 +28,8 @@ def made(kind: type[SimCSE], **settings: Any) -> SimCSE:
 
 def batch(objective: SimCSE, weight: np.ndarray | None = None) -> Batch:
     table = {
-        name: texts(longest, longest) for name, longest in zip(dict.fromkeys(objective.views), (12, 6, 9), strict=False)
+        name: random_tokens(ROWS, longest, longest)
+        for name, longest in zip(dict.fromkeys(objective.views), (12, 6, 9), strict=False)
     }
     weight = np.ones(ROWS, np.float32) if weight is None else weight
     return objective.collate(share_of(table, [(i,) for i in range(ROWS)], weight))
@@ -85,7 +79,7 @@ def test_collate_stacks_the_columns() -> None:
 
 def with_repeated_texts(objective: SimCSE) -> Batch:
     """Examples 0 and 2 have one anchor, 1 and 3 one positive; 4 has no negative, 5 as its negative the positive of 2."""
-    anchor, positive, negative = (texts(longest, longest) for longest in (12, 6, 9))
+    anchor, positive, negative = (random_tokens(ROWS, longest, longest) for longest in (12, 6, 9))
     negatives = [negative.take([i]) if i < 4 else positive.take([2]) for i in range(ROWS)]
     negatives[4] = Tokens(np.zeros(0, np.int32), np.zeros(2, np.int64))
     table = {
@@ -119,7 +113,7 @@ def test_what_is_no_negative_is_in_no_denominator(false_negatives: str) -> None:
 
 def test_a_sentence_that_stands_twice_in_a_batch_is_not_its_own_negative() -> None:
     objective = made(UnsupervisedSimCSE, false_negatives="masked")
-    twice = share_of({"sentence": texts(12, 1)}, [(0,), (1,), (0,)], np.ones(3, np.float32))
+    twice = share_of({"sentence": random_tokens(ROWS, 11, 1)}, [(0,), (1,), (0,)], np.ones(3, np.float32))
     loss, _ = objective(objective.collate(twice))
     unit = torch.nn.functional.normalize(torch.from_numpy(embedded(objective, objective.collate(twice))[0]), dim=-1)
     cosine = float(unit[0] @ unit[1]) / 0.05

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_runs import tiny_encoder
 from torch import nn
 
 from raysts.recipes.recipe import Optim
 from raysts.training import checkpoint, optim
-from raysts.training.checkpoint import TrainState, best_file
+from raysts.training.checkpoint import TrainState
 from raysts.training.metrics import MetricsLog, last_metrics, read_metrics
 
 
@@ -44,34 +43,6 @@ def test_everything_comes_back(name: str, tmp_path: Path) -> None:
         assert torch.equal(a, b)
 
 
-def test_without_a_checkpoint_a_run_begins(tmp_path: Path) -> None:
-    module, optimizer = module_and_optimizer("adam")
-    before = [p.clone() for p in module.parameters()]
-    assert checkpoint.restore(tmp_path / "absent", module, optimizer, str, False) == TrainState()
-    assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
-
-
-def test_one_last_and_one_best_remain(tmp_path: Path) -> None:
-    module, optimizer = module_and_optimizer("adam")
-    encoder = tiny_encoder()
-    for number in range(1, 6):
-        progress = TrainState(step=number, best=0.1, best_step=min(number, 3), best_candidate="encoder")
-        if number <= 3:
-            checkpoint.save_best(tmp_path, progress, encoder)
-        checkpoint.save(tmp_path, module, optimizer, progress)
-        names = {path.name for path in tmp_path.glob("[!.]*")}
-        assert names == {f"step-{number:07d}.pt", best_file(tmp_path, progress).name}
-
-
-def test_the_best_encoder_comes_back(tmp_path: Path) -> None:
-    first, second = tiny_encoder(0), tiny_encoder(1)
-    progress = TrainState(step=4, best=0.3, best_step=4, best_candidate="first")
-    checkpoint.save_best(tmp_path, progress, first)
-    checkpoint.load_best(tmp_path, progress, second)
-    for a, b in zip(first.parameters(), second.parameters(), strict=True):
-        assert torch.equal(a, b)
-
-
 def test_a_draft_is_no_checkpoint(tmp_path: Path) -> None:
     """A process killed while it wrote leaves a draft; the checkpoint before it counts."""
     module, optimizer = module_and_optimizer("adam")
@@ -88,12 +59,6 @@ def test_the_last_checkpoint_counts_when_two_are_there(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, module, optimizer, TrainState(step=10))
     (tmp_path / "kept").rename(tmp_path / "step-0000009.pt")
     assert checkpoint.restore(tmp_path, module, optimizer, str, False).step == 10
-
-
-def test_a_checkpoint_holds_no_code(tmp_path: Path) -> None:
-    module, optimizer = module_and_optimizer("adam")
-    checkpoint.save(tmp_path, module, optimizer, TrainState(step=1))
-    torch.load(tmp_path / "step-0000001.pt", weights_only=True)
 
 
 def test_metrics_are_appended_and_cut_at_the_step_of_the_checkpoint(tmp_path: Path) -> None:

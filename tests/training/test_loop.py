@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -33,7 +32,6 @@ from raysts.storage.store import Store
 from raysts.training import checkpoint, loop
 from raysts.training.attempt import attempt
 from raysts.training.loop import train
-from raysts.training.metrics import last_metrics
 from raysts.training.optim import learning_rate
 
 HOT = Optim(name="adamw", lr=1e30, schedule="constant", warmup=0.0, clip=None)
@@ -219,7 +217,7 @@ def test_a_run_that_another_process_finishes_meanwhile_is_not_run_again(
 
 
 def test_two_writers_are_refused(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raysts.training.job.ORPHAN_WAIT", 0.2)
+    monkeypatch.setattr("raysts.training.loop.ORPHAN_WAIT", 0.2)
     job = stage.job("nli", tmp_path / "run", dev=False)
     with lock(job.folder / "writer.lock", "somebody else"), pytest.raises(InputError, match="somebody else"):
         train(job, Watched())
@@ -435,28 +433,27 @@ def test_patience_begins_anew_with_every_better_score(
     assert (record["steps"], record["kept"]["step"]) == (5, 3)
 
 
-def test_patience_goes_on_counting_after_a_kill(stage: Stage, tmp_path: Path) -> None:
+class DiesAtStep3(Watched):
+    def report(self, job: Any, line: dict[str, Any]) -> None:
+        if line["step"] == 3:
+            raise Interrupted
+
+
+@pytest.mark.parametrize(
+    ("patience", "every", "killed", "steps"),
+    [(5, 1, Watched(read=interrupted_at(3)), 6), (2, None, DiesAtStep3(), 3)],
+    ids=["while it counts", "when it has stopped"],
+)
+def test_patience_survives_a_kill(
+    patience: int, every: int | None, killed: Watched, steps: int, stage: Stage, tmp_path: Path
+) -> None:
     job = stage.job(
-        "sts", tmp_path / "run", keep="best", patience=5, eval_every=1, checkpoint_every=1, epochs=9.0, optim=STILL,
-        dropout=False,
+        "sts", tmp_path / "run", keep="best", patience=patience, eval_every=1, checkpoint_every=every, epochs=9.0,
+        optim=STILL, dropout=False,
     )  # fmt: skip
     with pytest.raises(Interrupted):
-        train(job, Watched(read=interrupted_at(3)))
-    assert train(job, Watched())["steps"] == 6
-
-
-def test_an_early_stop_survives_a_kill(stage: Stage, tmp_path: Path) -> None:
-    class DiesWhenStopped(Watched):
-        def report(self, job: Any, line: dict[str, Any]) -> None:
-            if line["step"] == 3:
-                raise Interrupted
-
-    job = stage.job(
-        "sts", tmp_path / "run", keep="best", patience=2, eval_every=1, epochs=9.0, optim=STILL, dropout=False
-    )
-    with pytest.raises(Interrupted):
-        train(job, DiesWhenStopped())
-    assert train(job, Watched())["steps"] == 3
+        train(job, killed)
+    assert train(job, Watched())["steps"] == steps
 
 
 def test_ct_by_dev_keeps_the_better_of_both_encoders_over_all_evaluations(stage: Stage, tmp_path: Path) -> None:
@@ -484,16 +481,18 @@ def test_ct_keeps_the_second_encoder_of_the_last_step(stage: Stage, tmp_path: Pa
 # -- what goes wrong -----------------------------------------------------------------------------------------------------
 
 
-def finite(folder: Path) -> bool:
-    states = [torch.load(path, weights_only=True)["module"] for path in folder.rglob("step-*.pt")]
-    return all(bool(value.isfinite().all()) for state in states for value in state.values())
-
-
-def test_a_diverged_run_stops_and_says_how_to_go_on(stage: Stage, tmp_path: Path) -> None:
-    job = stage.job("nli", tmp_path / "run", dev=False, optim=HOT, checkpoint_every=2)
-    with pytest.raises(RunFailed, match=r"loss is nan between steps \d+ and \d+; lower nli.optim.lr"):
+@pytest.mark.parametrize("options", [{"max_steps": 1}, {"checkpoint_every": 1}])
+def test_weights_that_are_not_finite_are_neither_kept_nor_saved(
+    options: dict[str, int], stage: Stage, tmp_path: Path
+) -> None:
+    """The loss of a step is that of the weights before it; after the last step there is no next loss."""
+    beyond_float32 = Optim(name="adamw", lr=1e39, schedule="constant", warmup=0.0, clip=None)
+    job = stage.job("nli", tmp_path / "run", dev=False, optim=beyond_float32, **options)
+    with pytest.raises(RunFailed):
         train(job, Watched())
-    assert finite(job.folder) and not (job.folder / "model").exists()
+    states = [torch.load(path, weights_only=True)["module"] for path in job.folder.rglob("step-*.pt")]
+    assert all(bool(value.isfinite().all()) for state in states for value in state.values())
+    assert not (job.folder / "model").exists()
 
 
 def test_a_member_that_diverges_fails_alone(stage: Stage, tmp_path: Path) -> None:
@@ -503,45 +502,6 @@ def test_a_member_that_diverges_fails_alone(stage: Stage, tmp_path: Path) -> Non
     outcomes = [attempt(chain, Watched()).reason for chain in ([good], [bad, after])]
     assert outcomes[0] is None and outcomes[1] is not None and "bad" in outcomes[1]
     assert not after.folder.exists(), "the stage after the failed one is not begun"
-
-
-def test_a_diverged_run_with_dev_evaluation_fails_as_diverged(stage: Stage, tmp_path: Path) -> None:
-    job = stage.job("nli", tmp_path / "run", optim=HOT, eval_every=1)
-    with pytest.raises(RunFailed, match="steps"):
-        train(job, Watched())
-
-
-def test_weights_that_are_not_finite_are_neither_kept_nor_saved(stage: Stage, tmp_path: Path) -> None:
-    """The loss of a step is that of the weights before it; after the last step there is no next loss."""
-    beyond_float32 = Optim(name="adamw", lr=1e39, schedule="constant", warmup=0.0, clip=None)
-    job = stage.job("nli", tmp_path / "run", dev=False, optim=beyond_float32, max_steps=1)
-    with pytest.raises(RunFailed):
-        train(job, Watched())
-
-
-def test_no_checkpoint_holds_weights_that_are_not_finite(stage: Stage, tmp_path: Path) -> None:
-    beyond_float32 = Optim(name="adamw", lr=1e39, schedule="constant", warmup=0.0, clip=None)
-    job = stage.job("nli", tmp_path / "run", dev=False, optim=beyond_float32, checkpoint_every=1)
-    with pytest.raises(RunFailed):
-        train(job, Watched())
-    assert finite(job.folder)
-
-
-def test_a_corrupt_metrics_line_does_not_stop_a_resume(stage: Stage, tmp_path: Path) -> None:
-    job = stage.job("nli", tmp_path / "run", checkpoint_every=2, dev=False, epochs=1.0)
-    with pytest.raises(Interrupted):
-        train(job, Watched(read=interrupted_at(3)))
-    with (job.folder / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 4, "lo')
-    train(job, Watched())
-    assert [json.loads(line)["step"] for line in (job.folder / "metrics.jsonl").read_text().splitlines()] == [
-        1,
-        2,
-        3,
-        4,
-        5,
-    ]
-    assert last_metrics(job.folder / "metrics.jsonl")["step"] == 5  # type: ignore[index]
 
 
 def test_members_of_two_stages_are_trained_one_after_the_other(stage: Stage, tmp_path: Path) -> None:
