@@ -5,27 +5,22 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysts.commands.models import locate
-from raysts.commands.options import RunOptions, say_on_stderr
-from raysts.commands.result import RunResult
-from raysts.commands.screen import Screen
+from raysts.commands.options import RunOptions
 from raysts.data.corpora import Corpus
 from raysts.data.user import UserData
 from raysts.data.world import world_path
 from raysts.errors import InputError, RunFailed, nearest
-from raysts.evaluation.standings import named_teachers
+from raysts.log import say
 from raysts.models import pretrained
 from raysts.models.embedders import load_embedder, open_embedder
 from raysts.pipeline.local import Executor, LocalExecutor
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Pipeline, name_problem
-from raysts.report.run.data import report_data
-from raysts.report.run.page import write_report
-from raysts.report.run.summary import summary
 from raysts.storage.store import Store
 
 if TYPE_CHECKING:
@@ -91,7 +86,7 @@ def store_of(storage: str | Path | None) -> Store:
 @functools.cache
 def _home_storage() -> Path:
     folder = Path.home() / DEFAULT_STORAGE
-    say_on_stderr(f"storage: {folder} (this job's working directory is removed later; --storage PATH says otherwise)")
+    say(f"storage: {folder} (this job's working directory is removed later; --storage PATH says otherwise)")
     return folder
 
 
@@ -165,19 +160,6 @@ def check_name(name: str | None) -> None:
         raise InputError(f"--{problem}")
 
 
-def run_on(executor: Executor, plan: Plan, options: RunOptions, screen: Screen) -> RunResult:
-    """Run the remaining steps of a checked plan (see :func:`raysts.run`)."""
-    from raysts.pipeline.run import run
-
-    def report(store: Store, record: Mapping[str, Any]) -> Path:
-        return write_report(report_data(store, record), store.path(f"reports/{record['name']}"))
-
-    name = options.name or plan.pipeline.name
-    fields = run(plan, executor, name, options.command or f"raysts run {name}", screen, report, screen.follow)
-    rows = named_teachers(fields["results"], fields.get("teachers", {}))
-    return RunResult(fields, summary(rows, plan.pipeline.compared, plan.distributed))
-
-
 @contextlib.contextmanager
 def executor(address: str | None, *plans: Plan) -> Iterator[Executor]:
     """Yield the executor of the plans for the block. Ray starts only if work is left."""
@@ -220,5 +202,5 @@ def ray_context(address: str | None) -> contextlib.AbstractContextManager[bool]:
     from raysts.cluster.connect import connected
 
     if (address or os.environ.get("RAY_ADDRESS") or "local") in ("local", "auto"):
-        say_on_stderr("starting Ray on this machine ...")
+        say("starting Ray on this machine ...")
     return connected(address)

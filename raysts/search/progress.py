@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+from raysts.log import duration
 from raysts.search.record import Record
 from raysts.search.space import text_of
 from raysts.search.study import Study
 from raysts.search.trial import Trial
 from raysts.training.metrics import last_metrics
-from raysts.training.monitor import duration
 
 EVERY = 1.0
 """Seconds between reads of the files of running trials."""

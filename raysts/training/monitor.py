@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import math
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from raysts.errors import StoreFailed
+from raysts.log import duration, progress_bars, screen
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import at_once
 from raysts.training.job import Job
@@ -44,7 +42,7 @@ class RunMonitor:
         self.tasks: dict[str, Any] = {}
 
     def __enter__(self) -> RunMonitor:
-        self.bars = progress_bar()
+        self.bars = progress_bars()
         if self.bars is not None:
             self.bars.start()
         return self
@@ -84,8 +82,7 @@ class RunMonitor:
                 del self.watched[job.id]
                 self.lines.pop(job.id, None)
 
-        if within := getattr(self.say, "within", None):  # a screen, which shows the whole command
-            within(self._progress / self.total)
+        screen.within(self._progress / self.total)
         if self.bars is None and time.monotonic() - self.spoke >= STATUS_EVERY:
             self.spoke = time.monotonic()
             self.say(self.status())
@@ -120,34 +117,3 @@ class RunMonitor:
             self.tasks[job.id] = self.bars.add_task(job.title, total=line["steps"], note=note)
         done = line["step"] == line["steps"]
         self.bars.update(self.tasks[job.id], completed=line["step"], note=note, visible=not done)
-
-
-@functools.cache
-def console() -> Any:
-    """Return the console of stderr, which all bars share."""
-    from rich.console import Console
-
-    return Console(stderr=True)
-
-
-def progress_bar() -> Any:
-    """Return a display of bars on stderr, or None without a terminal."""
-    if not sys.stderr.isatty() or console().is_dumb_terminal:
-        return None
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    columns = TextColumn("{task.description:<16}"), BarColumn(), TextColumn("{task.fields[note]}")
-    return Progress(*columns, console=console(), transient=True)
-
-
-def duration(seconds: float | None) -> str:
-    """Return seconds as text for people, or a dash without a measurement."""
-    if seconds is None or not math.isfinite(seconds):
-        return "–"
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    rounded = round(seconds)
-    if rounded < 60:
-        return f"{rounded} s"
-    hours, minutes = divmod(rounded // 60, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rounded % 60:02} s"

@@ -73,7 +73,7 @@ def test_a_student_that_starts_elsewhere_learns_directions(
     unlike: list[Path], finished: run_commands.Finished, tiny_backbone: Path
 ) -> None:
     def learnt(teacher: Path, **asked: Any) -> tuple[str, float, str]:
-        options = RunOptions(None, finished.storage, "student", say=lambda text: None)
+        options = RunOptions(None, finished.storage, "student")
         sed = _models_pipeline(
             [str(teacher)], None, {key.replace("__", "."): v for key, v in asked.items()}, {}, options
         ).sed
@@ -194,7 +194,10 @@ def test_the_student_is_delivered_where_a_teacher_scores_higher(options: list[st
     }
     expected = {"value": pytest.approx(value["member"]), "delivered": pytest.approx(value["student"])}
     best = {key: told["reference"][key] for key in ("model", "value", "delivered", "on")}
-    assert best == {"model": "gold.parquet", **expected, "on": "stsb"} and (told["margin"], told["within"]) == (0.01, False)
+    assert best == {"model": "gold.parquet", **expected, "on": "stsb"} and (told["margin"], told["within"]) == (
+        0.01,
+        False,
+    )
     sentence = f"The teacher still scores higher: {100 * value['member']:.2f} against"
     shown = raysts("distill", teacher, *options, "--name", "below").out
     assert all(
