@@ -77,13 +77,12 @@ class Screen(logging.Handler):
         self.part = part
         self.show()
 
-    def draw(self, key: str, title: str, done: int, total: int, note: str) -> bool:
-        """Draw the bar of one piece of work, until it is done. Return False without a terminal."""
+    def draw(self, key: str, title: str, done: int, total: int, note: str) -> None:
+        """Draw the bar of one training run, until it is done."""
         if self.bars is not None:
             if key not in self.tasks:
                 self.tasks[key] = self.bars.add_task(title, total=total, note=note)
             self.bars.update(self.tasks[key], completed=done, note=note, visible=done < total)
-        return self.bars is not None
 
     @property
     def fraction(self) -> float:

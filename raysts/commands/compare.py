@@ -83,7 +83,7 @@ def compare(
         raise InputError(f"--margin {margin:g}: must be above 0 and at most 100; it is in points (x100), for example 2")
     if not resamples and (margin is not None or draw_sets):
         raise InputError("--resamples 0 gives no interval, which --margin and --draw-sets need; remove it")
-    corpus = corpus_of(data, own=UserData.of(test=test))
+    corpus = corpus_of(data, user_data=UserData.of(test=test))
     chosen, left_out = _comparable_tasks(corpus, tasks)
     for line in harness.left_out(corpus, chosen):
         say(line)

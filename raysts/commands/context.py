@@ -36,7 +36,7 @@ IN_PROCESS = "none"
 
 
 def corpus_of(
-    data: str | Path | None, recipe: str | None = None, skip_bad: bool = False, own: UserData | None = None
+    data: str | Path | None, recipe: str | None = None, skip_bad: bool = False, user_data: UserData | None = None
 ) -> Corpus:
     """Return the data: ``data``, else ``$RAYSTS_DATA``, else the embedded world.
 
@@ -46,17 +46,17 @@ def corpus_of(
         data: folder or URI in the canonical layout.
         recipe: name of the recipe.
         skip_bad: omit unreadable files of training tables.
-        own: user data. Only ``quickstart`` mixes them with the embedded world.
+        user_data: user data. Only ``quickstart`` mixes them with the embedded world.
     """
-    pinned = recipe == "quickstart" and not (own and own.text)
+    pinned = recipe == "quickstart" and not (user_data and user_data.text)
     if data is None and not pinned:
         data = os.environ.get("RAYSTS_DATA") or None
     if data is not None:
-        return Corpus(data if "://" in str(data) else Path(data).absolute(), skip_bad, own)
-    if own and not pinned:
-        return Corpus(None, user=own)
+        return Corpus(data if "://" in str(data) else Path(data).absolute(), skip_bad, user_data)
+    if user_data and not pinned:
+        return Corpus(None, user=user_data)
     try:
-        return Corpus(world_path(), user=own)
+        return Corpus(world_path(), user=user_data)
     except OSError as error:
         raise RunFailed(
             f"the embedded world cannot be written to the cache ({error}); set XDG_CACHE_HOME to a folder that you may "
@@ -193,7 +193,8 @@ def preflight(private: bool, *plans: Plan) -> Iterator[Requirements | None]:
         )
     read = [("--data", plan.corpus.root) for plan in plans if not plan.corpus.empty]
     read += [("backbone", plan.start) for plan in plans]
-    with checked(plans[0].storage, [*read, *(("teacher", f) for plan in plans for f in plan.teacher_folders)]) as seen:
+    read += [("teacher", folder) for plan in plans for folder in plan.teacher_folders]
+    with checked(plans[0].storage, read) as seen:
         yield seen
 
 

@@ -197,7 +197,7 @@ def _models_pipeline(
     defaults = student_defaults(settings.updated(target=target), elsewhere, within)
     if student_pipeline.keep_index:
         defaults = {**defaults, "settings.axes": "teachers", "settings.projection": settings.projection}
-    if options.user_data and (text := corpus_of(options.data, own=options.user_data).text):
+    if options.user_data and (text := corpus_of(options.data, user_data=options.user_data).text):
         has_vectors = any(open_embedder(folder).kind == "vectors" for folder in folders)  # of texts, not of pieces
         defaults = {**defaults, **text_defaults(not has_vectors and are_documents(text.sample))}
     return pipeline_of(pipeline, {"sed.target": target, **{f"sed.{key}": value for key, value in defaults.items()}})

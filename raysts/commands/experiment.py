@@ -101,7 +101,7 @@ def plan_experiment(
     if is_experiment(recipe) and (paper := experiments.experiment_of(recipe).claims):
         from raysts.papers.verdicts import agenda
 
-        corpus = corpus_of(options.data, skip_bad=options.skip_bad, own=options.user_data)
+        corpus = corpus_of(options.data, skip_bad=options.skip_bad, user_data=options.user_data)
         about["claims"], pipelines, about["notes"] = agenda(paper, pipelines, corpus, options.stand_ins)
     plans: dict[str, Plan] = {}
     problems: list[str] = []

@@ -217,22 +217,22 @@ def _write_index(store: Store) -> str:
     from raysts.pipeline.verdict import Delivered
     from raysts.report import html
 
-    held, folder = list_runs(store.uri), store.path("reports")
+    content, folder = list_runs(store.uri), store.path("reports")
 
-    def row(name: str, page: str, what: str, status: str, size: str = "", verdict: str = "") -> dict[str, str]:
+    def row(name: str, page: str, system: str, status: str, size: str = "", verdict: str = "") -> dict[str, str]:
         link = f"{page}/index.html" if store.get(folder / page / "index.html") else ""
-        return {"name": name, "page": link, "what": what, "status": status, "size": size, "verdict": verdict}
+        return {"name": name, "page": link, "system": system, "status": status, "size": size, "verdict": verdict}
 
     runs = []
-    for run in held["runs"]:
+    for run in content["runs"]:
         name, delivered = run["name"], (store.read_json(f"pipelines/{run['name']}.json") or {}).get("delivered")
         verdict = Delivered(**delivered).sentence if delivered else ""
         runs.append(row(name, name, run["system"], run["status"], megabytes(run["bytes"]), verdict))
     studies = [
-        row(study["name"], f"study-{study['name']}", study["search"], study["status"]) for study in held["studies"]
+        row(study["name"], f"study-{study['name']}", study["search"], study["status"]) for study in content["studies"]
     ]
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    page = html.render("index.html", storage=store.uri, created_at=now, runs=runs, studies=studies)
+    created_at = datetime.now(UTC).isoformat(timespec="seconds")
+    page = html.render("index.html", storage=store.uri, created_at=created_at, runs=runs, studies=studies)
     return str(html.write_page(page, folder))
 
 

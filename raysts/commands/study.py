@@ -73,12 +73,12 @@ def run_study(
     study.read()
     # Connect to the cluster before anything is written, because it may refuse the trials.
     with (
+        log.screen.working(),
         contextlib.nullcontext() if study.complete else open_place() as place,
         study.store.lock(f"locks/study-{study.name}.lock", f"raysts tune {study.name}", of=study.folder),
     ):
         study.open(options.command or f"raysts tune {study.search.name}")
-        with SearchProgress(study, log.say) as progress:
-            failures = run_session(study, earlier, place, open_place, progress)
+        failures = run_session(study, earlier, place, open_place, SearchProgress(study, log.say))
         report = write_report(report_data(study), study.store.path(f"reports/study-{study.name}"))
     if failures:
         total = study.search.points * study.search.seeds

@@ -250,7 +250,7 @@ def _measuring(
         return lambda _: None
     user_data = UserData.of(dev=dev)
     data = data or os.environ.get("RAYSTS_DATA") or None
-    judged = judge(corpus_of(data, own=user_data)) if data or user_data else None
+    judged = judge(corpus_of(data, user_data=user_data)) if data or user_data else None
 
     def measure_cost(ranges: np.ndarray | None) -> Cost | None:
         result = cost(model, full_dims, judged, dtype, ranges) if judged else None

@@ -143,7 +143,7 @@ def _number(value: Value) -> str:
 def _against(
     table: Standings, subject: Standing, column: str, differences: Mapping[str, Mapping[str, Difference]]
 ) -> str:
-    """Return the words for the other roles that the paired intervals allow; values alone without."""
+    """Return the words for the other roles that the paired intervals allow, else their values alone."""
     names: dict[str, Callable[[Value], str]] = {
         "member": _members,
         "soup": lambda value: f"the weight average ({value.number})",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from raysts.errors import StoreFailed
-from raysts.log import duration, progress_bars, screen
+from raysts.log import duration, screen
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import at_once
 from raysts.training.job import Job
@@ -38,20 +38,13 @@ class RunMonitor:
         self.watched: dict[str, Job] = {}
         self.finished: set[str] = set()
         self.looked = self.looked_far = 0.0
-        self.bars: Any = None
-        self.tasks: dict[str, Any] = {}
 
     def __enter__(self) -> RunMonitor:
-        self.bars = progress_bars()
-        if self.bars is not None:
-            self.bars.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self.looked = self.looked_far = 0.0
         self.update([], self.waiting)
-        if self.bars is not None:
-            self.bars.stop()
 
     def update(self, jobs: Sequence[Job], waiting: int) -> None:
         """Read the files of the runs that train or have just ended, at most once a second.
@@ -73,8 +66,8 @@ class RunMonitor:
             record = RunFolder(job.folder).written()
             if line is not None:
                 self.lines[job.id] = line
-                if self.bars is not None:
-                    self._draw(job, line)
+                note = " ".join([f"{line['step']}/{line['steps']}", *figures(line)])
+                screen.draw(job.id, job.title, line["step"], line["steps"], note)
             if record.get("status") == "done":
                 self.finished.add(job.id)
                 self._say(job, line or {}, record)
@@ -83,7 +76,7 @@ class RunMonitor:
                 self.lines.pop(job.id, None)
 
         screen.within(self._progress / self.total)
-        if self.bars is None and time.monotonic() - self.spoke >= STATUS_EVERY:
+        if screen.bars is None and time.monotonic() - self.spoke >= STATUS_EVERY:
             self.spoke = time.monotonic()
             self.say(self.status())
 
@@ -108,12 +101,4 @@ class RunMonitor:
     def _say(self, job: Job, line: dict[str, Any], record: dict[str, Any]) -> None:
         seconds = (record.get("timings") or {}).get("train_seconds") or 0.0
         result = figures({"loss": line.get("loss"), "dev": (record.get("dev") or {}).get("kept")})
-        text = ", ".join([f"{job.title}: {record.get('steps')} steps in {seconds:.1f} s", *result])
-        (self.bars.console.print if self.bars is not None else self.say)(text)
-
-    def _draw(self, job: Job, line: dict[str, Any]) -> None:
-        note = " ".join([f"{line['step']}/{line['steps']}", *figures(line)])
-        if job.id not in self.tasks:
-            self.tasks[job.id] = self.bars.add_task(job.title, total=line["steps"], note=note)
-        done = line["step"] == line["steps"]
-        self.bars.update(self.tasks[job.id], completed=line["step"], note=note, visible=not done)
+        self.say(", ".join([f"{job.title}: {record.get('steps')} steps in {seconds:.1f} s", *result]))
