@@ -42,7 +42,7 @@ with connected("local"):
 EMBED = """
 import sys
 from raysts.commands.use import embed as embed_files
-print(embed_files(sys.argv[3], sys.argv[1], "sentence", sys.argv[2], address="local", say=lambda text: None)["rows"])
+print(embed_files(sys.argv[3], sys.argv[1], "sentence", sys.argv[2], address="local")["rows"])
 """
 
 

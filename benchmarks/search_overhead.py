@@ -10,6 +10,7 @@ processor time a trial takes in all processes, Ray's and the driver's too: besid
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import statistics
@@ -24,6 +25,7 @@ import psutil
 from raysts.commands.options import RunOptions
 from raysts.commands.study import plan_study
 from raysts.commands.tune import tune as run_search
+from raysts.log import logger
 from raysts.pipeline.local import LocalExecutor
 from raysts.search.space import grid
 from raysts.search.study import Study
@@ -59,14 +61,16 @@ def on_ray(args: Any, overrides: dict[str, Any], folder: Path, concurrency: int 
     """The same as a search on a private cluster."""
     ends = Ends()
 
-    def said(text: str) -> None:
-        if ": dev " in text:
-            ends.note()
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if ": dev " in record.getMessage():
+                ends.note()
 
+    listener = Listener()
+    logger.addHandler(listener)
     began = time.perf_counter()
-    found = run_search(
-        "lower-bound", {**overrides, "concurrency": concurrency}, args.data, folder, address="local", say=said
-    )
+    found = run_search("lower-bound", {**overrides, "concurrency": concurrency}, args.data, folder, address="local")
+    logger.removeHandler(listener)
     if found["trials"] != args.trials:
         raise SystemExit(f"{found['trials']} of {args.trials} trials finished")
     at_once = min(concurrency or os.cpu_count() or 1, (os.cpu_count() or 1) // args.threads)

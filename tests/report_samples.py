@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from raysts.report.run.data import NodeSummary, ReportData, RunSummary
+from raysts.report.run import NodeSummary, ReportData, RunSummary
 from raysts.schema import RESULTS
 
 DATASETS = ("sts12", "stsb", "sickr")
@@ -57,7 +57,7 @@ def run(stage: str, role: str, member: int | None, **record: Any) -> RunSummary:
 
 
 def node(node_id: str, kind: str, title: str) -> NodeSummary:
-    return NodeSummary(id=node_id, kind=kind, title=title, status="done", seconds=5.0, detail=f"detail of {title}")
+    return NodeSummary(id=node_id, kind=kind, title=title, status="done", seconds=5.0, sentences=1_000)
 
 
 def report_data(members: int = 4, stages: tuple[str, ...] = ("nli", "ct")) -> ReportData:

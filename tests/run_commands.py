@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +16,7 @@ from cyclopts.argument import Argument
 
 from raysts.cli import execute
 from raysts.commands.parser import parser
+from raysts.log import logger
 from raysts.recipes.names import RECIPES
 
 TASKS = ("sts12", "stsb")
@@ -37,6 +40,18 @@ def raysts(*arguments: object) -> Outcome:
         code = execute([str(argument) for argument in arguments])
     assert "Traceback" not in err.getvalue(), err.getvalue()
     return Outcome(code, out.getvalue(), err.getvalue())
+
+
+@contextlib.contextmanager
+def listening(take: Callable[[str], object]) -> Iterator[None]:
+    """Call ``take`` with every message, for the block."""
+    handler = logging.Handler()
+    handler.emit = lambda record: take(record.getMessage())  # type: ignore[method-assign, assignment, return-value]
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def result(*arguments: object) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from run_commands import EVALUATION, TINY, options_of, overrides, raysts, result
 
 from raysts import __version__, cli
 from raysts.commands import parser
-from raysts.commands.run import text_of
+from raysts.commands.result import run_text
 from raysts.papers.experiments import EXPERIMENTS
 from raysts.recipes.names import RECIPES
 from raysts.search.searches import SEARCHES
@@ -50,7 +50,7 @@ def run_module(*arguments: object, **environment: str) -> subprocess.CompletedPr
 def test_what_comes_next_can_be_typed() -> None:
     """Where a path has blanks, too."""
     done = {"results": [], "skipped": [], "left_out": [], "model": "/my storage/model", "report": "page"}
-    line = next(line for line in text_of(done).splitlines() if line.startswith("next:"))
+    line = next(line for line in run_text(done).splitlines() if line.startswith("next:"))
     _, *arguments = shlex.split(line.removeprefix("next:"))
     assert parser.parse(arguments)[1]["model"] == done["model"]
 
@@ -75,7 +75,7 @@ def test_help_explains_every_option_and_gives_an_example_that_parses(name: str) 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_argument_is_a_parameter_of_the_function(name: str) -> None:
     """What is typed reaches the function, and what the function takes can be typed."""
-    parameters = set(inspect.signature(parser.COMMANDS[name].function).parameters) - {"command", "say"}
+    parameters = set(inspect.signature(parser.COMMANDS[name].function).parameters) - {"command"}
     assert {argument.field_info.name for argument in options_of(name)} - {"json"} == parameters
 
 

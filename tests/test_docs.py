@@ -94,6 +94,11 @@ def test_the_site_builds(tmp_path: Path) -> None:
     assert built.returncode == 0, built.stderr
     pages = {path.parent.name for path in (tmp_path / "site").rglob("index.html")}
     assert {path.stem for path in PAGES if path.stem != "index"} <= pages
+    for name in ("llms.txt", "SKILL.md"):
+        text = (tmp_path / "site" / name).read_text(encoding="utf-8")
+        assert all(f"- `raysts {command}`: " in text for command in parser.COMMANDS)
+    linked = re.findall(r"\]\((.*?)\)", (tmp_path / "site" / "llms.txt").read_text(encoding="utf-8"))
+    assert {path.name for path in PAGES} <= {*linked} and all((tmp_path / "site" / name).is_file() for name in linked)
     for path in (tmp_path / "site").rglob("*.html"):
         assert not re.findall(r'(?:src|href)="https?://(?:fonts|cdn|unpkg)', path.read_text(encoding="utf-8"))
 

@@ -18,9 +18,9 @@ ROOMS = (
     "cluster", "papers", "commands",
 )  # fmt: skip
 """The folders, from the ground up: a file imports its own folder and those before it."""
-LOOSE = {"__init__", "__main__", "cli", "errors", "ids", "schema"}
+LOOSE = {"__init__", "__main__", "cli", "errors", "ids", "log", "schema"}
 """What stands at the top beside them: the first three above everything, the others below."""
-GROUND, ROOF = ("errors", "schema", "ids"), ("__init__", "cli", "__main__")
+GROUND, ROOF = ("errors", "schema", "ids", "log"), ("__init__", "cli", "__main__")
 
 LEVEL = {name: level for level, name in enumerate([*GROUND, *ROOMS, *ROOF])}
 HEAVY = ("ray", "sentence_transformers", "datasets", "matplotlib", "optuna")

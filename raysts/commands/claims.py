@@ -1,7 +1,7 @@
 """``raysts claims``: tests of the claims of the papers against their baselines."""
 
 from raysts.commands import options as opt
-from raysts.commands.options import Command, Result, RunOptions, say_on_stderr
+from raysts.commands.options import Command, Result, RunOptions
 from raysts.errors import InputError, nearest
 from raysts.papers.claims import CLAIMS
 
@@ -20,7 +20,6 @@ def claims(
     command: opt.CommandLine = None,
     strict_contamination: opt.StrictContamination = False,
     skip_bad: opt.SkipBad = False,
-    say: opt.Say = say_on_stderr,
 ) -> Result:
     """Test the papers' claims, each with a paired interval and a verdict.
 
@@ -55,7 +54,7 @@ def claims(
         raise InputError(f"{', '.join(counted)}: --seeds sets it. Remove it")
     called = f"{paper!r}, seeds={seeds}, scale={scale!r}, stand_ins={stand_ins}, overrides={settings!r}"
     line = command or f"raysts.claims({called})"
-    options = RunOptions(data, storage, None, address, line, strict_contamination, skip_bad, say, stand_ins=stand_ins)
+    options = RunOptions(data, storage, None, address, line, strict_contamination, skip_bad, stand_ins=stand_ins)
     recipes = {name: f"claims-{name}@{scale}" for name in ([paper] if paper else CLAIMS)}
     counts = {name: dict.fromkeys(EXPERIMENTS[f"claims-{name}"].settings, seeds) for name in recipes}
     checked = {

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from raysts.commands import options as opt
-from raysts.commands.options import Command, Result, say_on_stderr
+from raysts.commands.options import Command, Result
 from raysts.errors import InputError
+from raysts.log import say
 
 if TYPE_CHECKING:
     from raysts.commands.models import System
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from raysts.evaluation.scores import ModelScores
     from raysts.models.layers import Layers
     from raysts.models.prompts import Text
-    from raysts.pipeline.local import Say
 
 COMMON = 1
 """Pooled layers of models that have different layers by default."""
@@ -45,7 +45,6 @@ def compare(
     precision: opt.Precision = "fp32",
     margin: Annotated[float | None, Parameter(metavar="M")] = None,
     draw_sets: bool = False,
-    say: opt.Say = say_on_stderr,
 ) -> Result:
     """Test the difference of two systems on the same rows.
 
@@ -84,13 +83,13 @@ def compare(
         raise InputError(f"--margin {margin:g}: must be above 0 and at most 100; it is in points (x100), for example 2")
     if not resamples and (margin is not None or draw_sets):
         raise InputError("--resamples 0 gives no interval, which --margin and --draw-sets need; remove it")
-    corpus = corpus_of(data, own=UserData.of(test=test))
+    corpus = corpus_of(data, user_data=UserData.of(test=test))
     chosen, left_out = _comparable_tasks(corpus, tasks)
     for line in harness.left_out(corpus, chosen):
         say(line)
     systems = [system_of(str(name), store) for name in (a, b)]
     texts = harness.sentences(corpus, chosen)
-    progress = EmbeddingProgress("compare", say)
+    progress = EmbeddingProgress("compare")
     options = {"layers": layers, "prompt": prompt, "precision": precision}
     measured = [_measure(system, corpus, chosen, texts, progress, **options) for system in systems]
     layers_of_both = _equal_layers(systems, measured)
@@ -159,7 +158,6 @@ class EmbeddingProgress:
     """Lines on the embedded texts: one when a model begins, and then one every few seconds."""
 
     title: str
-    say: Say
     began: float = 0.0
     spoke: float = 0.0
     seconds: float = 0.0
@@ -174,11 +172,11 @@ class EmbeddingProgress:
             self.began, self.spoke, self.cpu_began = time_now, time_now, time.process_time()
         self.seconds, self.cpu_seconds = time_now - self.began, time.process_time() - self.cpu_began
         if not count:
-            self.say(f"{self.title}: embedding {total:,} texts")
+            say(f"{self.title}: embedding {total:,} texts")
         elif time_now - self.spoke >= EVERY:
             self.spoke = time_now
             remaining = self.seconds / count * (total - count)
-            self.say(f"{self.title}: {count:,} of {total:,} texts, about {remaining:.0f} s left")
+            say(f"{self.title}: {count:,} of {total:,} texts, about {remaining:.0f} s left")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,27 +5,22 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysts.commands.models import locate
-from raysts.commands.options import RunOptions, say_on_stderr
-from raysts.commands.result import RunResult
-from raysts.commands.screen import Screen
+from raysts.commands.options import RunOptions
 from raysts.data.corpora import Corpus
 from raysts.data.user import UserData
 from raysts.data.world import world_path
 from raysts.errors import InputError, RunFailed, nearest
-from raysts.evaluation.standings import named_teachers
+from raysts.log import say
 from raysts.models import pretrained
 from raysts.models.embedders import load_embedder, open_embedder
 from raysts.pipeline.local import Executor, LocalExecutor
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Pipeline, name_problem
-from raysts.report.run.data import report_data
-from raysts.report.run.page import write_report
-from raysts.report.run.summary import summary
 from raysts.storage.store import Store
 
 if TYPE_CHECKING:
@@ -41,7 +36,7 @@ IN_PROCESS = "none"
 
 
 def corpus_of(
-    data: str | Path | None, recipe: str | None = None, skip_bad: bool = False, own: UserData | None = None
+    data: str | Path | None, recipe: str | None = None, skip_bad: bool = False, user_data: UserData | None = None
 ) -> Corpus:
     """Return the data: ``data``, else ``$RAYSTS_DATA``, else the embedded world.
 
@@ -51,17 +46,17 @@ def corpus_of(
         data: folder or URI in the canonical layout.
         recipe: name of the recipe.
         skip_bad: omit unreadable files of training tables.
-        own: user data. Only ``quickstart`` mixes them with the embedded world.
+        user_data: user data. Only ``quickstart`` mixes them with the embedded world.
     """
-    pinned = recipe == "quickstart" and not (own and own.text)
+    pinned = recipe == "quickstart" and not (user_data and user_data.text)
     if data is None and not pinned:
         data = os.environ.get("RAYSTS_DATA") or None
     if data is not None:
-        return Corpus(data if "://" in str(data) else Path(data).absolute(), skip_bad, own)
-    if own and not pinned:
-        return Corpus(None, user=own)
+        return Corpus(data if "://" in str(data) else Path(data).absolute(), skip_bad, user_data)
+    if user_data and not pinned:
+        return Corpus(None, user=user_data)
     try:
-        return Corpus(world_path(), user=own)
+        return Corpus(world_path(), user=user_data)
     except OSError as error:
         raise RunFailed(
             f"the embedded world cannot be written to the cache ({error}); set XDG_CACHE_HOME to a folder that you may "
@@ -91,7 +86,7 @@ def store_of(storage: str | Path | None) -> Store:
 @functools.cache
 def _home_storage() -> Path:
     folder = Path.home() / DEFAULT_STORAGE
-    say_on_stderr(f"storage: {folder} (this job's working directory is removed later; --storage PATH says otherwise)")
+    say(f"storage: {folder} (this job's working directory is removed later; --storage PATH says otherwise)")
     return folder
 
 
@@ -165,19 +160,6 @@ def check_name(name: str | None) -> None:
         raise InputError(f"--{problem}")
 
 
-def run_on(executor: Executor, plan: Plan, options: RunOptions, screen: Screen) -> RunResult:
-    """Run the remaining steps of a checked plan (see :func:`raysts.run`)."""
-    from raysts.pipeline.run import run
-
-    def report(store: Store, record: Mapping[str, Any]) -> Path:
-        return write_report(report_data(store, record), store.path(f"reports/{record['name']}"))
-
-    name = options.name or plan.pipeline.name
-    fields = run(plan, executor, name, options.command or f"raysts run {name}", screen, report, screen.follow)
-    rows = named_teachers(fields["results"], fields.get("teachers", {}))
-    return RunResult(fields, summary(rows, plan.pipeline.compared, plan.distributed))
-
-
 @contextlib.contextmanager
 def executor(address: str | None, *plans: Plan) -> Iterator[Executor]:
     """Yield the executor of the plans for the block. Ray starts only if work is left."""
@@ -211,7 +193,8 @@ def preflight(private: bool, *plans: Plan) -> Iterator[Requirements | None]:
         )
     read = [("--data", plan.corpus.root) for plan in plans if not plan.corpus.empty]
     read += [("backbone", plan.start) for plan in plans]
-    with checked(plans[0].storage, [*read, *(("teacher", f) for plan in plans for f in plan.teacher_folders)]) as seen:
+    read += [("teacher", folder) for plan in plans for folder in plan.teacher_folders]
+    with checked(plans[0].storage, read) as seen:
         yield seen
 
 
@@ -220,5 +203,5 @@ def ray_context(address: str | None) -> contextlib.AbstractContextManager[bool]:
     from raysts.cluster.connect import connected
 
     if (address or os.environ.get("RAY_ADDRESS") or "local") in ("local", "auto"):
-        say_on_stderr("starting Ray on this machine ...")
+        say("starting Ray on this machine ...")
     return connected(address)

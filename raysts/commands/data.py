@@ -7,15 +7,14 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from raysts.commands import options as opt
-from raysts.commands.options import Command, Result, local_path, option, say_on_stderr
+from raysts.commands.options import Command, Result, local_path, option
 from raysts.errors import InputError
+from raysts.log import say
 
 Target = Annotated[str | Path, option("folder to write to, in the canonical layout", "PATH")]
 
 
-def fetch(
-    data: Target, tables: opt.NamesOption = None, *, source: opt.Folder = None, say: opt.Say = say_on_stderr
-) -> Result:
+def fetch(data: Target, tables: opt.NamesOption = None, *, source: opt.Folder = None) -> Result:
     """Get the public sets from the Hugging Face hub and GitHub, and word vectors.
 
     Args:
@@ -43,7 +42,6 @@ def prepare(
     seed: Annotated[int, Parameter(metavar="N")] = 0,
     address: opt.Address = None,
     skip_bad: opt.SkipBad = False,
-    say: opt.Say = say_on_stderr,
 ) -> Result:
     """Turn Wikipedia articles into clean, distinct sentences: wikipedia/sentences of --data.
 

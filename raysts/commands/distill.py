@@ -11,8 +11,9 @@ from cyclopts import Parameter
 
 from raysts.commands import options as opt
 from raysts.commands.options import Command, Result, RunOptions
-from raysts.commands.run import text_of
+from raysts.commands.result import run_text
 from raysts.errors import InputError
+from raysts.log import say
 
 if TYPE_CHECKING:
     from raysts.recipes.recipe import Pipeline
@@ -81,9 +82,8 @@ def distill(
     options.setdefault("command", f"raysts.distill({list(models)!r}, {dict(overrides or {})!r})")
     opened = RunOptions.from_arguments(data=data, storage=storage, name=name, **options)
     store, messages = store_of(storage), list[str]()  # messages for after all checks
-    quiet = replace(opened, say=messages.append)
     if from_study is not None:
-        pipeline, record = _study_pipeline(from_study, top, overrides, quiet)
+        pipeline, record = _study_pipeline(from_study, top, overrides, opened, messages)
     elif bool(models) == bool(from_run):
         raise InputError(
             "distill needs teachers, from one place: MODEL arguments, --from-run NAME (the members of a run), or --from-study "
@@ -92,10 +92,10 @@ def distill(
     else:
         record = run_record(store, from_run) if from_run else {}
         models = record["pipeline"]["teachers"] or _finished_members(record, store) if record else models
-        pipeline = _models_pipeline(models, top, overrides, record.get("pipeline", {}), quiet)
+        pipeline = _models_pipeline(models, top, overrides, record.get("pipeline", {}), opened, messages)
     checked = experiment.plan_experiment(pipeline_of(pipeline, overrides), {}, opened.after(record))
     for line in messages:
-        opened.say(line)
+        say(line)
     return experiment.run(checked)
 
 
@@ -115,7 +115,7 @@ def student_search(models: Sequence[str], overrides: Mapping[str, Any], options:
     varied = {key: overrides[f"space.{key}"] for key in ("backbone", "backbone_layers") if f"space.{key}" in overrides}
     start = {key: Dimension.of(values).ends[0] for key, values in varied.items()}
     named = replace(options, name=options.name or "distill")
-    pipeline = _models_pipeline(models, None, {**fixed, **start}, {}, named)
+    pipeline = _models_pipeline(models, None, {**fixed, **start}, {}, named, [])
     chosen = {key: value for key, value in start.items() if key == "backbone"}
     return Search(name="distill", pipeline=pipeline_of(pipeline, {**fixed, **chosen}), space={})
 
@@ -126,8 +126,9 @@ def _models_pipeline(
     overrides: Mapping[str, Any] | None,
     before: Mapping[str, Any],
     options: RunOptions,
+    messages: list[str],
 ) -> Pipeline:
-    """Return the pipeline that distils ``models``.
+    """Return the pipeline that distils ``models``. It may add to the messages.
 
     ``before`` is the pipeline of the run that trained them, which gives the settings. It is empty or partial without one.
     """
@@ -181,7 +182,7 @@ def _models_pipeline(
     if not {"sed.target", "sed.settings.target"} & set(overrides or {}):
         target = fitting_target(folders, width, settings)
         if target != "mean":
-            options.say(
+            messages.append(
                 f"distill: sed.target={target}: the teachers have different starting models, or another width than the "
                 f"student, so their mean has no meaning (--set sed.target=... takes another)"
             )
@@ -199,7 +200,7 @@ def _models_pipeline(
     defaults = STATIC if static else student_defaults(settings.updated(target=target), elsewhere, within)
     if student_pipeline.keep_index:
         defaults = {**defaults, "settings.axes": "teachers", "settings.projection": settings.projection}
-    if options.user_data and (text := corpus_of(options.data, own=options.user_data).text):
+    if options.user_data and (text := corpus_of(options.data, user_data=options.user_data).text):
         has_vectors = any(open_embedder(folder).kind == "vectors" for folder in folders)  # of texts, not of pieces
         defaults = {**defaults, **text_defaults(not static and not has_vectors and are_documents(text.sample))}
     return pipeline_of(pipeline, {"sed.target": target, **{f"sed.{key}": value for key, value in defaults.items()}})
@@ -233,7 +234,7 @@ def _common_backbone(folders: Sequence[Path], store: Store) -> str | None:
 
 
 def _study_pipeline(
-    study: str, top: int | None, overrides: Mapping[str, Any] | None, options: RunOptions
+    study: str, top: int | None, overrides: Mapping[str, Any] | None, options: RunOptions, messages: list[str]
 ) -> tuple[Pipeline, dict[str, Any]]:
     from raysts.commands.context import store_of
     from raysts.recipes.names import pipeline_of
@@ -243,9 +244,9 @@ def _study_pipeline(
     record, trials = study_record(store, study)
     if record["by"] == "point":
         return best_point(record, trials, top).updated(name=str(options.name)), record
-    pipeline = _models_pipeline(best_models(record, trials, store, top), None, overrides, {}, options)
+    pipeline = _models_pipeline(best_models(record, trials, store, top), None, overrides, {}, options, messages)
     return pipeline_of(pipeline, {"sed.train.keep": "best", "sed.train.patience": 5}), record
 
 
 EXAMPLE = "raysts distill TEACHER_A TEACHER_B --set backbone=STUDENT --text docs.csv --column text"
-COMMANDS = (Command("distill", distill, text_of, EXAMPLE, opt.MAKE, ("models",)),)
+COMMANDS = (Command("distill", distill, run_text, EXAMPLE, opt.MAKE, ("models",)),)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from raysts.commands import options as opt
-from raysts.commands.options import Command, Result, local_path, option, say_on_stderr
+from raysts.commands.options import Command, Result, local_path, option
 from raysts.errors import InputError, nearest
+from raysts.log import say
 
 if TYPE_CHECKING:
     from raysts.data.corpora import Corpus
@@ -40,7 +41,6 @@ def evaluate(
     strict_contamination: opt.StrictContamination = False,
     mteb: opt.Folder = None,
     precision: opt.Precision = "fp32",
-    say: opt.Say = say_on_stderr,
 ) -> Result:
     """Measure a model on tasks, or on a file of scored pairs.
 
@@ -88,7 +88,7 @@ def evaluate(
     _check_options(resamples, probe, pairs, chooses, text)
     scored_pairs = None if pairs is None else load_pairs_file(pairs)
     held_out = None if text is None else open_text(text, column).holding_out()
-    corpus = corpus_of(data, own=UserData.of(test=test)) if scored_pairs is None and held_out is None else None
+    corpus = corpus_of(data, user_data=UserData.of(test=test)) if scored_pairs is None and held_out is None else None
     tasks = _tasks(corpus, tasks, probe, documents_by) if corpus else ()
     path, teacher = locate(model, store), None if documents_by is None else locate(documents_by, store)
     if corpus is not None:
@@ -136,7 +136,7 @@ def evaluate(
             f"--mteb: MTEB's main score is by cosine, and this model has {', '.join(similarities)}. Remove --mteb"
         )
     result: Result = {"status": "done", "storage": store.uri, "model": str(path)}
-    progress = EmbeddingProgress("evaluate", say)
+    progress = EmbeddingProgress("evaluate")
     settings: dict[str, Any] = {"resamples": resamples, "similarities": similarities, "progress": progress}
     if corpus is None:
         sets: list[Any] = [scored_pairs]
@@ -159,7 +159,7 @@ def evaluate(
         remove_drafts(store.path("results"))
         results.write(store.root, f"{results.EVALUATION}{part}", rows)
     except OSError as error:  # show the results although they are not stored
-        say_on_stderr(f"the results are not kept for reports: {store.uri} cannot be written to ({error.strerror})")
+        say(f"the results are not kept for reports: {store.uri} cannot be written to ({error.strerror})")
     result |= {"results": rows, "contamination": contamination.entries(str(model))}
     result["notes"] = contamination.lines(str(model)) + _silent(tasks, rows)
     if teacher is None and progress.seconds:
@@ -209,7 +209,7 @@ def _tasks(
     if probe is not None and "transfer" not in checked:
         raise InputError(f"--probe is of transfer, and what is measured is {', '.join(checked)}. Remove --probe")
     for line in harness.left_out(corpus, checked):
-        say_on_stderr(line)
+        say(line)
     return checked
 
 

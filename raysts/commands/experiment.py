@@ -5,24 +5,34 @@ A system by its own name is an experiment of one pipeline without a label.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysts.commands.context import check_name, checked_plan, corpus_of, executor, run_on, store_of
+from raysts.commands.context import check_name, checked_plan, corpus_of, executor, store_of
 from raysts.commands.models import locate
 from raysts.commands.options import Result, RunOptions
-from raysts.commands.screen import Screen, cautions
-from raysts.data.world import tiny_config
+from raysts.commands.result import RunResult
+from raysts.data.world import tiny_config, world_path
 from raysts.errors import InputError, RunFailed
+from raysts.evaluation.standings import named_teachers
+from raysts.log import duration, say, screen
 from raysts.models import pretrained, static
 from raysts.models.families import family_of
+from raysts.models.pretrained import weight_bytes
 from raysts.papers import experiments
 from raysts.papers.experiments import is_experiment
 from raysts.pipeline.inputs import TINY
+from raysts.pipeline.local import Executor
 from raysts.pipeline.plan import Plan, describe
+from raysts.pipeline.step import Step
 from raysts.recipes.recipe import Pipeline
 from raysts.recipes.tree import to_plain
+from raysts.report.run import report_data, write_report
+from raysts.report.scores import summary
+from raysts.storage.store import Store
 
 if TYPE_CHECKING:
     from raysts.papers.claims import Claim
@@ -91,7 +101,7 @@ def plan_experiment(
     if is_experiment(recipe) and (paper := experiments.experiment_of(recipe).claims):
         from raysts.papers.verdicts import agenda
 
-        corpus = corpus_of(options.data, skip_bad=options.skip_bad, own=options.user_data)
+        corpus = corpus_of(options.data, skip_bad=options.skip_bad, user_data=options.user_data)
         about["claims"], pipelines, about["notes"] = agenda(paper, pipelines, corpus, options.stand_ins)
     plans: dict[str, Plan] = {}
     problems: list[str] = []
@@ -244,7 +254,7 @@ def run(checked: ExperimentPlan) -> Result:
         check_name(_run_name(name, label))
     store_of(options.storage).check(writes=True)
     for note in checked.notes:
-        options.say(note)
+        say(note)
     best: dict[str | None, Point] = {}
     searched: Result = {}
     for backbone, study in checked.studies.items():
@@ -252,22 +262,22 @@ def run(checked: ExperimentPlan) -> Result:
         from raysts.search.space import text_of
 
         study_result = run_study(study, replace(options, name=study.name))
-        options.say(study_result["table"])
+        say(study_result["table"])
         best[backbone] = study_result["best"]["overrides"]
-        options.say(f"{name}: goes on with {text_of(best[backbone])}")
+        say(f"{name}: goes on with {text_of(best[backbone])}")
         searched = {key: study_result[key] for key in ("study", "best", "best_run", "points")}
     plans = checked.replan(best).plans if best else plans
     results: dict[str, Result] = {}
     failures: list[str] = []
-    with Screen(options.say) as screen:
+    with screen.working():
         for line in cautions(plans[""], options.address) if "" in plans else ():
-            screen(line)
+            say(line)
         with executor(options.address, *plans.values()) as chosen:
             for number, (label, plan) in enumerate(plans.items(), start=1):
                 if label:
-                    screen(f"{name}: {label}, {number} of {len(plans)}")
+                    say(f"{name}: {label}, {number} of {len(plans)}")
                 try:
-                    results[label] = run_on(chosen, plan, replace(options, name=_run_name(name, label)), screen)
+                    results[label] = _run(chosen, plan, _run_name(name, label), options)
                 except RunFailed as error:
                     if not label:
                         raise
@@ -305,3 +315,57 @@ def _report(
     rows = [{**row, "study": name, "trial": label} for label, done in results.items() for row in done["results"]]
     left_out = [{**member, "trial": label} for label, done in results.items() for member in done["left_out"]]
     return {**result, "results": rows, "left_out": left_out, "skipped": _skipped_files(plans)}
+
+
+def _run(executor: Executor, plan: Plan, name: str, options: RunOptions) -> RunResult:
+    """Run the remaining steps of a checked plan."""
+    from raysts.pipeline.run import run
+
+    def report(store: Store, record: Mapping[str, Any]) -> Path:
+        return write_report(report_data(store, record), store.path(f"reports/{name}"))
+
+    def follow(running: Sequence[Step], waiting: Sequence[Step]) -> None:
+        title = running[0].title if len(running) == 1 else f"{len(running)} runs train"
+        screen.follow(title, sum(map(cost, waiting)), sum(map(cost, running)))
+
+    fields = run(plan, executor, name, options.command or f"raysts run {name}", say, report, follow)
+    rows = named_teachers(fields["results"], fields.get("teachers", {}))
+    return RunResult(fields, summary(rows, plan.pipeline.compared, plan.distributed))
+
+
+# -- what a run costs ----------------------------------------------------------------------------------------------------
+
+COSTS = {"tokens": 0.02, "train": 3.0}
+"""Time per sentence of a kind of step, relative to embedding it."""
+
+PARAMETERS_A_SECOND, TINY_PARAMETERS, LONG = 1.1e9, 1e6, 3600
+"""Parameters times sentences that a CPU embeds in a second (MiniLM: benchmarks/RESULTS.md), and seconds worth a message."""
+
+
+def cost(step: Step) -> float:
+    """Return what a step costs, in sentences embedded."""
+    return 1 + step.sentences * COSTS.get(step.kind, 1.0)
+
+
+def cautions(plan: Plan, address: str | None) -> list[str]:
+    """Return warnings before a run: generated sentences, hours on this machine."""
+    lines, states = [], plan.states()
+    waiting = [step for step in plan.steps if states[step.id] != "done"]
+    if not waiting:
+        return []
+    if plan.corpus.root == world_path() and not plan.corpus.text and plan.pipeline.name != "quickstart":
+        lines.append(
+            "The sentences are generated: neither --data nor --text is given. The scores say nothing about real text."
+        )
+    import torch
+
+    if address not in (None, "none", "local") or os.environ.get("RAY_ADDRESS") or torch.cuda.is_available():
+        return lines
+    cpus, parameters = os.cpu_count() or 1, weight_bytes(plan.backbone) / 4 or TINY_PARAMETERS
+    seconds = sum(map(cost, waiting)) * parameters / (PARAMETERS_A_SECOND * cpus)
+    if seconds > LONG:
+        lines.append(
+            f"This run processes {sum(step.sentences for step in waiting):,} sentences: roughly {duration(seconds)} on the "
+            f"{cpus} CPUs of this machine, by the size of the encoder. --set train.max_steps=N or members=N makes it shorter."
+        )
+    return lines

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from raysts.commands import options as opt
-from raysts.commands.options import FOLLOW, Command, Result, option, say_on_stderr
+from raysts.commands.options import FOLLOW, Command, Result, option
 from raysts.errors import InputError
+from raysts.log import say
 from raysts.storage.bucket import check_inside
 
 if TYPE_CHECKING:
-    from raysts.report.run.data import ReportData, RunSummary
+    from raysts.report.run import ReportData, RunSummary
     from raysts.storage.store import Store
 
 RunName = Annotated[str | None, option("name of a run (default: the only one that the storage holds)", "NAME")]
@@ -70,7 +71,7 @@ def status(name: RunName = None, storage: opt.StoragePlace = None) -> Result:
         seconds), training (of runs that have begun: title, step, steps, loss, dev), model (its folder or None), command.
     """
     from raysts.commands.context import store_of
-    from raysts.report.run.data import report_data
+    from raysts.report.run import report_data
 
     store = store_of(storage)
     record = _record(store, name)
@@ -127,7 +128,7 @@ def _training_text(result: Result) -> str:
 
 
 def _status_text(result: Result) -> str:
-    from raysts.training.monitor import duration
+    from raysts.log import duration
 
     lines = [_training_text(result)]
     for step in result["steps"]:
@@ -152,8 +153,7 @@ def watch(name: RunName = None, storage: opt.StoragePlace = None, *, seconds: in
         as :func:`status`, and report (path of the page).
     """
     from raysts.commands.context import store_of
-    from raysts.report.run.data import report_data
-    from raysts.report.run.page import write_report
+    from raysts.report.run import report_data, write_report
 
     if seconds < 1:
         raise InputError(f"--seconds {seconds}: must be at least 1 second")
@@ -165,9 +165,9 @@ def watch(name: RunName = None, storage: opt.StoragePlace = None, *, seconds: in
         result = {**_as_fields(store, record, data), "report": str(page)}
         text = _training_text(result)
         if not lines:
-            say_on_stderr(f"page: {page.as_uri()}")
+            say(f"page: {page.as_uri()}")
         if text != lines:
-            say_on_stderr(text)
+            say(text)
         lines = text
         if not running:
             return result
@@ -178,7 +178,7 @@ def watch(name: RunName = None, storage: opt.StoragePlace = None, *, seconds: in
 
 
 def report(name: opt.Name = None, *, paper: opt.Name = None, storage: opt.StoragePlace = None) -> Result:
-    """Write the HTML reports of a storage again, or a paper's tables.
+    """Write the HTML reports of a storage again, with a page that leads to them, or a paper's tables.
 
     Args:
         name: of this run only (default: all runs in the storage).
@@ -204,20 +204,46 @@ def report(name: opt.Name = None, *, paper: opt.Name = None, storage: opt.Storag
         raise InputError(f"no run in {store.uri}: there is nothing to report; 'raysts run quickstart' makes one")
     records = [run_record(store, run) for run in runs]
     store.check(writes=True)
-    return {"status": "done", "storage": store.uri, "reports": [_rewrite(record, store) for record in records]}
+    pages = [_rewrite(record, store) for record in records]
+    if not name:
+        pages.append(_write_index(store))
+    return {"status": "done", "storage": store.uri, "reports": pages}
+
+
+def _write_index(store: Store) -> str:
+    """Write the page that leads to the reports of all runs and studies, and return its path."""
+    from datetime import UTC, datetime
+
+    from raysts.pipeline.verdict import Delivered
+    from raysts.report import html
+
+    content, folder = list_runs(store.uri), store.path("reports")
+
+    def row(name: str, page: str, system: str, status: str, size: str = "", verdict: str = "") -> dict[str, str]:
+        link = f"{page}/index.html" if store.get(folder / page / "index.html") else ""
+        return {"name": name, "page": link, "system": system, "status": status, "size": size, "verdict": verdict}
+
+    runs = []
+    for run in content["runs"]:
+        name, delivered = run["name"], (store.read_json(f"pipelines/{run['name']}.json") or {}).get("delivered")
+        verdict = Delivered(**delivered).sentence if delivered else ""
+        runs.append(row(name, name, run["system"], run["status"], megabytes(run["bytes"]), verdict))
+    studies = [
+        row(study["name"], f"study-{study['name']}", study["search"], study["status"]) for study in content["studies"]
+    ]
+    created_at = datetime.now(UTC).isoformat(timespec="seconds")
+    page = html.render("index.html", storage=store.uri, created_at=created_at, runs=runs, studies=studies)
+    return str(html.write_page(page, folder))
 
 
 def _rewrite(record: dict[str, Any], store: Store) -> str:
     """Write the report of a run from its record and the storage, and return its path."""
-    from raysts.report.run.data import report_data
-    from raysts.report.run.page import write_report
+    from raysts.report.run import report_data, write_report
 
     name, data = record["name"], report_data(store, record)
     lost = [step.title for step in data.nodes if step.status != "done"]
     if record["status"] == "done" and lost:
-        say_on_stderr(
-            f"{name}: is without what is gone or damaged: {', '.join(lost)}; to make it again: {record['command']}"
-        )
+        say(f"{name}: is without what is gone or damaged: {', '.join(lost)}; to make it again: {record['command']}")
     return str(write_report(data, store.path(f"reports/{name}")))
 
 
@@ -255,8 +281,8 @@ def remove(
         if not yes:
             if not sys.stdin.isatty():
                 raise InputError(f"remove: {shown} in {store.uri} would go. Give --yes to remove them")
-            say_on_stderr("\n".join(paths))
-            say_on_stderr(f"Remove {shown} from {store.uri}? [y/N]")
+            say("\n".join(paths))
+            say(f"Remove {shown} from {store.uri}? [y/N]")
             if input().strip().lower() not in ("y", "yes"):
                 raise InputError("remove: nothing was removed")
         for path in [*paths, f"reports/{name}", f"pipelines/{name}.json"]:  # the record last: it names the others

@@ -9,7 +9,6 @@ so that ``raysts COMMAND --help`` answers at once.
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import Parameter as Argument
@@ -55,11 +54,6 @@ class Command(NamedTuple):
     positional: tuple[str, ...] = ()
 
 
-def say_on_stderr(text: str) -> None:
-    """Print progress to stderr, because stdout is for results."""
-    print(text, file=sys.stderr, flush=True)  # noqa: T201
-
-
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """Options of a command, without its subject. ``user_data``: what text, column, dev and test name."""
@@ -71,7 +65,6 @@ class RunOptions:
     command: str | None = None
     strict_contamination: bool = False
     skip_bad: bool = False
-    say: Callable[[str], None] = say_on_stderr
     user_data: UserData | None = None
     verify: bool = False
     stand_ins: bool = False
@@ -168,9 +161,6 @@ File = Annotated[str | Path | None, Parameter(metavar="FILE")]
 Folder = Annotated[str | Path | None, Parameter(metavar="DIR")]
 Name = Annotated[str | None, Parameter(metavar="NAME")]
 Number = Annotated[int | None, Parameter(metavar="N")]
-
-Say = Annotated[Callable[[str], None], HIDDEN]
-"""Function that takes one line of progress."""
 
 CommandLine = Annotated[str | None, HIDDEN]
 """The exact command, for records and reports."""
@@ -348,7 +338,6 @@ class WorkOptions(TypedDict, total=False):
     ]
     address: Address
     command: CommandLine
-    say: Say
 
 
 class SearchOptions(TextOptions, WorkOptions, total=False):

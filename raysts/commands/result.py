@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,22 +51,33 @@ class RunResult(Result):
 
         return Delivered(**self["delivered"]).sentence if self.get("delivered") else ""
 
-    def table(self, width: int) -> str:
-        """Return the first table as text of at most ``width`` characters, or nothing without a test set."""
-        from raysts.report.run.summary import as_text
-
-        return as_text(self._table, width) if self._table else ""
-
     def __repr__(self) -> str:
-        width = shutil.get_terminal_size((100, 24)).columns
-        parts = [self.verdict, f"model:  {self['model']}\nreport: {self['report']}", self.table(width)]
-        return "\n\n".join(filter(None, parts))
+        """Return what the terminal shows: the verdict, the model, the first table, the notes."""
+        from raysts.evaluation.standings import format_results
+        from raysts.report.scores import as_text
+
+        lines = [self.verdict] if self.verdict else []
+        if self["model"]:
+            lines.append(f"model:  {self['model']}")
+        lines.append(f"report: {self['report']}")
+        if self["model"]:
+            lines.append(f"next:   raysts embed {shlex.quote(self['model'])} --input FILE --column TEXT --output DIR")
+        if self._table:
+            lines += ["", as_text(self._table, shutil.get_terminal_size((100, 24)).columns)]
+        elif self["results"]:
+            lines += ["", format_results(self["results"], brief=True)]
+        if self.get("notes"):
+            lines += ["", "notes:", *(f"- {note}" for note in self["notes"])]
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """Return the verdict, the path of the model and the table for a notebook."""
-        parts = [f"<p><b>{html.escape(self.verdict)}</b></p>", f"<p>model: <code>{html.escape(str(self.model))}</code>"]
-        if self.report:
-            parts.append(
-                f'<br>report: <a href="{html.escape(self.report.as_uri())}">{html.escape(str(self.report))}</a>'
-            )
-        return "".join([*parts, f"</p><pre>{html.escape(self.table(120))}</pre>"])
+        """Return the same for a notebook, with a link to the page."""
+        page = html.escape(str(self["report"]))
+        link = f'<a href="{html.escape(self.report.as_uri())}">{page}</a>' if self.report else page
+        return f"<pre>{html.escape(repr(self)).replace(f'report: {page}', f'report: {link}')}</pre>"
+
+
+def run_text(result: Result) -> str:
+    """Return the result of a run as text."""
+    result.pop("teachers", None)
+    return repr(result if isinstance(result, RunResult) else RunResult(result))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
-import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
 from raysts.commands import options as opt
 from raysts.commands.options import Command, Result
+from raysts.commands.result import run_text
+from raysts.log import screen
 
 
 @opt.takes(opt.RunGroup)
@@ -47,32 +46,10 @@ def run(
     settings = {**(overrides or {}), **({"evaluation.tasks": list(tasks)} if tasks else {})}
     subject, settings, opened = open_run(recipe, settings, data=data, storage=storage, **options)
     from raysts.commands import experiment
-    from raysts.commands.screen import Screen
 
-    with Screen(opened.say) as screen:
-        return experiment.run(experiment.plan_experiment(subject, settings, replace(opened, say=screen)))
-
-
-def text_of(result: Result) -> str:
-    """Return the result of a run as text: the verdict, the model, the first table, the notes."""
-    from raysts.commands.result import RunResult
-    from raysts.evaluation.standings import format_results
-
-    result.pop("teachers", None)
-    lines = [result.verdict] if isinstance(result, RunResult) and result.verdict else []
-    if result["model"]:
-        lines.append(f"model:  {result['model']}")
-    lines.append(f"report: {result['report']}")
-    if result["model"]:
-        lines.append(f"next:   raysts embed {shlex.quote(result['model'])} --input FILE --column TEXT --output DIR")
-    if isinstance(result, RunResult):
-        lines += ["", result.table(shutil.get_terminal_size((100, 24)).columns)]
-    elif result["results"]:
-        lines += ["", format_results(result["results"], brief=True)]
-    if result.get("notes"):
-        lines += ["", "notes:", *(f"- {note}" for note in result["notes"])]
-    return "\n".join(lines)
+    with screen.working():
+        return experiment.run(experiment.plan_experiment(subject, settings, opened))
 
 
 EXAMPLE = "raysts run nli-ct-sed --data DATA --set backbone=bert-base-uncased"
-COMMANDS = (Command("run", run, text_of, EXAMPLE, opt.MAKE, ("recipe",)),)
+COMMANDS = (Command("run", run, run_text, EXAMPLE, opt.MAKE, ("recipe",)),)

@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from raysts import log
 from raysts.commands.context import IN_PROCESS, check_name, plan_of, preflight, ray_context
 from raysts.commands.options import Result, RunOptions
 from raysts.errors import InputError, RunFailed
 from raysts.evaluation.run_metric import LOSS
 from raysts.pipeline.local import Executor, LocalExecutor, Say
-from raysts.report.study.data import report_data
-from raysts.report.study.page import write_report
+from raysts.report.study import report_data, write_report
 from raysts.search import scores
 from raysts.search.progress import SearchProgress
 from raysts.search.queue import run_locally
@@ -73,12 +73,12 @@ def run_study(
     study.read()
     # Connect to the cluster before anything is written, because it may refuse the trials.
     with (
+        log.screen.working(),
         contextlib.nullcontext() if study.complete else open_place() as place,
         study.store.lock(f"locks/study-{study.name}.lock", f"raysts tune {study.name}", of=study.folder),
     ):
         study.open(options.command or f"raysts tune {study.search.name}")
-        with SearchProgress(study, options.say) as progress:
-            failures = run_session(study, earlier, place, open_place, progress)
+        failures = run_session(study, earlier, place, open_place, SearchProgress(study, log.say))
         report = write_report(report_data(study), study.store.path(f"reports/study-{study.name}"))
     if failures:
         total = study.search.points * study.search.seeds
@@ -130,7 +130,7 @@ def _place(study: Study, options: RunOptions, mlflow: str | None, wandb: str | N
         from raysts.cluster.executor import RayExecutor
 
         capacity.check_resources(trial_resources, private)
-        loggers = on_tune.loggers(study, mlflow, wandb, options.say)
+        loggers = on_tune.loggers(study, mlflow, wandb, log.say)
 
         def train_on_cluster(say: Say) -> RunTrials:
             resources = on_tune.per_trial(study)

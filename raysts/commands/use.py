@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from raysts.commands import options as opt
-from raysts.commands.options import USE, Command, Result, local_path, say_on_stderr
+from raysts.commands.options import USE, Command, Result, local_path
 from raysts.errors import InputError, RunFailed
+from raysts.log import say
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,7 +40,6 @@ def embed(
     dev: opt.Dev = None,
     precision: opt.Precision = "auto",
     address: opt.Address = None,
-    say: opt.Say = say_on_stderr,
 ) -> Result:
     """Embed a column of texts into Parquet shards. A killed job continues shard by shard.
 
@@ -73,7 +73,7 @@ def embed(
     loaded = pretrained.load(path, layers=layers, prompt=prompt, device="cpu", content=content)
     compression.check(loaded, dims, dtype)
     full_dims, loaded.truncate_dim = loaded.truncate_dim, dims or loaded.truncate_dim
-    measured = _measuring(loaded, full_dims, dtype, data, dev, say)
+    measured = _measuring(loaded, full_dims, dtype, data, dev)
     parent_folder = Store(target.parent)
     parent_folder.check(writes=True, option="--output")
     with parent_folder.lock(f".{target.name}.lock", f"raysts embed --output {target}"):
@@ -119,7 +119,6 @@ def export(
     dev: opt.Dev = None,
     push: Annotated[str | None, Parameter(metavar="REPO")] = None,
     private: bool = False,
-    say: opt.Say = say_on_stderr,
 ) -> Result:
     """Write a model as a sentence-transformers directory, or as ONNX.
 
@@ -173,7 +172,7 @@ def export(
     full_dims, loaded.truncate_dim = loaded.truncate_dim, dims or loaded.truncate_dim
     if format == "onnx":
         onnx.check(loaded)
-    cost = _measuring(loaded, full_dims, dtype, data, dev, say)(None)
+    cost = _measuring(loaded, full_dims, dtype, data, dev)(None)
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else None  # of any encoding
     if dims or dtype != "float32":
         text = (text or f"# {target.name}\n") + _section(loaded, dtype, cost)
@@ -237,7 +236,6 @@ def _measuring(
     dtype: opt.Dtype,
     data: str | Path | None,
     dev: Mapping[str, str | Path] | None,
-    say: Callable[[str], None],
 ) -> Measure:
     """Return a function that measures and reports the cost of fewer dimensions or a smaller type.
 
@@ -252,7 +250,7 @@ def _measuring(
         return lambda _: None
     user_data = UserData.of(dev=dev)
     data = data or os.environ.get("RAYSTS_DATA") or None
-    judged = judge(corpus_of(data, own=user_data)) if data or user_data else None
+    judged = judge(corpus_of(data, user_data=user_data)) if data or user_data else None
 
     def measure_cost(ranges: np.ndarray | None) -> Cost | None:
         result = cost(model, full_dims, judged, dtype, ranges) if judged else None

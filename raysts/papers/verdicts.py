@@ -26,8 +26,8 @@ from raysts.papers.published import BACKBONES
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Pipeline
 from raysts.report import html
-from raysts.report.charts.forest import Estimate, forest_plot
-from raysts.report.run.data import environment
+from raysts.report.charts import Estimate, forest_plot
+from raysts.report.run import environment
 from raysts.storage.store import Store
 
 SEEN, NOT_SEEN, CONTRADICTED, AS_NO = "seen", "not seen", "contradicted", "as the paper says no"

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+from raysts.log import screen
 from raysts.recipes.recipe import Resources
 from raysts.training.job import Job
 
@@ -78,7 +79,7 @@ class LocalExecutor:
             runtime = Runtime(
                 self.device or resources.device,
                 threads=self.threads,
-                say=None if monitor.bars else say,
+                say=None if screen.bars else say,
                 watch=lambda job: monitor.update([job], len(chains) - len(reasons) - 1),
             )
             for chain in chains:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from raysts.log import duration
 from raysts.storage.store import Store
-from raysts.training.monitor import duration
 
 # XML 1.0 forbids control characters (the error of a failed run may hold terminal colours) and lone surrogates.
 _NOT_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")

@@ -1,19 +1,16 @@
-"""Progress of a search: a line per ended trial, and a live table on a terminal."""
+"""Progress of a search: a line per ended trial, and bars of the running ones on a terminal."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
-from typing import Any
 
+from raysts.log import duration, screen
 from raysts.search.record import Record
 from raysts.search.space import text_of
 from raysts.search.study import Study
 from raysts.search.trial import Trial
 from raysts.training.metrics import last_metrics
-from raysts.training.monitor import duration
 
 EVERY = 1.0
 """Seconds between reads of the files of running trials."""
@@ -26,25 +23,7 @@ class SearchProgress:
         self.study, self.total = study, study.search.points * study.search.seeds
         self.began: float | None = None
         self.before, self.looked = 0, 0.0
-        self.live: Any = None
         self.say = say
-
-    def __enter__(self) -> SearchProgress:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.live import Live
-
-            console = Console(stderr=True)
-            if console.is_dumb_terminal:  # it cannot overwrite lines
-                return self
-            self.live = Live(console=console, transient=True, auto_refresh=False)
-            self.live.start()
-            self.say = partial(self.live.console.print, markup=False, highlight=False)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.live is not None:
-            self.live.stop()
 
     def ended(self, record: Record) -> None:
         metric = self.study.search.objective
@@ -57,26 +36,28 @@ class SearchProgress:
         took = f" in {duration(record.seconds)}" if record.seconds else ""
         point = " ".join(part for part in (text_of(record.point), seed) if part)
         self.say(f"{len(self.study.records)}/{self.total}  {point}: {result}{took}{self._outlook()}")
+        screen.draw(record.id, "", 1, 1, "")  # it is over
+        self._follow()
 
     def running(self, trials: Iterable[Trial]) -> None:
-        """Draw the live table of running trials, at most once a second."""
+        """Draw the bars of the running trials, at most once a second."""
         if self.began is None:
             self.began, self.before = time.monotonic(), len(self.study.records)
-        if self.live is None or time.monotonic() - self.looked < EVERY:
+            self._follow()
+        if screen.bars is None or time.monotonic() - self.looked < EVERY:
             return
-        from rich.table import Table
-
         self.looked = time.monotonic()
-        table = Table(box=None, pad_edge=False)
-        keys = list(dict.fromkeys(("loss", "dev", self.study.search.objective.key)))
-        for head in (f"{self.study.name}: {len(self.study.records)}/{self.total}", "seed", "step", *keys):
-            table.add_column(head)
         for trial in trials:
-            line = last_metrics(trial.job.folder / "metrics.jsonl") or {}
-            step = f"{line['step']}/{line['steps']}" if line else "starting"
-            numbers = [f"{line[name]:.4f}" if line.get(name) is not None else "" for name in keys]
-            table.add_row(text_of(trial.point), str(trial.seed), step, *numbers)
-        self.live.update(table, refresh=True)
+            line = last_metrics(trial.job.folder / "metrics.jsonl")
+            if line:
+                keys = dict.fromkeys(("loss", "dev", self.study.search.objective.key))
+                numbers = [f"{name} {line[name]:.4f}" for name in keys if line.get(name) is not None]
+                note = " ".join([f"seed {trial.seed}", f"{line['step']}/{line['steps']}", *numbers])
+                screen.draw(trial.id, text_of(trial.point), line["step"], line["steps"], note)
+
+    def _follow(self) -> None:
+        done = len(self.study.records)
+        screen.follow(f"{self.study.name}: {done}/{self.total}", self.total - done, 0)
 
     def _outlook(self) -> str:
         metric, done = self.study.search.objective, len(self.study.records) - self.before

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import math
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from raysts.errors import StoreFailed
+from raysts.log import duration, screen
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import at_once
 from raysts.training.job import Job
@@ -40,20 +38,13 @@ class RunMonitor:
         self.watched: dict[str, Job] = {}
         self.finished: set[str] = set()
         self.looked = self.looked_far = 0.0
-        self.bars: Any = None
-        self.tasks: dict[str, Any] = {}
 
     def __enter__(self) -> RunMonitor:
-        self.bars = progress_bar()
-        if self.bars is not None:
-            self.bars.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self.looked = self.looked_far = 0.0
         self.update([], self.waiting)
-        if self.bars is not None:
-            self.bars.stop()
 
     def update(self, jobs: Sequence[Job], waiting: int) -> None:
         """Read the files of the runs that train or have just ended, at most once a second.
@@ -75,8 +66,8 @@ class RunMonitor:
             record = RunFolder(job.folder).written()
             if line is not None:
                 self.lines[job.id] = line
-                if self.bars is not None:
-                    self._draw(job, line)
+                note = " ".join([f"{line['step']}/{line['steps']}", *figures(line)])
+                screen.draw(job.id, job.title, line["step"], line["steps"], note)
             if record.get("status") == "done":
                 self.finished.add(job.id)
                 self._say(job, line or {}, record)
@@ -84,9 +75,8 @@ class RunMonitor:
                 del self.watched[job.id]
                 self.lines.pop(job.id, None)
 
-        if within := getattr(self.say, "within", None):  # a screen, which shows the whole command
-            within(self._progress / self.total)
-        if self.bars is None and time.monotonic() - self.spoke >= STATUS_EVERY:
+        screen.within(self._progress / self.total)
+        if screen.bars is None and time.monotonic() - self.spoke >= STATUS_EVERY:
             self.spoke = time.monotonic()
             self.say(self.status())
 
@@ -111,43 +101,4 @@ class RunMonitor:
     def _say(self, job: Job, line: dict[str, Any], record: dict[str, Any]) -> None:
         seconds = (record.get("timings") or {}).get("train_seconds") or 0.0
         result = figures({"loss": line.get("loss"), "dev": (record.get("dev") or {}).get("kept")})
-        text = ", ".join([f"{job.title}: {record.get('steps')} steps in {seconds:.1f} s", *result])
-        (self.bars.console.print if self.bars is not None else self.say)(text)
-
-    def _draw(self, job: Job, line: dict[str, Any]) -> None:
-        note = " ".join([f"{line['step']}/{line['steps']}", *figures(line)])
-        if job.id not in self.tasks:
-            self.tasks[job.id] = self.bars.add_task(job.title, total=line["steps"], note=note)
-        done = line["step"] == line["steps"]
-        self.bars.update(self.tasks[job.id], completed=line["step"], note=note, visible=not done)
-
-
-@functools.cache
-def console() -> Any:
-    """Return the console of stderr, which all bars share."""
-    from rich.console import Console
-
-    return Console(stderr=True)
-
-
-def progress_bar() -> Any:
-    """Return a display of bars on stderr, or None without a terminal."""
-    if not sys.stderr.isatty() or console().is_dumb_terminal:
-        return None
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    columns = TextColumn("{task.description:<16}"), BarColumn(), TextColumn("{task.fields[note]}")
-    return Progress(*columns, console=console(), transient=True)
-
-
-def duration(seconds: float | None) -> str:
-    """Return seconds as text for people, or a dash without a measurement."""
-    if seconds is None or not math.isfinite(seconds):
-        return "–"
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    rounded = round(seconds)
-    if rounded < 60:
-        return f"{rounded} s"
-    hours, minutes = divmod(rounded // 60, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rounded % 60:02} s"
+        self.say(", ".join([f"{job.title}: {record.get('steps')} steps in {seconds:.1f} s", *result]))

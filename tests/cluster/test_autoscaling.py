@@ -76,7 +76,7 @@ def test_an_ensemble_gets_its_nodes_loses_one_and_lets_them_go(
 ) -> None:
     calm, storage = tmp_path / "calm", tmp_path / "storage"
     overrides = {**ENSEMBLE, "evaluation.tasks": ["stsb"]}
-    expected = run_recipe("nli", overrides, small_world, calm, address="none", say=lambda text: None)
+    expected = run_recipe("nli", overrides, small_world, calm, address="none")
     assert len(raylets(growing)) == 1
 
     command = run(growing, tmp_path / "run.log", small_world, storage, ENSEMBLE)

@@ -31,7 +31,7 @@ def test_quickstart_killed_at_random_moments_goes_on(
 ) -> None:
     """Interrupted, its driver killed, its process group killed, a worker killed: it ends with the undisturbed bits."""
     calm, storage = tmp_path / "calm", tmp_path / "storage"
-    expected = run_recipe("quickstart", SHORT, small_world, calm, address="none", say=lambda text: None)
+    expected = run_recipe("quickstart", SHORT, small_world, calm, address="none")
     total = progress(calm)
     dice = random.Random(20)
 
@@ -87,7 +87,7 @@ def test_quickstart_killed_at_random_moments_goes_on(
     assert not [path for path in storage.rglob(f"{ASIDE}*") if "locks" not in path.parts]
 
     # Nothing is left to do: Ray, which would look for this cluster, is not started.
-    again = run_recipe("quickstart", SHORT, small_world, storage, address="127.0.0.1:1", say=lambda text: None)
+    again = run_recipe("quickstart", SHORT, small_world, storage, address="127.0.0.1:1")
     assert again["model"] == str(other)
     assert [row["value"] for row in again["results"]] == [row["value"] for row in expected["results"]]
 
@@ -103,7 +103,7 @@ def test_bulk_embedding_ended_twice_goes_on_shard_by_shard(
         table = pa.table({"id": range(number * 1000, number * 1000 + 1000), "text": sentences.slice(0, 1000)})
         pq.write_table(table, tmp_path / "texts" / f"{number}.parquet", row_group_size=200)
     here, there = tmp_path / "here", tmp_path / "there"
-    embed_files(tiny_backbone, tmp_path / "texts", "text", here, address="none", say=lambda text: None)
+    embed_files(tiny_backbone, tmp_path / "texts", "text", here, address="none")
     shards = sorted(path.name for path in here.glob("part-*"))
     assert len(shards) == 15
 

@@ -190,7 +190,7 @@ def test_a_node_with_another_file_system_is_named(
 
     given = {"backbone": str(tiny_backbone), "members": 1, "train.max_steps": 2}
     with pytest.raises(InputError, match=rf"node .*\): it does not see --storage {apart}/s"):
-        run("nli", given, small_world, apart / "s", say=lambda text: None)
+        run("nli", given, small_world, apart / "s")
     assert not list(apart.iterdir()), "nothing is left behind"
 
     shared, inside = tmp_path / "shared", apart / "inside"

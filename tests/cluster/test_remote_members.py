@@ -25,10 +25,6 @@ SHORT = {
 WEIGHTS = "model/model.safetensors"
 
 
-def quiet(text: str) -> None:
-    pass
-
-
 @pytest.fixture(autouse=True)
 def _environment(s3_endpoint: str, mirrors: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That of the cluster's nodes."""
@@ -42,11 +38,11 @@ def test_a_whole_system_on_ray_goes_on_from_the_bucket_alone(
     """Members, then, without the mirror, teacher means by actors, a student, evaluation: the bits of a local run."""
     given: dict[str, Any] = {"backbone": str(tiny_backbone), **SHORT}
     uri = f"s3://{s3_server.new_bucket()}/x"
-    run_recipe("nli-ensemble", given, small_world, uri, say=quiet)
+    run_recipe("nli-ensemble", given, small_world, uri)
     shutil.rmtree(mirrors)
     given["sed.data.sample"] = 100
-    found = run_recipe("nli-sed", given, small_world, uri, say=quiet)
-    calm = run_recipe("nli-sed", given, small_world, tmp_path / "calm", address="none", say=quiet)
+    found = run_recipe("nli-sed", given, small_world, uri)
+    calm = run_recipe("nli-sed", given, small_world, tmp_path / "calm", address="none")
     assert [row["value"] for row in found["results"]] == [row["value"] for row in calm["results"]]
     root = store_of(uri).root
     for path in (tmp_path / "calm/runs").iterdir():

@@ -76,7 +76,6 @@ def test_a_killed_driver_and_a_killed_trial_cost_nothing_that_had_ended(
     }  # fmt: skip
     expected = run_search(
         "lower-bound", {**overrides, "backbone": str(tiny_backbone)}, small_world, tmp_path / "calm", address="none",
-        say=lambda text: None,
     )  # fmt: skip
     search = Search(small_world, tiny_backbone, tmp_path, commands, overrides)
     shutil.copytree(tmp_path / "calm/tokens", search.storage / "tokens")  # an actor less, which is not what is killed
@@ -126,7 +125,6 @@ def test_ten_kills_at_random_moments(
         small_world,
         tmp_path / "calm",
         address="none",
-        say=lambda text: None,
     )
     search, dice = Search(small_world, tiny_backbone, tmp_path, commands, overrides), random.Random(7)
     kinds = itertools.cycle(("driver", "group", "worker", "interrupt"))

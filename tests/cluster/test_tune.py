@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from processes import writer_of
+from run_commands import listening
 
 from raysts.commands.options import RunOptions
 from raysts.commands.study import plan_study
@@ -40,9 +41,9 @@ def test_trials_on_ray_are_those_of_a_plain_loop_and_what_does_not_fit_is_infeas
         "train.max_steps": 3, "train.max_length": 24, "train.precision": "fp32", "data.sample": 64, "data.sources": [],
         "settings.dims": 4, "keep": 3,
     }  # fmt: skip
-    here = run_search("latte-mix", overrides, small_world, tmp_path / "here", address="none", say=quiet)
+    here = run_search("latte-mix", overrides, small_world, tmp_path / "here", address="none")
     shutil.copytree(tmp_path / "here/tokens", tmp_path / "there/tokens")  # an actor less, of which others are the tests
-    there = run_search("latte-mix", overrides, small_world, tmp_path / "there", say=quiet)
+    there = run_search("latte-mix", overrides, small_world, tmp_path / "there")
     classes = "latte.settings.classes"
     status = [(point["overrides"][classes], point["seed"], point["status"]) for point in there["points"]]
     assert sorted(status) == [(4, 0, "finished"), (4, 1, "finished"), (8, 0, "finished"), (8, 1, "finished"),
@@ -61,7 +62,7 @@ def test_trials_on_ray_are_those_of_a_plain_loop_and_what_does_not_fit_is_infeas
     assert all(read_json(run / "run.json")["where"].startswith("Ray Tune") for run in runs if run.name in kept)
     assert not (Path(there["study"]) / "tune").exists() and not (Path.home() / "ray_results").exists()
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("there/runs/*/run.json")}
-    again = run_search("latte-mix", overrides, small_world, tmp_path / "there", say=quiet)
+    again = run_search("latte-mix", overrides, small_world, tmp_path / "there")
     assert again["points"] == there["points"] and before == {path: path.stat().st_mtime_ns for path in before}
 
 
@@ -72,8 +73,8 @@ def test_a_search_over_two_stages_on_ray_is_that_of_a_plain_loop(
         "backbone": str(tiny_backbone), "space.nli.optim.lr": [1e-4, 1e-3], "keep": 2,
         "train.max_steps": 2, "train.max_length": 24, "train.precision": "fp32", "data.sample": 64,
     }  # fmt: skip
-    here = run_search("nli-ct", overrides, small_world, tmp_path / "here", address="none", say=quiet)
-    there = run_search("nli-ct", overrides, small_world, tmp_path / "there", say=quiet)
+    here = run_search("nli-ct", overrides, small_world, tmp_path / "here", address="none")
+    there = run_search("nli-ct", overrides, small_world, tmp_path / "there")
     assert sorted(here["table"].splitlines()) == sorted(there["table"].splitlines())
     models = {
         path.relative_to(tmp_path / "here"): path.read_bytes()
@@ -91,7 +92,7 @@ def test_mlflow_gets_a_run_per_trial_and_when_it_fails_the_search_goes_on(
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     overrides = {**FOUR, "backbone": str(tiny_backbone), "train.max_steps": 4, "train.eval_every": 2}
     uri = f"file:{tmp_path}/alice:hunter22@runs"
-    found = run_search("lower-bound", overrides, small_world, tmp_path / "s", mlflow=uri, say=quiet)
+    found = run_search("lower-bound", overrides, small_world, tmp_path / "s", mlflow=uri)
     client = mlflow.MlflowClient(tracking_uri=uri)
 
     def runs() -> list[Any]:
@@ -112,7 +113,8 @@ def test_mlflow_gets_a_run_per_trial_and_when_it_fails_the_search_goes_on(
     monkeypatch.setattr(mlflow.MlflowClient, "log_metric", full)
     said: list[str] = []
     more = {**overrides, "seeds": 3}
-    found = run_search("lower-bound", more, small_world, tmp_path / "s", mlflow=uri, say=said.append)
+    with listening(said.append):
+        found = run_search("lower-bound", more, small_world, tmp_path / "s", mlflow=uri)
     assert found["trials"] == 6 and len(runs()) < 7
     (failure,) = [text for text in said if text.startswith("mlflow: ")]
     assert "the search goes on" in failure and "hunter22" not in failure
@@ -132,7 +134,7 @@ def test_early_stopping_stops_some_and_says_so(
     study = plan_study("lower-bound", overrides, RunOptions(data=small_world, storage=tmp_path))
     study.plan.write_backbone()
     study.tokenize(LocalExecutor(threads=1), quiet)
-    found = run_search("lower-bound", overrides, small_world, tmp_path, say=quiet)
+    found = run_search("lower-bound", overrides, small_world, tmp_path)
     points = {point["overrides"]["sts.optim.lr"]: point for point in found["points"]}
     assert found["mode"] == "min" and found["best"]["value"] == min(point["value"] for point in found["points"])
     stopped = [rate for rate, point in points.items() if point["status"] == "stopped"]
@@ -153,7 +155,7 @@ def test_a_trial_that_no_node_can_hold_is_refused_with_what_there_is(
     with pytest.raises(
         InputError, match=r"resources.gpus=2: no node can hold.*the cluster's nodes have: 2 CPUs, 0 GPUs"
     ):
-        run_search("lower-bound", overrides, small_world, tmp_path / "storage", say=quiet)
+        run_search("lower-bound", overrides, small_world, tmp_path / "storage")
     assert not (tmp_path / "storage").exists()
 
 

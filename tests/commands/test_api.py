@@ -29,10 +29,6 @@ def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{column: value for column, value in row.items() if column != CLOCK} for row in rows]
 
 
-def quiet(text: str) -> None:
-    """Takes progress and shows none."""
-
-
 def run_of(found: dict[str, Any], role: str) -> str:
     return next(row["run_id"] for row in found["results"] if row["role"] == role)
 
@@ -47,7 +43,7 @@ def values(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], float]:
 
 def test_run_and_plan_agree_with_the_commands(finished: run_commands.Finished) -> None:
     chosen = {**TINY, "evaluation.resamples": 4, "evaluation.tasks": list(TASKS)}
-    found = raysts.run("nli-ct-sed", chosen, finished.data, finished.storage, address="none", say=quiet)
+    found = raysts.run("nli-ct-sed", chosen, finished.data, finished.storage, address="none")
     assert found == finished.results["nli-ct-sed"]
     made = raysts.plan("nli-ct-sed", chosen, finished.data, finished.storage)
     told = result("plan", *finished.arguments("nli-ct-sed"))
@@ -126,10 +122,8 @@ def test_evaluating_in_another_precision(finished: run_commands.Finished) -> Non
     """The rows say so, and stand beside those in float32."""
     run, lines = run_of(finished.results["nli"], "member"), []
     options = {"data": finished.data, "storage": finished.storage, "resamples": 0}
-    full, half = (
-        raysts.evaluate(run, ["stsb"], precision=name, say=lines.append, **options)["results"]
-        for name in ("fp32", "bf16")
-    )
+    with run_commands.listening(lines.append):
+        full, half = (raysts.evaluate(run, ["stsb"], precision=name, **options)["results"] for name in ("fp32", "bf16"))
     assert full[0]["value"] != half[0]["value"] == pytest.approx(full[0]["value"], abs=0.02)
     assert {row["system"] for row in half} == {f"{full[0]['system']}, bf16"}
     assert lines[0].startswith("evaluate: embedding ") and len(lines) == 2
@@ -247,7 +241,6 @@ def test_distilling_models(finished: run_commands.Finished) -> None:
         finished.storage,
         name="of-models",
         address="none",
-        say=quiet,
     )
     assert called == found
 
@@ -286,7 +279,7 @@ def test_embed_agrees_with_the_command(finished: run_commands.Finished, tmp_path
     pq.write_table(pa.table({"text": ["a dog", "a cat"], "n": [1, 2]}), tmp_path / "in.parquet")
     told = result("embed", model, "--input", tmp_path / "in.parquet", "--column", "text",
                   "--output", tmp_path / "cli", "--address", "none")  # fmt: skip
-    called = raysts.embed(model, tmp_path / "in.parquet", "text", tmp_path / "python", address="none", say=quiet)
+    called = raysts.embed(model, tmp_path / "in.parquet", "text", tmp_path / "python", address="none")
     assert called == told | {"output": str(tmp_path / "python")}
     (a,), (b,) = (sorted((tmp_path / name).glob("*.parquet")) for name in ("cli", "python"))
     assert pq.read_table(a).equals(pq.read_table(b))
@@ -301,7 +294,10 @@ def test_reports_are_written_again(finished: run_commands.Finished) -> None:
     assert "member 0, step 1: " in after and "raysts run nli" in after
     assert len(after) == pytest.approx(len(before), rel=0.01)
     every = result("report", "--storage", finished.storage)["reports"]
-    assert set(map(str, finished.storage.glob("reports/*/index.html"))) == set(every)
+    assert {*map(str, finished.storage.glob("reports/*/index.html"))} == {*every[:-1]}
+    index = Path(every[-1]).read_text(encoding="utf-8")
+    assert all(f'<a href="{name}/index.html">{name}</a>' in index for name in ("nli", "nli-ct-sed"))
+    assert "is delivered" in index
 
 
 def test_a_run_is_a_model_by_its_name(finished: run_commands.Finished) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from golden.golden import Golden, shape
+from run_commands import listening
 
 from raysts.commands.claims import claims
 from raysts.commands.look import plan
@@ -25,9 +26,7 @@ QUICK: dict[str, Any] = {
 
 
 def run(paper: str | None, data: Path, storage: Path, **more: Any) -> dict[str, Any]:
-    return claims(
-        paper, data=data, storage=storage, address="none", **{"overrides": QUICK, "say": lambda text: None, **more}
-    )
+    return claims(paper, data=data, storage=storage, address="none", **{"overrides": QUICK, **more})
 
 
 def test_claims_from_nothing_and_from_what_is_there(
@@ -78,7 +77,8 @@ def on_stand_ins(whole: Path, storage: Path, before: list[dict[str, Any]]) -> No
         run("gausscse", data, storage, seeds=2, overrides=overrides)
     said: list[str] = []
     trained = {path: path.stat().st_mtime_ns for path in (storage / "runs").rglob("*.safetensors")}
-    found = run("gausscse", data, storage, seeds=2, overrides=overrides, stand_ins=True, say=said.append)
+    with listening(said.append):
+        found = run("gausscse", data, storage, seeds=2, overrides=overrides, stand_ins=True)
     assert trained == {path: path.stat().st_mtime_ns for path in (storage / "runs").rglob("*.safetensors")}
     assert said[1] == (
         "gausscse: 4 claims are held on other sets than the paper's: on xnli-2way in place of snli-2way (1), "

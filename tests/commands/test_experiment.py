@@ -32,7 +32,7 @@ QUICK: dict[str, Any] = {
 
 
 def run(recipe: str, overrides: dict[str, Any], data: Path, storage: Path) -> dict[str, Any]:
-    return run_recipe(recipe, overrides, data, storage, address="none", say=lambda text: None)
+    return run_recipe(recipe, overrides, data, storage, address="none")
 
 
 def cells(paper: str, number: int, storage: Path) -> dict[tuple[str | None, str, str], Any]:
@@ -120,7 +120,7 @@ def test_a_student_of_gaussians_says_that_it_has_no_variance(
 ) -> None:
     settings = {**QUICK, "data.sample": 200, "backbone": str(tiny_backbone), "evaluation.tasks": ["stsb"]}
     members = run("gausscse-ent", settings, small_world, tmp_path)
-    options: dict[str, Any] = {"data": small_world, "storage": tmp_path, "address": "none", "say": lambda text: None}
+    options: dict[str, Any] = {"data": small_world, "storage": tmp_path, "address": "none"}
     settings = {"train.max_steps": 2, "sed.data.sample": 64, "evaluation.tasks": ["stsb"], "evaluation.resamples": 0}
     found = distill(from_run="gausscse-ent", overrides=settings, **options)
     assert ABOUT_POINTS in found["notes"] and ABOUT_POINTS not in members["notes"]
@@ -180,9 +180,7 @@ def test_every_layer_alone(small_world: Path, tiny_backbone: Path, tmp_path: Pat
     assert {node["status"] for node in after["nodes"]} == {"done"}
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.safetensors")}
     assert run("latte-layers", overrides, small_world, tmp_path)["results"] == found["results"]
-    own = run_recipe(
-        "latte", {**overrides, "latte.layers": "only-1"}, small_world, tmp_path, address="none", say=lambda text: None
-    )
+    own = run_recipe("latte", {**overrides, "latte.layers": "only-1"}, small_world, tmp_path, address="none")
     assert {r["run_id"] for r in own["results"]} < {r["run_id"] for r in found["results"]} | {None}
     assert {path: path.stat().st_mtime_ns for path in files} == files, "no model was written again"
 

@@ -210,7 +210,7 @@ def test_a_graph_that_says_something_else_is_not_written(
 def test_an_exported_graph_is_a_model(tiny_backbone: Path, small_world: Path, tmp_path: Path) -> None:
     """It loads, embeds and is evaluated as the model that it was made of; what its graph decides is refused."""
     exported = tmp_path / "out"
-    raysts.export(tiny_backbone, exported, format="onnx", storage=tmp_path / "storage", say=lambda text: None)
+    raysts.export(tiny_backbone, exported, format="onnx", storage=tmp_path / "storage")
     expected = raysts.load(tiny_backbone, storage=tmp_path / "storage", device="cpu").encode(TEXTS)
     model = raysts.load(exported, storage=tmp_path / "storage")
     np.testing.assert_allclose(model.encode(TEXTS), expected, rtol=0, atol=2e-6)

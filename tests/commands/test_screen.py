@@ -7,10 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from run_commands import listening
 
 import raysts
-from raysts.commands import context, follow, screen  # noqa: F401 (context reads the names that a test replaces)
-from raysts.commands.screen import Screen
+from raysts import log
+from raysts.commands import experiment, follow
+from raysts.log import Screen
 
 
 def step(kind: str, sentences: int) -> Any:
@@ -20,34 +22,36 @@ def step(kind: str, sentences: int) -> Any:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [0.0]
-    monkeypatch.setattr(screen.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(log.time, "monotonic", lambda: now[0])
     return now
 
 
-def test_a_log_has_a_sign_of_life_and_fewer_of_a_long_step(clock: list[float]) -> None:
-    said: list[tuple[float, str]] = []
-    shown = Screen(lambda text: said.append((clock[0], text)))
-    steps = [step("train", 99), step("scores", 299)]
-    shown.follow(steps[:1], steps)
-    for second in range(1, 101):
-        clock[0] = float(second)
-        if second == 90:
-            shown("a message")
-        shown.live()
-    assert [when for when, _ in said] == [5.0, 15.0, 35.0, 75.0, 90.0, 95.0]
-    assert said[0][1] == "... train of 99: 0 %, 5.0 s so far"
+def test_a_log_has_a_sign_of_life_and_fewer_of_a_long_step(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    messages: list[tuple[float, str]] = []
+    shown = Screen()
+    monkeypatch.setattr(log.logger, "handlers", [shown])
+    shown.follow("train of 99", 400.0, 100.0)
+    with listening(lambda text: messages.append((clock[0], text))):
+        for second in range(1, 101):
+            clock[0] = float(second)
+            if second == 90:
+                log.say("a message")
+            shown.live()
+    assert [when for when, _ in messages] == [5.0, 15.0, 35.0, 75.0, 90.0, 95.0]
+    assert messages[0][1] == "... train of 99: 0 %, 5.0 s so far"
 
 
 def test_the_share_that_is_done_counts_what_steps_cost(clock: list[float]) -> None:
-    shown = Screen(lambda text: None)
-    steps = [step("tokens", 10_000), step("train", 1_000), step("scores", 1_000)]
+    shown = Screen()
     costs = [1 + 200, 1 + 3_000, 1 + 1_000]
+    steps = [step("tokens", 10_000), step("train", 1_000), step("scores", 1_000)]
+    assert [*map(experiment.cost, steps)] == costs
     seen = []
     for number in range(3):
-        shown.follow([steps[number]], steps[number:])
+        shown.follow("", sum(costs[number:]), costs[number])
         seen.append(shown.fraction)
     assert seen == pytest.approx([sum(costs[:number]) / sum(costs) for number in range(3)])
-    shown.follow([steps[1]], steps[1:])
+    shown.follow("", sum(costs[1:]), costs[1])
     clock[0] = 10.0
     shown.within(0.5)
     assert shown.fraction == pytest.approx((costs[0] + costs[1] / 2) / sum(costs))
@@ -65,12 +69,12 @@ def test_a_run_is_watched_until_it_ends(monkeypatch: pytest.MonkeyPatch, tmp_pat
     def look(seconds: float) -> None:
         record["status"] = "done" if len(pages) == 2 else "running"
 
-    monkeypatch.setattr("raysts.report.run.data.report_data", lambda store, record: None)
-    monkeypatch.setattr("raysts.report.run.page.write_report", write_report)
+    monkeypatch.setattr("raysts.report.run.report_data", lambda store, record: None)
+    monkeypatch.setattr("raysts.report.run.write_report", write_report)
     monkeypatch.setattr(follow, "_record", lambda store, name: record)
     monkeypatch.setattr(follow, "_as_fields", lambda *_: {"name": "faq", "steps": [], "training": []})
     monkeypatch.setattr(follow.time, "sleep", look)
-    monkeypatch.setattr(follow, "say_on_stderr", said.append)
+    monkeypatch.setattr(follow, "say", said.append)
     follow.watch("faq", tmp_path, seconds=2)
     assert pages == [2, 2, None] and said[0].startswith("page: file://") and len(said) == 2
 
@@ -81,10 +85,10 @@ def test_hours_and_generated_sentences_are_said_before_a_run(
 ) -> None:
     monkeypatch.delenv("RAYSTS_DATA", raising=False)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(screen, "LONG", longest)
+    monkeypatch.setattr(experiment, "LONG", longest)
     plan = raysts.plan("ct", {"backbone": "tiny", "train.max_steps": 100}, storage=tmp_path)
-    lines = screen.cautions(plan, "none")
+    lines = experiment.cautions(plan, "none")
     assert "generated" in lines[0] and ["roughly" in line for line in lines[1:]] == [True] * (longest == 0)
-    assert screen.cautions(plan, "host:6379") == lines[:1], "the cluster may be large"
-    monkeypatch.setattr(screen, "LONG", 1e9)
-    assert not screen.cautions(raysts.plan("quickstart", {"train.max_steps": 100}, storage=tmp_path), "none")
+    assert experiment.cautions(plan, "host:6379") == lines[:1], "the cluster may be large"
+    monkeypatch.setattr(experiment, "LONG", 1e9)
+    assert not experiment.cautions(raysts.plan("quickstart", {"train.max_steps": 100}, storage=tmp_path), "none")

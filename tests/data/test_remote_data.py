@@ -73,7 +73,7 @@ def test_a_run_on_data_in_a_bucket_is_one_on_a_folder(data: str, small_world: Pa
             shutil.copyfile(path, target)
     shutil.rmtree(shards.root)
 
-    options: dict[str, Any] = {"address": "none", "say": lambda text: None}
+    options: dict[str, Any] = {"address": "none"}
     expected = run_recipe("nli", SMALL, folder, tmp_path / "a", **options)
     found = run_recipe("nli", SMALL, data, tmp_path / "b", **options)
     assert [row["value"] for row in found["results"]] == [row["value"] for row in expected["results"]]

@@ -92,7 +92,7 @@ def test_every_table_is_filled_by_its_command(recipe: str, world: Path, storage:
     experiment = experiment_of(recipe)
     assert experiment.paper is not None
     overrides = {**QUICK, "backbone": str(world / "bert"), **OWN.get(recipe, {})}
-    run(recipe, overrides, world, storage, address="none", say=lambda text: None)
+    run(recipe, overrides, world, storage, address="none")
     for shown in report_data(experiment.paper, storage, experiment.tables).tables:
         empty = {(row.group, row.name): why for row, why in shown.empty if why != row.unmade}
         later: list[tuple[str | None, str]] = []

@@ -58,7 +58,7 @@ def test_a_pipeline_measures_words_as_evaluate_does(tiny_backbone: Path, small_w
     without = describe_plan("raw", overrides | {"evaluation.also": []}, small_world, tmp_path)["nodes"]
     assert step["title"] == "evaluate backbone with words" and step["id"] != without[0]["id"]
     assert step["sentences"] > without[0]["sentences"]
-    found = run_recipe("raw", overrides, small_world, tmp_path, address="none", say=lambda text: None)["results"]
+    found = run_recipe("raw", overrides, small_world, tmp_path, address="none")["results"]
     directly = result("evaluate", tiny_backbone, *where, "--tasks", "words", "--resamples", 20)["results"]
     columns = ("dataset", "metric", "layers", "similarity", "value", "ci_low", "ci_high", "n")
     words = {row["dataset"] for row in directly}
@@ -93,7 +93,7 @@ def test_the_probes_of_a_pipeline_have_rows_of_their_own(
     for probe in ("standard", "senteval"):
         settings = {"evaluation.also": ["transfer"], "evaluation.probe": probe, "evaluation.resamples": 0}
         overrides = {"backbone": str(tiny_backbone), **settings}
-        found = run_recipe("raw", overrides, data, tmp_path / "storage", address="none", say=lambda text: None)
+        found = run_recipe("raw", overrides, data, tmp_path / "storage", address="none")
         rows[probe] = {row["layers"]: row for row in found["results"]}
         directly = result("evaluate", tiny_backbone, *where, "--tasks", "transfer", "--probe", probe, "--resamples", 0)
         for row in directly["results"]:

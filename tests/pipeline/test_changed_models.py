@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from run_commands import listening
 from small_runs import write_backbone
 
 import raysts
@@ -57,14 +58,14 @@ def models(tmp_path: Path) -> dict[str, Path]:
 def distil(models: dict[str, Path], folder: Path, say: Callable[[str], None] = str) -> dict[str, Any]:
     text = folder / "texts.txt"
     text.write_text("\n".join(TEXTS))
-    return raysts.distill(
-        [str(models["a"]), str(models["b"])],
-        {**SMALL, "backbone": str(models["student"])},
-        text=text,
-        storage=folder / "storage",
-        address="none",
-        say=say,
-    )
+    with listening(say):
+        return raysts.distill(
+            [str(models["a"]), str(models["b"])],
+            {**SMALL, "backbone": str(models["student"])},
+            text=text,
+            storage=folder / "storage",
+            address="none",
+        )
 
 
 @pytest.mark.parametrize("how", [by_rename, in_place])
@@ -115,10 +116,8 @@ def test_a_model_that_changes_while_it_embeds(
         if "0 done" in line:
             how(models["b"] / "model.safetensors", weights)
 
-    with pytest.raises(RunFailed, match=f"{weights} .on .*: model .* was changed"):
-        raysts.embed(
-            models["a"], input=tmp_path / "in.parquet", column="text", output=tmp_path / "out", address="none", say=say
-        )
+    with listening(say), pytest.raises(RunFailed, match=f"{weights} .on .*: model .* was changed"):
+        raysts.embed(models["a"], tmp_path / "in.parquet", "text", tmp_path / "out", address="none")
     assert not [path for path in (tmp_path / "out").iterdir() if path.suffix == ".parquet"]
 
 

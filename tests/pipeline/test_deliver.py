@@ -15,7 +15,7 @@ from raysts.evaluation.scores import RowScores
 from raysts.evaluation.standings import standings, views
 from raysts.evaluation.statistics import resample_set
 from raysts.pipeline.verdict import Delivered
-from raysts.report.run.headline import headline
+from raysts.report.scores import headline
 
 RESAMPLES = 100
 ROLES = ("member", "ensemble", "backbone")

@@ -111,7 +111,6 @@ def distilled(own: Path, storage: Path, **overrides: Any) -> dict[str, Any]:
         column="text",
         storage=storage,
         address="none",
-        say=lambda text: None,
     )
 
 
@@ -338,7 +337,6 @@ def test_a_student_of_some_layers_of_its_teacher(own: Path, tmp_path: Path) -> N
         column="text",
         storage=tmp_path,
         address="none",
-        say=lambda line: None,
     )
     (start,) = (tmp_path / "backbones").glob("layers-????????????????")
     assert [raysts.load(path).encoder.depth for path in (start, result["model"], own / "A")] == [1, 1, 2]
@@ -384,9 +382,7 @@ def documents(own: Path, small_corpus: Corpus) -> Path:
 def student_of(folder: Path, documents: Path, storage: Path, **sets: Any) -> dict[str, Any]:
     """The student of one layer of A on the documents, with the default recipe but for ``sets``."""
     asked = {"backbone": str(folder / "A"), "backbone_layers": 1, "evaluation.resamples": 20, **sets}
-    return raysts.distill(
-        [str(folder / "A")], asked, text=documents, storage=storage, address="none", say=lambda line: None
-    )
+    return raysts.distill([str(folder / "A")], asked, text=documents, storage=storage, address="none")
 
 
 def test_a_student_on_documents_reads_them_whole_and_in_spans(own: Path, documents: Path, tmp_path: Path) -> None:
@@ -481,7 +477,6 @@ def test_a_student_that_keeps_an_index(own: Path, documents: Path, searched: Pat
     result = raysts.distill(
         overrides={"backbone": str(own / "A"), "evaluation.resamples": 20, "train.max_steps": 4, "precision": "fp32"},
         text=documents, test={"found": searched}, keep_index=str(wide), storage=tmp_path, address="none",
-        say=lambda line: None,
     )  # fmt: skip
     assert raysts.load(result["model"]).encoder.dim == 48
     rows = [row for row in result["results"] if row["role"] == "student" and row["metric"] == "ndcg@10"]

@@ -391,7 +391,7 @@ def test_a_driver_leaves_what_another_one_is_writing(
         found = run_recipe(
             "raw",
             {"backbone": str(tiny_backbone), "evaluation.tasks": ["stsb"], "evaluation.resamples": 0},
-            data=small_world, storage=tmp_path, address="none", say=lambda text: None,
+            data=small_world, storage=tmp_path, address="none",
         )  # fmt: skip
         assert found["status"] == "done" and found["results"]
         draft.write_text(draft.read_text() + " and whole")

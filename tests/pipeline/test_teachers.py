@@ -73,7 +73,7 @@ def test_a_student_that_starts_elsewhere_learns_directions(
     unlike: list[Path], finished: run_commands.Finished, tiny_backbone: Path
 ) -> None:
     def learnt(teacher: Path, **asked: Any) -> tuple[str, float, str]:
-        options = RunOptions(None, finished.storage, "student", say=lambda text: None)
+        options = RunOptions(None, finished.storage, "student")
         sed = _models_pipeline(
             [str(teacher)], None, {key.replace("__", "."): v for key, v in asked.items()}, {}, options
         ).sed

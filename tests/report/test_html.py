@@ -10,11 +10,11 @@ from raysts.report.html import quantity, render, write_page
 
 def test_a_page_is_escaped_text_and_a_value_that_is_not_there_is_an_error() -> None:
     assert "<title></title>" in render("page.html")
-    page = render("study/page.html", **_study("<b>\x1b&\ud800"))
+    page = render("study.html", **_study("<b>\x1b&\ud800"))
     assert "<h1>&lt;b&gt;\ufffd&amp;\ufffd</h1>" in page
     page.encode("utf-8")
     with pytest.raises(UndefinedError):
-        render("study/page.html", charts=[], trials=0)
+        render("study.html", charts=[], trials=0)
 
 
 def _study(name: str) -> dict[str, object]:

@@ -11,6 +11,7 @@ from typing import Any
 from wsgiref.util import setup_testing_defaults
 
 import pytest
+from run_commands import listening
 
 from raysts.commands.tune import tune as run_search
 
@@ -80,7 +81,8 @@ def test_a_search_shows_in_every_tool_while_it_runs_and_when_it_goes_on(
             seen.append([trial["state"] for trial in trials()])
 
     base = {**TWO, "backbone": str(tiny_backbone)}
-    found = run_search("lower-bound", base, small_world, storage, address="none", say=say)
+    with listening(say):
+        found = run_search("lower-bound", base, small_world, storage, address="none")
     assert found["trials"] == 4 and seen == [["Complete"], ["Complete"] * 3]
 
     shown = trials()
@@ -109,7 +111,7 @@ def test_a_search_shows_in_every_tool_while_it_runs_and_when_it_goes_on(
         ]
 
     before = {path: path.stat().st_mtime_ns for path in (folder / "tensorboard").glob("*/*")}
-    run_search("lower-bound", {**base, "seeds": 3}, small_world, storage, address="none", say=lambda text: None)
+    run_search("lower-bound", {**base, "seeds": 3}, small_world, storage, address="none")
     after = {path: path.stat().st_mtime_ns for path in (folder / "tensorboard").glob("*/*")}
     assert len(after) == 6 and {path: after[path] for path in before} == before  # what was there is not written again
     assert len(trials()) == 6

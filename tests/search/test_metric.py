@@ -38,10 +38,6 @@ def without_dev(small_world: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return data
 
 
-def quiet(text: str) -> None:
-    """Says nothing."""
-
-
 @pytest.mark.parametrize(
     ("search", "known"),
     [("lower-bound", ["spearman", "pearson"]), ("latte-mix", ["spearman", "pearson"]),
@@ -88,7 +84,7 @@ def test_one_grid_by_its_loss_and_by_pearson_is_trained_once(
 
     def tune(metric: str, **options: Any) -> dict[str, Any]:
         given = {**base, "metric": metric}
-        return run_search("lower-bound", given, small_world, tmp_path, address="none", say=quiet, **options)
+        return run_search("lower-bound", given, small_world, tmp_path, address="none", **options)
 
     found = tune("loss")
     runs = {point["run"]: point for point in found["points"]}
@@ -118,12 +114,12 @@ def test_one_grid_by_its_loss_and_by_pearson_is_trained_once(
 
     sampled = {**base, "num_samples": 2, "metric": "pearson"}
     with pytest.raises(InputError, match="--warm-start lower-bound: goes by loss, this search by pearson"):
-        run_search("lower-bound", sampled, small_world, tmp_path, name="third", warm_start="lower-bound", say=quiet)
+        run_search("lower-bound", sampled, small_world, tmp_path, name="third", warm_start="lower-bound")
 
 
 def test_without_a_dev_set_the_loss_is_left(without_dev: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     given = {**THREE, "backbone": str(tiny_backbone), "metric": "loss", "train.keep": "last"}
-    found = run_search("lower-bound", given, without_dev, tmp_path, address="none", say=quiet)
+    found = run_search("lower-bound", given, without_dev, tmp_path, address="none")
     assert found["trials"] == 3 and found["best"]["value"] == min(point["value"] for point in found["points"])
     lines = [read_metrics(tmp_path / "runs" / point["run"] / "metrics.jsonl")[-1] for point in found["points"]]
     assert [line["loss"] for line in lines] == [point["value"] for point in found["points"]]

@@ -24,7 +24,7 @@ from raysts.evaluation.run_metric import RunMetric
 from raysts.pipeline.plan import Plan
 from raysts.recipes.names import pipeline
 from raysts.recipes.overrides import dump, parse_overrides
-from raysts.report.study.data import winning_command
+from raysts.report.study import winning_command
 from raysts.search import scores
 from raysts.search.queue import TrialQueue
 from raysts.search.record import Record, as_table, read_records

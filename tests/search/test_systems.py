@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_commands import result
+from run_commands import listening, result
 
 from raysts.commands.context import plan_of
 from raysts.commands.options import RunOptions
@@ -42,9 +42,10 @@ def study_of(name: str, overrides: dict[str, Any], data: Path, storage: Path) ->
 
 def test_points_that_begin_alike_share_what_they_begin_with(small_world: Path, tmp_path: Path) -> None:
     storage, said = tmp_path / "s", []
-    options = {"address": "none", "say": said.append}
+    options = {"address": "none"}
     space = {f"space.{CT}": [1e-5, 1e-3, 1e-2], "seeds": 2}
-    found = tune("nli-ct", {**SHORT, **space}, small_world, storage, **options)
+    with listening(said.append):
+        found = tune("nli-ct", {**SHORT, **space}, small_world, storage, **options)
     assert found["trials"] == 6 and trained(storage) == {"nli": 2, "ct": 6}
     assert any("every point begins with the same 2 steps; they are done once" in line for line in said)
     # The best trials' system is that of the same name: nothing is left to train.
@@ -57,13 +58,13 @@ def test_points_that_begin_alike_share_what_they_begin_with(small_world: Path, t
 def test_a_stage_that_differs_is_trained_once_for_the_points_that_need_it(small_world: Path, tmp_path: Path) -> None:
     storage = tmp_path / "s"
     overrides = {**SHORT, f"space.{NLI}": [1e-5, 1e-3], f"space.{CT}": [1e-5, 1e-3], "keep": 1}
-    found = tune("nli-ct", overrides, small_world, storage, address="none", say=lambda line: None)
+    found = tune("nli-ct", overrides, small_world, storage, address="none")
     assert found["trials"] == 4 and trained(storage) == {"nli": 2, "ct": 4}
     # The kept trial keeps what it comes from; the other first stage goes with the last trial.
     kept = [path.parent.name for path in storage.glob("runs/*/model")]
     assert found["best_run"]["run"] in kept and len(kept) == 2
     assert "nli.lr=1e-05 ct.lr=0.001" in found["table"]
-    again = tune("nli-ct", overrides, small_world, storage, address="none", say=lambda line: None)
+    again = tune("nli-ct", overrides, small_world, storage, address="none")
     assert again["points"] == found["points"] and trained(storage) == {"nli": 2, "ct": 4}
 
 

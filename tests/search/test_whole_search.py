@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
+from run_commands import listening
 
 from raysts.commands.distill import distill as distill_models
 from raysts.commands.look import describe_plan
@@ -96,9 +97,10 @@ def test_a_search_its_second_call_more_seeds_and_the_hand_over(
     small_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     said: list[str] = []
-    storage, options = tmp_path / "storage", {"address": "none", "say": said.append}
+    storage, options = tmp_path / "storage", {"address": "none"}
     base = {**TWO, "backbone": str(tiny_backbone)}
-    found = run_search("lower-bound", base, small_world, storage, **options)
+    with listening(said.append):
+        found = run_search("lower-bound", base, small_world, storage, **options)
     assert found["status"] == "done" and found["trials"] == 4 == len(found["points"])
     assert {(p["overrides"][BOUND], p["seed"]) for p in found["points"]} == set(itertools.product((0.0, 0.6), (0, 1)))
     means = {b: sum(p["value"] for p in found["points"] if p["overrides"][BOUND] == b) / 2 for b in (0.0, 0.6)}
@@ -149,7 +151,7 @@ def test_a_search_by_trials_keeps_the_best_models_alone(small_world: Path, tiny_
     }  # fmt: skip
     others = (key.removeprefix("latte.") for key in SEARCHES["latte-mix"]["space"])
     overrides = {f"space.{key}": None for key in others} | overrides
-    found = run_search("latte-mix", overrides, small_world, tmp_path, address="none", say=lambda text: None)
+    found = run_search("latte-mix", overrides, small_world, tmp_path, address="none")
     best = sorted(found["points"], key=lambda point: -point["value"])[:2]
     kept = sorted(path.parent.name for path in tmp_path.glob("runs/*/model"))
     assert found["trials"] == 8 and kept == sorted(point["run"] for point in best)
@@ -168,9 +170,7 @@ def test_sed_5_5_is_one_command(small_world: Path, tiny_backbone: Path, tmp_path
     }  # the grid, a third member, the student
     shown = show_recipe("sts-grid-sed@small", overrides)["recipe"]
     assert shown["search"]["space"] == {BOUND: "0.0,0.6"} and shown["then"]["members"] == 3
-    found = run_recipe(
-        "sts-grid-sed", overrides, small_world, tmp_path / "storage", address="none", say=lambda text: None
-    )
+    found = run_recipe("sts-grid-sed", overrides, small_world, tmp_path / "storage", address="none")
     assert found["best"]["overrides"][BOUND] in (0.0, 0.6) and len(found["points"]) == 4
     members = {row["run_id"] for row in found["results"] if row["role"] == "member"}
     chosen = {p["run"] for p in found["points"] if p["overrides"] == found["best"]["overrides"]}
@@ -184,7 +184,7 @@ def test_sed_5_5_is_one_command(small_world: Path, tiny_backbone: Path, tmp_path
 def test_best_checkpoints_of_a_sampled_study_become_an_ensemble_and_another_starts_from_it(
     small_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
-    storage, options = tmp_path / "storage", {"address": "none", "say": lambda text: None}
+    storage, options = tmp_path / "storage", {"address": "none"}
     base = {"backbone": str(tiny_backbone), "train.max_steps": 3, "train.max_length": 24, "data.sample": 64}
     space = {"space.settings.classes": "4,8", "space.settings.dims": "4,6", "num_samples": 3, "keep": 2}
     others = ("tau", "reconstruction", "inputs", "variance", "free_bits_of", "beta", "layout")
@@ -204,7 +204,7 @@ def test_best_checkpoints_of_a_sampled_study_become_an_ensemble_and_another_star
 def test_a_search_in_which_nothing_finishes_says_why(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     overrides = {**TWO, "backbone": str(tiny_backbone), "optim.lr": 1e30, "seeds": 1}
     with pytest.raises(RunFailed, match="no trial of lower-bound finished: .*lower sts.optim.lr"):
-        run_search("lower-bound", overrides, small_world, tmp_path, address="none", say=lambda text: None)
+        run_search("lower-bound", overrides, small_world, tmp_path, address="none")
     with pytest.raises(InputError, match="asha: needs trials that train at once"):
         run_search("lower-bound", {**overrides, "asha": True}, small_world, tmp_path / "x", address="none")
     assert not (tmp_path / "x").exists()

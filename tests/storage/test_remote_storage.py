@@ -38,7 +38,7 @@ WEIGHTS = "model/model.safetensors"
 
 def run(where: Any, backbone: Path, world: Path, **options: Any) -> dict[str, Any]:
     given = {"backbone": str(backbone), **SHORT}
-    return run_recipe("nli-sed", given, world, where, address="none", say=lambda text: None, **options)
+    return run_recipe("nli-sed", given, world, where, address="none", **options)
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +173,7 @@ def replace(self, path, content, tag):
 Bucket.replace = replace
 if sys.argv[4:]:
     lease.place = lambda: sys.argv[4]
-run("nli-sed", eval(sys.argv[1]), sys.argv[2], sys.argv[3], address="none", say=lambda text: None)
+run("nli-sed", eval(sys.argv[1]), sys.argv[2], sys.argv[3], address="none")
 """
 
 
@@ -248,7 +248,7 @@ def test_a_search_goes_on_without_its_mirror(
     }
 
     def tune(where: Any) -> dict[str, Any]:
-        return run_search("lower-bound", given, small_world, where, address="none", say=lambda text: None)
+        return run_search("lower-bound", given, small_world, where, address="none")
 
     expected = tune(tmp_path / "local")
     found = tune(s3)
@@ -295,7 +295,7 @@ def test_a_killed_search_goes_on_on_another_machine_from_the_bucket_alone(
     shutil.rmtree(tmp_path / "mirrors")
     monkeypatch.setenv("RAYSTS_MIRROR", str(tmp_path / "another machine"))
     steps = restored(monkeypatch)
-    found = run_search("lower-bound", given, small_world, s3, address="none", say=lambda text: None)
+    found = run_search("lower-bound", given, small_world, s3, address="none")
     assert steps == [2, 0, 0], "the second trial from its checkpoint, two more from the start, and not the first"
     assert found["trials"] == 4 == len({point["overrides"][lr] for point in found["points"]})
     assert [point["overrides"] for point in found["points"][:2]] == asked
@@ -310,7 +310,7 @@ def test_a_killed_search_goes_on_on_another_machine_from_the_bucket_alone(
         assert {trial.params[lr] for trial in view.trials} == {point["overrides"][lr] for point in found["points"]}
 
     grid = {**given, "space.optim.lr": [point[lr] for point in asked], "num_samples": None}
-    calm = run_search("lower-bound", grid, small_world, tmp_path / "calm", address="none", say=lambda text: None)
+    calm = run_search("lower-bound", grid, small_world, tmp_path / "calm", address="none")
     values = {point["run"]: point["value"] for point in found["points"]}
     assert {point["run"]: point["value"] for point in calm["points"]}.items() <= values.items()
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from raysts import log
 from raysts.recipes.recipe import DEFAULTS
 from raysts.storage.checksums import write_record
 from raysts.training import monitor
@@ -31,7 +32,7 @@ def test_how_all_of_it_stands_is_said_where_there_is_no_terminal(
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr(monitor.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(monitor.sys, "stderr", SimpleNamespace(isatty=lambda: False))
+    monkeypatch.setattr(log.sys, "stderr", SimpleNamespace(isatty=lambda: False))
     said: list[str] = []
     jobs = [job(tmp_path, number) for number in range(3)]
     with RunMonitor(said.append, 10) as watched:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from raysts.report.run.data import throughput
+from raysts.report.run import throughput
 
 
 def test_throughput_adds_up_time_not_rates() -> None:

@@ -6,7 +6,7 @@ from report_samples import exact, score_rows
 
 from raysts.evaluation.compare import Difference
 from raysts.evaluation.standings import standings, views
-from raysts.report.run.headline import headline
+from raysts.report.scores import headline
 
 
 def test_the_average_is_that_of_sets_which_do_not_overlap() -> None:

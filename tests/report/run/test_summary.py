@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from report_samples import report_data, score_rows
 
-from raysts.report.run.page import render
-from raysts.report.run.summary import as_text, summary
+from raysts.report.run import render
+from raysts.report.scores import as_text, summary
 
 RETRIEVAL = "retrieval:docs"
 

@@ -10,8 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from raysts.evaluation.run_metric import RunMetric
-from raysts.report.study.data import PointResult, StudyData
-from raysts.report.study.page import render
+from raysts.report.study import PointResult, StudyData, render
 
 
 def data(options: dict[str, str], points: list[PointResult], **more: Any) -> StudyData:

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from raysts.evaluation.standings import TEACHER, Standing, Value, kind_of
-from raysts.report.charts.axes import Scale, across, fitted
-from raysts.report.charts.svg import drawing, tag
+from raysts.report.charts import Scale, across, drawing, fit_scale, tag
 
 WIDTH = 570
 _LEFT, _RIGHT = 106, 164
@@ -22,32 +21,32 @@ _CIRCLE = "M-5,0 a5,5 0 1,0 10,0 a5,5 0 1,0 -10,0 z"
 
 
 def dot_plot(name: str, dataset: str, standings: Sequence[Standing]) -> Markup:
-    """The standings that have a value on ``dataset``, one band each; ``name`` is unique in the page."""
+    """Draw the standings that have a value on ``dataset``, one band each. ``name`` is unique in the page."""
     shown = [standing for standing in standings if standing.individuals.get(dataset)]
     reach = {id(s): _reach(s.individuals[dataset]) for s in shown}
     near = [s for s in shown if not _is_far(s, shown, reach)]
-    scale = fitted([v for s in near for v in reach[id(s)]], _LEFT, WIDTH - _RIGHT, pad=0.05)
+    scale = fit_scale([v for s in near for v in reach[id(s)]], _LEFT, WIDTH - _RIGHT, pad=0.05)
     heights = [max(_ROW, _MEMBER_ROW * len(s.individuals[dataset]) + 6) for s in shown]
     height = _TOP + sum(heights) + _BOTTOM
     parts, top = across(scale, _TOP, height - _BOTTOM), _TOP
     for standing, band in zip(shown, heights, strict=True):
         parts += _band(standing, dataset, scale, top, band, standing not in near)
         top += band
-    said = "; ".join(f"{_label(s, dataset)}: {s.mean[dataset].text}" for s in shown)
-    return drawing(name, f"Scores on {dataset}", said, parts, WIDTH, height)
+    text = "; ".join(f"{_label(s, dataset)}: {s.mean[dataset].text}" for s in shown)
+    return drawing(name, f"Scores on {dataset}", text, parts, WIDTH, height)
 
 
 def _reach(values: Sequence[Value]) -> tuple[float, float]:
-    """Smallest and largest of values and interval ends, times 100."""
+    """Return the smallest and the largest of values and interval ends, times 100."""
     ends = [end for v in values for end in (v.value, v.low, v.high) if end is not None]
     return 100 * min(ends), 100 * max(ends)
 
 
 def _is_far(standing: Standing, shown: Sequence[Standing], reach: dict[int, tuple[float, float]]) -> bool:
-    others = [reach[id(other)] for other in shown if other is not standing]
-    if standing.role not in ("backbone", "baseline") or not others:
+    rest = [reach[id(other)] for other in shown if other is not standing]
+    if standing.role not in ("backbone", "baseline") or not rest:
         return False
-    low, high = min(end[0] for end in others), max(end[1] for end in others)
+    low, high = min(end[0] for end in rest), max(end[1] for end in rest)
     return reach[id(standing)][1] < low - _FAR * (high - low)
 
 
@@ -61,27 +60,28 @@ def _band(standing: Standing, dataset: str, scale: Scale, top: float, band: floa
     if far:
         marks.append(tag("path", d=f"M{_LEFT + 14},{middle} h-12 m5,-4 l-5,4 l5,4", class_="arrow"))
         return [tag("g", tag("title", f"{label}: {mean.text}, outside the axis"), *marks)]
-    several = len(values) > 1
+    is_group = len(values) > 1
     for index, value in enumerate(values):
         y = middle + (index - (len(values) - 1) / 2) * _MEMBER_ROW
-        marks.append(_mark(str(standing.role), several, value, scale, y))
-    if several:
+        marks.append(_mark(str(standing.role), is_group, value, scale, y))
+    if is_group:
         x = scale(100 * mean.value)
-        said = tag("title", f"mean {mean.text}")
-        marks.append(tag("line", said, x1=x, x2=x, y1=top + 3, y2=top + band - 3, class_="mean"))
+        marks.append(
+            tag("line", tag("title", f"mean {mean.text}"), x1=x, x2=x, y1=top + 3, y2=top + band - 3, class_="mean")
+        )
     return [tag("g", *marks, class_=f"role-{kind_of(standing.role)}")]
 
 
-def _mark(role: str, several: bool, value: Value, scale: Scale, y: float) -> Markup:
+def _mark(role: str, is_group: bool, value: Value, scale: Scale, y: float) -> Markup:
     x = scale(100 * value.value)
     interval = None
     if value.low is not None and value.high is not None:
         ends = {"x1": scale(100 * value.low), "x2": scale(100 * value.high)}
-        interval = tag("line", **ends, y1=y, y2=y, class_="interval thin" if several else "interval")
-    place = f"translate({x:.2f},{y:.2f}) scale({0.7 if several else 1})"
+        interval = tag("line", **ends, y1=y, y2=y, class_="interval thin" if is_group else "interval")
+    place = f"translate({x:.2f},{y:.2f}) scale({0.7 if is_group else 1})"
     mark = tag("path", d=_SHAPES.get(role, _CIRCLE), transform=place, class_="mark")
-    who = role if value.member is None else f"{role} {value.member}"
-    return tag("g", tag("title", f"{who}: {value.text}"), interval, mark)
+    model = role if value.member is None else f"{role} {value.member}"
+    return tag("g", tag("title", f"{model}: {value.text}"), interval, mark)
 
 
 def _label(standing: Standing, dataset: str) -> str:

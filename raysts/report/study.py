@@ -1,11 +1,14 @@
-"""Content of the report of a study, from its records."""
+"""The report of a study: its content from the records, and its page."""
 
 import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
+
+from markupsafe import Markup
 
 from raysts.evaluation.run_metric import RunMetric, rank
 from raysts.pipeline.inputs import TINY
@@ -13,11 +16,13 @@ from raysts.pipeline.verdict import ABOUT_TINY
 from raysts.recipes import names
 from raysts.recipes.recipe import DISTILLATION
 from raysts.recipes.tree import leaves, to_plain
-from raysts.report.run.data import environment
+from raysts.report import html
+from raysts.report.charts import Dot, Marks, Scale, X, Y, chart, draw_line, fit_scale, frame, polyline, tag, tick_text
+from raysts.report.run import environment
 from raysts.search.record import Record
 from raysts.search.sampler import importance
 from raysts.search.scores import PointScores, by_best_run, by_mean, verdict
-from raysts.search.space import Point, text_of
+from raysts.search.space import Point, numeric, text_of
 from raysts.search.study import Study
 from raysts.storage.store import Store
 
@@ -162,3 +167,92 @@ def winning_command(study: Study, best: PointScores) -> str:
 
 def _as_option(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+# -- the page ------------------------------------------------------------------------------------------------------------
+
+_LOG_ABOVE = 9.0
+"""An option whose largest value is this many times its smallest is drawn on a log scale."""
+
+
+def write_report(data: StudyData, folder: Path) -> Path:
+    """Write the page into ``folder`` and return its path."""
+    return html.write_page(render(data), folder)
+
+
+def render(data: StudyData) -> str:
+    """Return the page as HTML."""
+    return html.render("study.html", data=data, charts=_charts(data), trials=sum(data.outcomes.values()))
+
+
+def _charts(data: StudyData) -> list[Markup]:
+    if not data.points:
+        return []
+    charts = [
+        score_chart(f"score-{i}", option, data.points, data.metric, data.reach) for i, option in enumerate(data.options)
+    ]
+    return [*charts, best_so_far("best", data.ended, data.metric, data.reach)]
+
+
+def score_chart(
+    name: str, option: str, points: Sequence[PointResult], metric: RunMetric, reach: Sequence[float] = ()
+) -> Markup:
+    """Draw the metric against one option: a dot per trial, the mean with one standard deviation."""
+    values = [point.values[option] for point in points]
+    names = [] if numeric(values) else sorted(set(map(str, values)))
+
+    def place(point: PointResult) -> float:
+        value = point.values[option]
+        return float(names.index(str(value)) if names else value)
+
+    dots = [
+        Dot(
+            x=place(point),
+            y=metric.factor * point.mean,
+            text=f"{option}={_label(point.values[option])}: {mean_text(metric, point.mean, point.std, len(point.scores))}",
+            std=None if point.std is None else metric.factor * point.std,
+            singles=[] if point.std is None else [metric.factor * score for score in point.scores],
+            ring=point.chosen,
+        )
+        for point in sorted(points, key=place)
+    ]
+    if names:
+        x = Scale(-0.5, len(names) - 0.5, *X)
+        marks: Marks = [(x(index), text) for index, text in enumerate(names)]
+    else:
+        log = min(values) > 0 and max(values) > _LOG_ABOVE * min(values)
+        x = fit_scale([dot.x for dot in dots], *X, pad=0.03, log=log)
+        marks = x.marks(6)
+    y = fit_scale([*(end for dot in dots for end in dot.ends), *(metric.factor * end for end in reach)], *Y)
+    # Names, and single trials at scattered values, have no order that a line could show.
+    joined = not names and any(len(point.scores) > 1 for point in points)
+    best = max(points, key=lambda point: rank(point.mean, metric.mode))
+    description = f"{metric.title} against {option}; best {metric.text(best.mean)} at {best.values[option]}."
+    parts = [*frame(marks, y.marks(5), option), *draw_line(dots, x, y, joined)]
+    return _figure(name, f"{metric.title} against {option}", description, parts)
+
+
+def best_so_far(name: str, scores: Sequence[float], metric: RunMetric, reach: Sequence[float] = ()) -> Markup:
+    """Draw the trials in the order in which they ended, and the best score so far."""
+    x = fit_scale([1, max(2, len(scores))], *X, pad=0.0)
+    y = fit_scale([metric.factor * score for score in (*scores, *reach)], *Y)
+    best: float | None = None
+    steps: list[tuple[float, float]] = []
+    parts = frame(x.marks(6), y.marks(5), "trial")
+    for number, score in enumerate(scores, start=1):
+        if best is not None:  # a step, not a slope
+            steps.append((x(number), y(metric.factor * best)))
+        best = max(score, score if best is None else best, key=lambda value: rank(value, metric.mode))
+        steps.append((x(number), y(metric.factor * best)))
+        tooltip = tag("title", f"trial {number}: {metric.text(score)}")
+        parts.append(tag("circle", tooltip, cx=x(number), cy=y(metric.factor * score), r=2.2, class_="faint"))
+    parts.append(polyline(steps, class_="line"))
+    return _figure(name, f"{metric.title}: the best so far", f"{len(scores)} trials, best {metric.text(best)}.", parts)
+
+
+def _figure(name: str, title: str, description: str, parts: list[Markup]) -> Markup:
+    return chart(name, title, title, description, [tag("g", *parts, class_="s0")])
+
+
+def _label(value: Any) -> str:
+    return tick_text(value) if numeric([value]) else str(value)

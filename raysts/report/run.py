@@ -1,0 +1,376 @@
+"""The report of a run: its content from the storage, and its page."""
+
+import itertools
+import math
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from raysts.evaluation.compare import Difference
+from raysts.evaluation.results import ResultRow, git_commit, read_rows
+from raysts.evaluation.run_metric import RunMetric
+from raysts.evaluation.standings import AVERAGE, Standings, Value, kind_of, named_teachers, pooled, standings, views
+from raysts.log import duration
+from raysts.models.layers import Layers
+from raysts.pipeline.outcome import Option, best, outcome_of
+from raysts.pipeline.step import Step
+from raysts.pipeline.verdict import ROLE_NAMES, Delivered
+from raysts.recipes.overrides import dump
+from raysts.recipes.recipe import Pipeline
+from raysts.recipes.tree import built
+from raysts.report import html
+from raysts.report.charts import Dot, X, Y, chart, draw_line, figure, fit_scale, frame, tag
+from raysts.report.dots import dot_plot
+from raysts.report.scores import caption, headline, label, metric_of, summary
+from raysts.storage.store import Store, at_once
+from raysts.training.metrics import read_metrics
+from raysts.training.tensorboard import write_scalars
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSummary:
+    """Step of the pipeline as it ran. ``seconds``: of work, None before it has run."""
+
+    id: str
+    kind: str
+    title: str
+    status: str
+    seconds: float | None
+    sentences: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """Training run. ``member``: None of the only student. ``record``: ``run.json``, which may be partial."""
+
+    id: str
+    stage: str
+    role: str
+    member: int | None
+    record: Mapping[str, Any]
+    metrics: Sequence[Mapping[str, Any]]
+
+    @property
+    def name(self) -> str:
+        return self.role if self.member is None else f"{self.role} {self.member}"
+
+    @property
+    def is_failed(self) -> bool:
+        return self.record.get("status") == "failed"
+
+    @property
+    def steps(self) -> int | None:
+        return self.record.get("steps") or (self.metrics[-1]["step"] if self.metrics else None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportData:
+    """Everything the report of one pipeline shows.
+
+    Attributes:
+        teachers: names of the models that were not trained here, by the run id in their rows.
+        compare_layers: number of pooled last layers at which systems are compared.
+        distributed: pooling and layers of the backbone as it was distributed.
+        environment: facts for the reader of times and numbers (versions, machine, commit).
+        delivered: the delivered model and its comparison, in words; None before the run is done.
+        model: folder of the delivered model, empty without one.
+        candidates: the variants among which it was selected, if the best is delivered.
+        dev: by stage the score of the training curves, and the rows of its development set.
+        against: by role and set, how far the delivered model is above the others (:func:`raysts.pipeline.verdict.Verdict`).
+    """
+
+    name: str
+    command: str
+    created_at: str
+    recipe_yaml: str
+    nodes: Sequence[NodeSummary]
+    runs: Sequence[RunSummary]
+    rows: Sequence[ResultRow]
+    compare_layers: Layers
+    distributed: tuple[str, Layers]
+    environment: Mapping[str, str]
+    notes: Sequence[str]
+    delivered: str | None = None
+    model: str = ""
+    candidates: Sequence[Option] = ()
+    dev: Mapping[str, tuple[RunMetric, int]] = field(default_factory=dict)
+    against: Mapping[str, Mapping[str, Difference]] = field(default_factory=dict)
+    teachers: Mapping[str, str] = field(default_factory=dict)
+
+
+def report_data(store: Store, record: Mapping[str, Any]) -> ReportData:
+    """Return everything the report of a run shows, from its record and its storage."""
+    steps = [Step.from_record(recorded, store.root) for recorded in record["steps"]]
+    states = at_once(lambda step: step.state(store), steps)
+    members = {recorded["id"]: recorded["member"] for recorded in record["steps"] if "member" in recorded}
+    trained = [step for step in steps if step.id in members]
+    records = dict(zip([step.id for step in trained], at_once(lambda step: step.record, trained), strict=True))
+    seconds = {id_: (run.get("timings") or {}).get("train_seconds") for id_, run in records.items()}
+    seconds = {**record["seconds"], **seconds}
+    rows = [row for step in steps if step.kind == "scores" for row in read_rows(step.output)]
+    pipeline = built(Pipeline, record["pipeline"])
+    pooling, layers = record["distributed"]
+    nodes = [
+        NodeSummary(id=step.id, kind=step.kind, title=step.title, status=state, seconds=seconds.get(step.id),
+                    sentences=step.sentences)
+        for step, state in zip(steps, states, strict=True)
+    ]  # fmt: skip
+    return ReportData(
+        name=record["name"],
+        command=record["command"],
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        recipe_yaml=dump(pipeline),
+        nodes=nodes,
+        runs=[_run(step, records[step.id], members[step.id]) for step in trained if records[step.id]],
+        rows=named_teachers(rows, record["teachers"]),
+        teachers=record["teachers"],
+        compare_layers=pipeline.compared,
+        distributed=(pooling, layers),
+        environment=environment(next(filter(None, records.values()), {}), data=record["sources"], storage=store.uri),
+        notes=record.get("notes", ()),
+        delivered=Delivered(**record["delivered"]).sentence if record.get("delivered") else None,
+        model=str(store.path(record["model"])) if record["model"] else "",
+        candidates=outcome_of(record).candidates,
+        dev={
+            stage: (RunMetric(dev["metric"], dev["table"], selecting=True), dev["rows"])
+            for stage, dev in record.get("dev", {}).items()
+        },
+        against={
+            role: {name: Difference(*gap) for name, gap in sets.items()}
+            for role, sets in record.get("against", {}).items()
+        },
+    )
+
+
+def environment(record: Mapping[str, Any], **facts: str) -> dict[str, str]:
+    """Return facts for the reader of times and numbers: of a run's record and this machine."""
+    machine = {"device": record.get("device", ""), "host": os.uname().nodename, **facts, "git commit": git_commit()}
+    return {key: value for key, value in {**(record.get("versions") or {}), **machine}.items() if value}
+
+
+def _run(step: Step, record: Mapping[str, Any], member: int | None) -> RunSummary:
+    """Return a training run. A student that is one of several here may have been trained as the only one."""
+    metrics = Store.of(step.output).get(step.output.parent / "metrics.jsonl")
+    lines = read_metrics(metrics) if metrics else []
+    stage, role = record.get("stage", ""), record.get("role", "")
+    return RunSummary(id=step.id, stage=stage, role=role, member=member, record=record, metrics=lines)
+
+
+def throughput(metrics: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return examples per second over all logged steps, or None without any.
+
+    Time adds up, and rates do not.
+    """
+    steps = seconds = 0.0
+    before = 0
+    for logged in metrics:
+        rate = logged.get("examples_per_second")
+        if rate is not None and rate > 0:
+            steps += logged["step"] - before
+            seconds += (logged["step"] - before) / rate
+        before = logged["step"]
+    return steps / seconds if seconds else None
+
+
+# -- the page ------------------------------------------------------------------------------------------------------------
+
+_LOG_ABOVE = 40.0
+"""A loss whose largest value is this many times its smallest is drawn on a log scale."""
+
+
+def write_report(data: ReportData, folder: Path, refresh: int | None = None) -> Path:
+    """Write the page, and the curves of its runs for TensorBoard, into ``folder``. Return the page's path.
+
+    A browser reads the page again after ``refresh`` seconds.
+    """
+    store, curves = Store.of(folder), folder / "tensorboard"
+    named = {f"{run.stage} {run.name} {run.id}": run for run in data.runs if run.metrics}
+    for path in store.list(curves):
+        if path.name not in named:  # of runs that were this page's before
+            store.delete(path)
+    for name, run in named.items():
+        began = run.record.get("started_at")
+        write_scalars(curves / name, run.metrics, datetime.fromisoformat(began).timestamp() if began else 0.0)
+    return html.write_page(render(data, refresh), folder)
+
+
+def render(data: ReportData, refresh: int | None = None) -> str:
+    """Return the page as HTML."""
+    shown = views(data.rows, data.compare_layers)
+    main = summary(data.rows, data.compare_layers, data.distributed)
+    tables = [standings(data.rows, view) for view in shown if main is None or view != main.view]
+    stages = list(dict.fromkeys(run.stage for run in data.runs))
+    return html.render(
+        "run.html",
+        refresh=refresh,
+        data=data,
+        headline=[*filter(None, [data.delivered]), *headline(main, data.against)],
+        chosen=best([option.score for option in data.candidates]) if data.candidates else None,
+        names={run.id: run.name for run in data.runs},
+        role_names=ROLE_NAMES,
+        chips=_chips(data),
+        main=main,
+        others=tables,
+        score_rows=score_rows,
+        caption=caption,
+        metric_of=metric_of,
+        average=AVERAGE,
+        pooled=pooled,
+        dot_plot=dot_plot,
+        curves={
+            stage: training_curves(
+                f"curve-{number}", stage, [run for run in data.runs if run.stage == stage], data.dev.get(stage)
+            )
+            for number, stage in enumerate(stages)
+        },
+        stage_rows=stage_rows(data.runs),
+        failed=[run for run in data.runs if run.is_failed],
+    )
+
+
+def _chips(data: ReportData) -> list[tuple[str, str]]:
+    counts = Counter(node.status for node in data.nodes)
+    bad_runs = sum(run.is_failed for run in data.runs)
+    done = "done" if counts["done"] == len(data.nodes) else ""
+    chips = [(f"{counts['done']} of {len(data.nodes)} steps done", done)]
+    chips += [(f"{counts[status]} {status}", status) for status in ("failed", "waiting") if counts[status]]
+    if bad_runs and not counts["failed"]:
+        chips.append((f"{bad_runs} {'run' if bad_runs == 1 else 'runs'} failed", "failed"))
+    seconds = [node.seconds for node in data.nodes if node.seconds is not None]
+    return [*chips, (f"{duration(sum(seconds))} of work", "")] if seconds else chips
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRow:
+    """Row of a table of scores: a value per data set of ``n`` individuals."""
+
+    kind: str
+    label: str
+    note: str
+    values: dict[str, Value]
+    n: int = 1
+
+    def spread(self, column: str) -> str:
+        """Return the interval or deviation of a value, and its number of models if it differs."""
+        value = self.values[column]
+        spread = f"± {html.hundredfold(value.std)}" if value.std is not None else value.interval
+        return spread + (f" (n = {value.n})" if value.n != self.n else "")
+
+
+def score_rows(table: Standings) -> list[ScoreRow]:
+    """Return the systems with values times 100, and below several members or students the best of them."""
+    several_systems = len({standing.system for standing in table.lines if standing.role != "backbone"}) > 1
+    rows: list[ScoreRow] = []
+    for standing in table.lines:
+        same_system = [(other.role, other.system) == (standing.role, standing.system) for other in table.lines]
+        similarities = {other.similarity for other in itertools.compress(table.lines, same_system)}
+        remarks = [standing.system] if several_systems else []
+        remarks += [f"similarity {standing.similarity}"] if len(similarities) > 1 else []
+        name = label(standing)
+        name = name[0].upper() + name[1:] + (", mean ± std" if standing.n > 1 else "")
+        note = "; ".join(filter(None, [*remarks, *standing.remarks]))
+        rows.append(ScoreRow(kind_of(standing.role), name, note, standing.mean, standing.n))
+        if standing.role in ("member", "student") and standing.n > 1:
+            note = "chosen on this very test set, per set: an upper bound"
+            rows.append(ScoreRow("best", f"Best {standing.role}", note, standing.best))
+    return rows
+
+
+def training_curves(
+    name: str, stage: str, runs: Sequence[RunSummary], dev: tuple[RunMetric, int] | None = None
+) -> list[Markup]:
+    """Draw loss and dev score of a stage's runs by step. A ring marks the step of the kept model.
+
+    The axis of scores spans about the 95 % interval that the rows of the development set (``dev``: score, rows) leave of
+    the highest.
+    """
+    charts = []
+    for key, quantity, factor in (("loss", "Loss", 1.0), ("dev", "Dev score × 100", 100.0)):
+        lines = []
+        for run in runs:
+            kept_step = (run.record.get("kept") or {}).get("step") if key == "dev" else None
+            logged = [step for step in run.metrics if step.get(key) is not None]
+            lines.append([_dot(run, step["step"], factor * step[key], kept_step) for step in logged])
+        if key == "loss" or any(lines):
+            lines = [[dot for dot in dots if math.isfinite(dot.x) and math.isfinite(dot.y)] for dots in lines]
+            highest = max((dot.y for dots in lines for dot in dots), default=None)
+            reach = [] if key == "loss" or dev is None or highest is None else dev[0].interval(highest / factor, dev[1])
+            charts.append(_curve(f"{name}-{key}", quantity, stage, runs, lines, [factor * end for end in reach]))
+    return charts
+
+
+def _dot(run: RunSummary, step: float, value: float, kept_step: float | None) -> Dot:
+    text = f"{run.name}, step {step:g}: {value:.4g}{' (kept)' if step == kept_step else ''}"
+    return Dot(x=step, y=value, text=text, ring=step == kept_step)
+
+
+def _curve(
+    name: str,
+    quantity: str,
+    stage: str,
+    runs: Sequence[RunSummary],
+    lines: Sequence[Sequence[Dot]],
+    reach: Sequence[float],
+) -> Markup:
+    """Draw a chart of a line per run. Its axis includes ``reach``."""
+    steps, values = [dot.x for dots in lines for dot in dots], [dot.y for dots in lines for dot in dots]
+    if not values:
+        return figure(quantity, tag("p", "No values were logged.", class_="empty"))
+    log = quantity == "Loss" and min(values) > 0 and max(values) > _LOG_ABOVE * min(values)
+    x, y = fit_scale([0.0, *steps], *X, pad=0.0), fit_scale([*values, *reach], *Y, log=log)
+    parts = frame(x.marks(5), y.marks(5), "step")
+    last = []
+    for number, (run, dots) in enumerate(zip(runs, lines, strict=True)):
+        if dots:
+            parts.append(tag("g", tag("title", run.name), *draw_line(dots, x, y), class_=f"s{number % 10}"))
+            last.append(f"{run.name} {dots[-1].y:.4g}")
+    text = f"{quantity} from {min(values):.4g} to {max(values):.4g}; at the last step: {', '.join(last)}."
+    head = f"{quantity} (log scale)" if log else quantity
+    return chart(name, head, f"{quantity} by step, {stage}", text, parts)
+
+
+def stage_rows(runs: Sequence[RunSummary]) -> list[tuple[str, ...]]:
+    """Return time and throughput of each stage, means over its runs, as cells of a table."""
+    stages: dict[tuple[str, str], list[RunSummary]] = {}
+    for run in runs:
+        stages.setdefault((run.stage, run.role), []).append(run)
+    return [_stage_row(stage, role, group) for (stage, role), group in stages.items()]
+
+
+def _stage_row(stage: str, role: str, runs: Sequence[RunSummary]) -> tuple[str, ...]:
+    records = [run.record for run in runs]
+    layouts = [record.get("layout") or {} for record in records]
+    timings = [record.get("timings") or {} for record in records]
+    failed, done = sum(run.is_failed for run in runs), sum(record.get("status") == "done" for record in records)
+    threads = [
+        f"{layout['threads']}" + (f" × {layout['world_size']} workers" if layout.get("world_size", 1) > 1 else "")
+        for layout in layouts
+        if layout.get("threads") is not None
+    ]
+    return (
+        stage,
+        f"{done} of {len(runs)} {role}{'s' if len(runs) > 1 else ''}" + (f", {failed} failed" if failed else ""),
+        html.quantity(_mean(throughput(run.metrics) for run in runs)),
+        html.quantity(_mean(run.steps for run in runs)),
+        duration(_mean(timing.get("train_seconds") for timing in timings)),
+        duration(_mean(timing.get("startup_seconds") for timing in timings)),
+        _distinct(record.get("where") for record in records),
+        _distinct(record.get("device") for record in records),
+        _distinct(threads),
+        _distinct(layout.get("precision") for layout in layouts),
+    )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers else None
+
+
+def _distinct(values: Iterable[object]) -> str:
+    return ", ".join(dict.fromkeys(str(value) for value in values if value is not None)) or "–"
