@@ -229,6 +229,32 @@ def compare_spread(a: Sequence[ModelScores], b: Sequence[ModelScores], resamples
     }  # fmt: skip
 
 
+def compare_gains(
+    a: Sequence[ModelScores],
+    a_over: Sequence[ModelScores],
+    b: Sequence[ModelScores],
+    b_over: Sequence[ModelScores],
+    resamples: int,
+) -> ComparisonRow:
+    """Return how much further A is above ``a_over`` than B above ``b_over``, by the mean over the sets.
+
+    Resamples are of rows, the same for all four systems, and of the models of each.
+    """
+    gains = []
+    for label, models, baseline in (("models/a", a, a_over), ("models/b", b, b_over)):
+        by_set = [
+            _sample([model[name] for model in models], [model[name] for model in baseline], "spearman", resamples)
+            for name in a[0]
+        ]
+        means_MR = [np.mean([sides[i] for sides in by_set], axis=0) for i in (0, 1)]
+        draws = _drawn(label, len(models), resamples), _drawn(f"{label}/over", len(baseline), resamples)
+        gains.append(_mean_over_models(means_MR[0], draws[0]) - _mean_over_models(means_MR[1], draws[1]))
+    return {
+        "a": float(gains[0][0]), "b": float(gains[1][0]), "a_models": len(a), "b_models": len(b),
+        "n": sum(len(scores.values) for scores in a[0].values()), **_interval(gains[0] - gains[1]),
+    }  # fmt: skip
+
+
 def _drawn(label: str, count: int, resamples: int) -> np.ndarray:
     """Return the models or sets that each resample draws [count, R], by the label's random numbers."""
     rng = np.random.default_rng((BOOTSTRAP_SEED, zlib.crc32(label.encode())))
@@ -255,12 +281,15 @@ def _sample(
 
 def _difference(a_MR: np.ndarray, b_MR: np.ndarray, draws: tuple[np.ndarray, np.ndarray]) -> ComparisonRow:
     """Return the columns of the difference of two systems' means, with models ``draws`` in each resample."""
-    means = [
-        np.append(side[:, 0].mean(), np.take_along_axis(side[:, 1:], drawn, axis=0).mean(axis=0))
-        for side, drawn in ((a_MR, draws[0]), (b_MR, draws[1]))
-    ]
-    values = {"a": float(means[0][0]), "b": float(means[1][0]), "a_std": _std(a_MR[:, 0]), "b_std": _std(b_MR[:, 0])}
-    return {**values, "a_models": len(a_MR), "b_models": len(b_MR), **_interval(means[0] - means[1])}
+    of_a, of_b = _mean_over_models(a_MR, draws[0]), _mean_over_models(b_MR, draws[1])
+    values = {"a": float(of_a[0]), "b": float(of_b[0]), "a_std": _std(a_MR[:, 0]), "b_std": _std(b_MR[:, 0])}
+    return {**values, "a_models": len(a_MR), "b_models": len(b_MR), **_interval(of_a - of_b)}
+
+
+def _mean_over_models(values_MR: np.ndarray, drawn_MR: np.ndarray) -> np.ndarray:
+    """Return the mean over models, followed by that over the models drawn in each resample [1 + R]."""
+    drawn = np.take_along_axis(values_MR[:, 1:], drawn_MR, axis=0)
+    return np.append(values_MR[:, 0].mean(), drawn.mean(axis=0))
 
 
 def _interval(differences_R: np.ndarray) -> ComparisonRow:

@@ -13,7 +13,7 @@ from raysts.data.corpora import Corpus
 from raysts.data.derive import TARGETS
 from raysts.errors import InputError
 from raysts.evaluation import harness
-from raysts.evaluation.compare import compare_spread, compare_systems
+from raysts.evaluation.compare import compare_gains, compare_spread, compare_systems
 from raysts.evaluation.entailment import Direction
 from raysts.evaluation.scores import ModelScores, RowScores
 from raysts.evaluation.standings import Value
@@ -61,6 +61,9 @@ def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus, stand_
     first = next(iter(pipelines.values()))
     named = first.evaluation.tasks
     tasks = harness.check_tasks(corpus, named, heavy=False) if named else harness.default_tasks(corpus, heavy=False)
+    if not named:
+        also = {name for pipeline in pipelines.values() for name in pipeline.evaluation.also}
+        tasks = (*tasks, *(name for name in also if name in harness.TASKS and _exists(name, corpus)))
     could = [_stood_in(claim, corpus) for claim in CLAIMS[paper]]
     substituted = Counter(claim.stands_in for claim in could if claim.in_place_of)
     if stand_ins and substituted:
@@ -71,7 +74,7 @@ def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus, stand_
     points = {*pipelines, OVERLAP, LONGER}
     chosen = could if stand_ins else CLAIMS[paper]
     claims = {claim: _obstacle(claim, points, tasks, corpus, first.backbone) for claim in chosen}
-    measured = {side.point for claim, why in claims.items() if why is None for side in (claim.a, claim.b)}
+    measured = {side.point for claim, why in claims.items() if why is None for side in claim.sides}
     notes = []
     if reasons := Counter(why for why in claims.values() if why):
         message = f"{reasons.total()} of {len(claims)} claims cannot be measured with {corpus.where}: {_count(reasons)}"
@@ -114,12 +117,12 @@ def _obstacle(
 ) -> str | None:
     if claim.backbone and not re.fullmatch(BACKBONES[claim.backbone].names, Path(backbone).name.lower()):
         return f"the paper says it of {claim.backbone}"
-    for side in (claim.a, claim.b):
+    for side in claim.sides:
         if side.point not in points:
             return f"'{side.point}' cannot be made of word vectors"
-    if not {*claim.on} & {*tasks}:
-        available = any(_exists(task, corpus) for task in claim.on)
-        return f"{'not among evaluation.tasks' if available else 'no test set'}: {', '.join(claim.on)}"
+    if not {*claim.tasks} & {*tasks}:
+        available = any(_exists(task, corpus) for task in claim.tasks)
+        return f"{'not among evaluation.tasks' if available else 'no test set'}: {', '.join(claim.tasks)}"
     return None
 
 
@@ -149,6 +152,7 @@ class Verdict(NamedTuple):
         claim = self.claim
         fields = {
             "source": claim.source, "claim": claim.says, "a": claim.a.text, "b": claim.b.text, "of": claim.of,
+            "a_over": claim.a_over and claim.a_over.text, "b_over": claim.b_over and claim.b_over.text,
             "printed": claim.printed, "holds": claim.holds, "in_place_of": claim.in_place_of,
         }  # fmt: skip
         values = {key: value for key, value in self._asdict().items() if key not in ("claim", "a", "b", "models")}
@@ -219,20 +223,23 @@ def _verdict(result: Verdict, p: float) -> str | None:
 def _compare(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, ModelScores]) -> Verdict:
     """Return the difference of a claim's two systems, with an unadjusted p value."""
     first = next(iter(plans.values())).pipeline
-    sides = [_models(side, plans, baselines) for side in (claim.a, claim.b)]
+    sides = [_models(side, plans, baselines) for side in claim.sides]
     on = [name for name in claim.on if all(models and all(name in model for model in models) for models in sides)]
     if not on:
         return Verdict(claim=claim, why=f"no scores at these layers: {', '.join(claim.on)}")
-    a, b = (
+    a, b, *over = (
         _best(models, on) if side.role == "best member" else [{name: model[name] for name in on} for model in models]
-        for side, models in zip((claim.a, claim.b), sides, strict=True)
+        for side, models in zip(claim.sides, sides, strict=True)
     )
     if claim.of == "spread" and min(len(a), len(b)) < 2:
         return Verdict(claim=claim, why="models of several seeds are needed: --seeds 2 or more")
+    resamples = first.evaluation.resamples
     if claim.of == "spread":
-        row = compare_spread(a, b, first.evaluation.resamples)
+        row = compare_spread(a, b, resamples)
+    elif over:
+        row = compare_gains(a, over[0], b, over[1], resamples)
     else:
-        single, *rest = compare_systems(a, b, first.evaluation.resamples, ("spearman",))
+        single, *rest = compare_systems(a, b, resamples, ("spearman",))
         row = {**(rest[-1] if rest else single), "test_p": single["test_p"] if len(on) == 1 else None}
     # But for the last bits of means over numbers of models that differ.
     constant = row["ci_low"] is not None and max(abs(row["ci_low"]), abs(row["ci_high"])) < 1e-12
@@ -247,7 +254,7 @@ def _compare(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, Mo
         high=row["ci_high"],
         p=None if constant else row["p"] if row.get("test_p") is None else row["test_p"],
         why=ALIKE if constant else None,
-        transductive=any(_transductive(plans[side.point], side) for side in (claim.a, claim.b) if side.point in plans),
+        transductive=any(_transductive(plans[side.point], side) for side in claim.sides if side.point in plans),
     )
 
 
