@@ -84,9 +84,9 @@ def _side(plain: str | Sequence[Any]) -> Side:
     return Side(plain) if isinstance(plain, str) else Side(*plain)
 
 
-def _claim(says: str, a: Any, b: Any, sets: Sequence[str], source: str = BASELINES, **fields: Any) -> Claim:
-    over: dict[str, Any] = {name: _side(fields.pop(name)) for name in ("a_over", "b_over") if name in fields}
-    return Claim(source, says, _side(a), _side(b), tuple(sets), **fields, **over)
+def _claim(sets: Sequence[str], source: str = BASELINES, **fields: Any) -> Claim:
+    sides = {name: _side(fields[name]) for name in ("a", "b", "a_over", "b_over") if name in fields}
+    return Claim(**{**fields, **sides, "source": source, "on": tuple(sets)})
 
 
 CLAIMS: dict[str, list[Claim]] = {

@@ -287,7 +287,8 @@ def _models(side: Side, plans: Mapping[str, Plan], baselines: Mapping[str, Model
     if side.point in baselines:
         return [baselines[side.point]] if baselines[side.point] else []
     plan = plans[side.point]
-    role = {"model": _outcome(plan), "members": "member", "best member": "member", "ensemble": "member"}.get(
+    outcome = "student" if plan.outcomes else next(iter(plan.soups)) if plan.soups else "member"
+    role = {"model": outcome, "members": "member", "best member": "member", "ensemble": "member"}.get(
         side.role, side.role
     )
     node = next(node for node in plan.evaluations if node.role == role)
@@ -298,10 +299,6 @@ def _models(side: Side, plans: Mapping[str, Plan], baselines: Mapping[str, Model
         only = next(iter(by_choice.values())) if len(by_choice) == 1 else {}
         scores.append(by_choice.get((node.pooling, layers)) or only)
     return scores if all(scores) else []
-
-
-def _outcome(plan: Plan) -> str:
-    return "student" if plan.outcomes else next(iter(plan.soups)) if plan.soups else "member"
 
 
 def _best(models: Sequence[ModelScores], on: Sequence[str]) -> list[dict[str, RowScores]]:
