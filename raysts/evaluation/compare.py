@@ -332,14 +332,12 @@ def conclusion(a: str, b: str, rows: Sequence[ComparisonRow], level: float = 0.0
     metrics = [row["metric"] for row in rows]
     metric = next((name for name in ("spearman", "accuracy") if name in metrics), metrics[0])
     (mean,) = (row for row in rows if row["dataset"] == OVERALL and row["metric"] == metric)
-    of_sets = [row for row in rows if row["dataset"] != OVERALL and row["metric"] == metric]
-    sets = (
-        f"the mean {metric} over {len(of_sets)} sets"
-        if len(of_sets) > 1
-        else f"the {metric} on {of_sets[0]['dataset']}"
+    single = [row for row in rows if row["dataset"] != OVERALL and row["metric"] == metric]
+    name = (
+        f"the mean {metric} over {len(single)} sets" if len(single) > 1 else f"the {metric} on {single[0]['dataset']}"
     )
     values = f"{100 * mean['a']:.2f} against {100 * mean['b']:.2f} (x100)"
-    numbers = f"{sets} is {values}, a difference of {100 * mean['difference']:+.2f}"
+    numbers = f"{name} is {values}, a difference of {100 * mean['difference']:+.2f}"
     if mean["p"] is None:
         text = f"No interval was asked for (resamples 0), so nothing is concluded overall about {a} and {b}: {numbers}."
     else:
@@ -349,7 +347,7 @@ def conclusion(a: str, b: str, rows: Sequence[ComparisonRow], level: float = 0.0
         better, worse = (a, b) if mean["difference"] > 0 else (b, a)
         verdict = f"{better} is better than {worse}" if shown else f"No difference is shown between {a} and {b}"
         text = f"{verdict}: {numbers} ({interval}, paired bootstrap)."
-    tested = [row for row in of_sets if row["test_p"] is not None]
+    tested = [row for row in single if row["test_p"] is not None]
     if tested:
         adjusted = holm([row["test_p"] for row in tested])
         sure = [row for row, p in zip(tested, adjusted, strict=True) if p < level]

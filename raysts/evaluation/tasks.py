@@ -6,7 +6,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -29,7 +29,11 @@ Similarities = Mapping[str, Similarity]
 
 
 class Model(Protocol):
-    """Model that can be evaluated."""
+    """Model that can be evaluated.
+
+    One with ``represent_layers`` (texts, choices of layers, and perhaps ``progress``, a function that takes the number of texts
+    of each batch) gives several choices of pooled layers in one pass.
+    """
 
     @property
     def similarities(self) -> Similarities:
@@ -44,22 +48,6 @@ class Model(Protocol):
 
     def represent(self, texts: list[Text]) -> Representation:
         """Return the representation of the texts, one row per text."""
-
-
-@runtime_checkable
-class LayeredModel(Model, Protocol):
-    """A model that gives several choices of pooled layers in one pass."""
-
-    @property
-    def depth(self) -> int: ...
-
-    def represent_layers(
-        self, texts: list[Text], layers: tuple[Layers, ...], **options: Any
-    ) -> Mapping[Layers, Representation]:
-        """Return the representation of the texts for each choice of layers.
-
-        ``options``: perhaps ``progress``, a function that takes the number of texts of each batch.
-        """
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -85,8 +85,8 @@ def _side(plain: str | Sequence[Any]) -> Side:
 
 
 def _claim(sets: Sequence[str], source: str = BASELINES, **fields: Any) -> Claim:
-    sides = {name: _side(fields[name]) for name in ("a", "b", "a_over", "b_over") if name in fields}
-    return Claim(**{**fields, **sides, "source": source, "on": tuple(sets)})
+    fields |= {name: _side(fields[name]) for name in ("a", "b", "a_over", "b_over") if name in fields}
+    return Claim(source=source, on=tuple(sets), **fields)
 
 
 CLAIMS: dict[str, list[Claim]] = {
