@@ -297,9 +297,6 @@ def test_tables(corpus: Corpus) -> None:
     assert all(
         set(tables) - {"sick/sick_trial"} <= set(ENTAILMENT_TASKS[name].expected()) for name, tables in found.items()
     )
-    for name, task in ENTAILMENT_TASKS.items():
-        assert not task.problems(corpus), name
-        assert all(len(set(labelled.texts)) == len(labelled.texts) for labelled in task.sets(corpus))
     rows = corpus.read(DEV).to_pydict()
     assert {*rows["premise"], *rows["hypothesis"]} <= set(ENTAILMENT_TASKS["sick-2way"].sets(corpus)[0].texts)
 
