@@ -106,7 +106,7 @@ class NearestTexts(LabelledSet):
             for name, nearest_QK in nearest.items()
         }
         metric = f"overlap@{NEAREST}"
-        return [self.scored(share_Q, metric, similarity=name, draw=draw) for name, share_Q in shares.items()]
+        return [self.make_scores(share_Q, metric, similarity=name, draw=draw) for name, share_Q in shares.items()]
 
 
 def nearest_texts(pool: Representation, similarity: Similarity, queries: int) -> np.ndarray:

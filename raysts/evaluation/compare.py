@@ -130,7 +130,7 @@ class Difference:
         """Sign of an interval without 0, otherwise 0."""
         if self.low is None or self.high is None:
             return 0
-        return 1 if self.low > 0 else -1 if self.high < 0 else 0
+        return int(self.low > 0) - int(self.high < 0)
 
     @property
     def interval(self) -> str:
@@ -273,7 +273,7 @@ def _sample(
     sides = []
     for letter, models in (("A", a), ("B", b)):
         try:
-            sides.append(np.stack([model.sampled(resamples, [metric])[metric] for model in models]))
+            sides.append(np.stack([model.sample(resamples, [metric])[metric] for model in models]))
         except UndefinedCorrelationError as error:
             raise UndefinedCorrelationError(f"{letter}, {error}") from error
     return sides[0], sides[1]
@@ -368,8 +368,8 @@ def format_comparison(a: str, b: str, rows: Sequence[ComparisonRow]) -> str:
         statistic = "" if row["test"] is None else f"{row['only_a']}:{row['only_b']}"
         statistic = f"{row['t']:+.2f} ({row['df']})" if row["t"] is not None else statistic
         values = [_value(row, side) for side in "ab"]
-        tested = [row["test"] or "", statistic, _p(row["test_p"])]
-        difference = [f"{100 * row['difference']:+.2f}", interval, _p(row["p"])]
+        tested = [row["test"] or "", statistic, format_p(row["test_p"])]
+        difference = [f"{100 * row['difference']:+.2f}", interval, format_p(row["p"])]
         lines.append([row["dataset"], row["metric"], f"{row['n']:,}", *values, *difference, *tested])
     text = aligned(lines, (0, 1, 8))
     return "\n".join([f"A: {a}", f"B: {b}", "x100", text[0], "-" * max(map(len, text)), *text[1:]])
@@ -380,5 +380,8 @@ def _value(row: ComparisonRow, side: str) -> str:
     return f"{100 * row[side]:.2f}" + ("" if std is None else f" ±{100 * std:.2f} ({row[f'{side}_models']})")
 
 
-def _p(p: float | None) -> str:
-    return "" if p is None else f"{p:.2g}" if p >= 1e-4 else "<1e-4"
+def format_p(p: float | None) -> str:
+    """Return a p value with two digits, nothing for None."""
+    if p is None:
+        return ""
+    return f"{p:.2g}" if p >= 1e-4 else "<1e-4"

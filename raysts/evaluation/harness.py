@@ -133,7 +133,7 @@ def check_tasks(corpus: Corpus, names: Sequence[str] | None = None, heavy: bool 
 
 
 def _no_files(corpus: Corpus, name: str, task: Task) -> str:
-    expected = ", ".join(f"{table}.parquet" for table in task.expected())
+    expected = ", ".join(f"{table}.parquet" for table in task.expected_tables())
     present = ", ".join(default_tasks(corpus)) or "none"
     return (
         f"task '{name}' has no files in {corpus.where} (it reads {expected}, each a file or a folder of shards); "

@@ -296,7 +296,7 @@ def _why(row: Row, measured: Sequence[MeasuredRow], command: str) -> str:
     }
     if fitting or not datasets & {*sets}:
         missing = [name for name in sets if name not in fitting]
-        tables = ", ".join(dict.fromkeys(_TABLES.get(name) or TASKS[name].expected()[0] for name in missing))
+        tables = ", ".join(dict.fromkeys(_TABLES.get(name) or TASKS[name].expected_tables()[0] for name in missing))
         return f"{row.system} was not measured on {', '.join(missing)}: '{command}', with {tables} in the data"
     measure, settings = measures[0]
     named = {name: getattr(measure, name) for name in ("layers", "pooling", "similarity", "aggregation", "split")}

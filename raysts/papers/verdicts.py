@@ -13,7 +13,7 @@ from raysts.data.corpora import Corpus
 from raysts.data.derive import TARGETS
 from raysts.errors import InputError
 from raysts.evaluation import harness
-from raysts.evaluation.compare import compare_gains, compare_spread, compare_systems
+from raysts.evaluation.compare import compare_gains, compare_spread, compare_systems, format_p
 from raysts.evaluation.entailment import Direction
 from raysts.evaluation.scores import ModelScores, RowScores
 from raysts.evaluation.standings import Value
@@ -190,12 +190,12 @@ def claims_data(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         backbone=first.pipeline.backbone,
         seeds=max(plan.pipeline.members for plan in plans.values()),
-        verdicts=concluded(verdicts),
+        verdicts=conclude(verdicts),
         environment=environment(first.members[0].record, data=first.corpus.where, storage=Store.of(first.storage).uri),
     )
 
 
-def concluded(verdicts: Sequence[Verdict]) -> list[Verdict]:
+def conclude(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """Return the verdicts with p values adjusted by table.
 
     A difference is shown if both interval and adjusted p show it.
@@ -217,7 +217,9 @@ def _verdict(result: Verdict, p: float) -> str | None:
     above = shown and result.low > 0
     if not result.claim.holds:
         return CONTRADICTED if above else AS_NO
-    return SEEN if above else CONTRADICTED if shown else NOT_SEEN
+    if shown and not above:
+        return CONTRADICTED
+    return SEEN if above else NOT_SEEN
 
 
 def _compare(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, ModelScores]) -> Verdict:
@@ -243,6 +245,7 @@ def _compare(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, Mo
         row = {**(rest[-1] if rest else single), "test_p": single["test_p"] if len(on) == 1 else None}
     # But for the last bits of means over numbers of models that differ.
     constant = row["ci_low"] is not None and max(abs(row["ci_low"]), abs(row["ci_high"])) < 1e-12
+    p = row["p"] if row.get("test_p") is None else row["test_p"]
     return Verdict(
         claim=claim,
         a=row["a"],
@@ -252,7 +255,7 @@ def _compare(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, Mo
         difference=row["difference"],
         low=row["ci_low"],
         high=row["ci_high"],
-        p=None if constant else row["p"] if row.get("test_p") is None else row["test_p"],
+        p=None if constant else p,
         why=ALIKE if constant else None,
         transductive=any(_transductive(plans[side.point], side) for side in claim.sides if side.point in plans),
     )
@@ -287,7 +290,7 @@ def _models(side: Side, plans: Mapping[str, Plan], baselines: Mapping[str, Model
     if side.point in baselines:
         return [baselines[side.point]] if baselines[side.point] else []
     plan = plans[side.point]
-    outcome = "student" if plan.outcomes else next(iter(plan.soups)) if plan.soups else "member"
+    outcome = next(iter(plan.soups), "member") if not plan.outcomes else "student"
     role = {"model": outcome, "members": "member", "best member": "member", "ensemble": "member"}.get(
         side.role, side.role
     )
@@ -365,7 +368,7 @@ def _row(result: Verdict) -> Sequence[str]:
     interval = (
         "" if result.low is None or result.high is None else f" [{100 * result.low:+.2f}, {100 * result.high:+.2f}]"
     )
-    p = "" if result.p_holm is None else "<1e-4" if result.p_holm < 1e-4 else f"{result.p_holm:.2g}"
+    p = format_p(result.p_holm)
     verdict = (
         f"not measured: {result.why}" if result.why else result.verdict or "nothing is concluded without resamples"
     )

@@ -203,7 +203,7 @@ def test_no_files_and_unlabelled_sick(sets: Corpus, tmp_path: Path) -> None:
     corpus, task = Corpus(tmp_path), TRANSFER
     assert [each.name for each in task.sets(corpus)] == ["sickr-relatedness"]
     assert task.left_out(corpus)["stsb-relatedness"] == ["sts/stsb_train", "sts/stsb_dev"]
-    assert set(task.tables(corpus)) <= set(task.expected())
+    assert set(task.tables(corpus)) <= set(task.expected_tables())
     for split in ("train", "trial", "test"):
         (tmp_path / f"sick/sick_{split}.parquet").unlink()
     with pytest.raises(

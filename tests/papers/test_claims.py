@@ -27,7 +27,7 @@ from raysts.papers.verdicts import (
     ClaimsData,
     Verdict,
     baseline_scores,
-    concluded,
+    conclude,
     markdown,
     render,
     text,
@@ -68,14 +68,14 @@ def found(difference: float, p: float | None, holds: bool = True, source: str = 
     ],
 )
 def test_verdicts(difference: float, p: float | None, holds: bool, expected: str | None) -> None:
-    (judged,) = concluded([found(difference, p, holds)])
+    (judged,) = conclude([found(difference, p, holds)])
     assert (judged.verdict, judged.p_holm) == (expected, p)
 
 
 def test_p_is_adjusted_within_a_table_alone() -> None:
     of_table = [found(0.05, 0.03), found(0.05, 0.04), Verdict(claim=CLAIM, why="no data")]
     other = found(0.05, 0.03, source="SED 5.3, Table 2")
-    judged = concluded([*of_table, other])
+    judged = conclude([*of_table, other])
     assert [each.p_holm for each in judged] == pytest.approx([0.06, 0.06, None, 0.03])
     assert [each.verdict for each in judged] == [NOT_SEEN, NOT_SEEN, None, SEEN]
 
@@ -90,7 +90,7 @@ def test_two_systems_that_say_the_same_of_every_row_measure_nothing(
     monkeypatch.setattr(claims_data, "_models", lambda side, *_: [rows] * (3 if side is CLAIM.a else 2))
     claim = CLAIM._replace(on=("snli-2way",), holds=holds)
     plan = SimpleNamespace(pipeline=SimpleNamespace(evaluation=SimpleNamespace(resamples=100), stages={}, recipes={}))
-    (judged,) = concluded([claims_data._compare(claim, {"ct": plan, "flow": plan}, {})])  # type: ignore[dict-item]
+    (judged,) = conclude([claims_data._compare(claim, {"ct": plan, "flow": plan}, {})])  # type: ignore[dict-item]
     assert judged.verdict is None and judged.why == ALIKE and judged.difference == pytest.approx(0.0)
     data = ClaimsData(
         paper="sed", name="", command="", created_at="", backbone="", seeds=3, verdicts=[judged], environment={}
@@ -128,7 +128,7 @@ def test_a_stand_in_is_of_the_same_task_and_selects_nothing() -> None:
 
 
 def test_the_page_its_markdown_and_its_json_say_the_same(tmp_path: Path) -> None:
-    verdicts = concluded([found(0.05, 0.01), found(-0.2, 0.01, False), Verdict(claim=CLAIM, why="no data: stsb")])
+    verdicts = conclude([found(0.05, 0.01), found(-0.2, 0.01, False), Verdict(claim=CLAIM, why="no data: stsb")])
     data = ClaimsData(
         paper="sed", name="claims-sed", command="raysts claims sed", created_at="2026-01-01T00:00:00+00:00",
         backbone="<tiny>", seeds=3, verdicts=[verdicts[0]._replace(transductive=True), *verdicts[1:]], environment={},
@@ -167,10 +167,10 @@ def test_how_far_two_systems_are_above_others(monkeypatch: pytest.MonkeyPatch) -
     plan = SimpleNamespace(pipeline=SimpleNamespace(evaluation=SimpleNamespace(resamples=200), stages={}, recipes={}))
     plans = dict.fromkeys(systems, plan)
     claim = CLAIM._replace(a=Side("a"), b=Side("b"), a_over=Side("base"), b_over=Side("base"))
-    (judged,) = concluded([claims_data._compare(claim, plans, {})])  # type: ignore[arg-type]
+    (judged,) = conclude([claims_data._compare(claim, plans, {})])  # type: ignore[arg-type]
     gains = [100 * (right[side].mean() - right["base"].mean()) for side in "ab"]
     assert [100 * (judged.a or 0), 100 * (judged.b or 0)] == pytest.approx(gains)
     assert judged.verdict == SEEN and 100 * (judged.difference or 0) == pytest.approx(gains[0] - gains[1])
     assert (judged.low or 0) < (judged.difference or 0) < (judged.high or 0)
-    (equal,) = concluded([claims_data._compare(claim._replace(a=Side("b")), plans, {})])  # type: ignore[arg-type]
+    (equal,) = conclude([claims_data._compare(claim._replace(a=Side("b")), plans, {})])  # type: ignore[arg-type]
     assert equal.why == ALIKE and judged.as_plain()["a_over"] == "base"
