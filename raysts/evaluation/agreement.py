@@ -101,10 +101,12 @@ class NearestTexts(LabelledSet):
     def row_scores(self, represent: Represent, similarities: Similarities) -> list[RowScores]:
         pool, draw = represent(self.texts), f"{self.name}/nearest"
         nearest = {name: nearest_texts(pool, similarity, self.size) for name, similarity in similarities.items()}
-        return [
-            self.scored(_shares(nearest_QK, self.nearest), f"overlap@{NEAREST}", similarity=name, draw=draw)
+        shares = {
+            name: (nearest_QK[:, :, None] == self.nearest[:, None, :]).any(axis=2).mean(axis=1)
             for name, nearest_QK in nearest.items()
-        ]
+        }
+        metric = f"overlap@{NEAREST}"
+        return [self.make_scores(share_Q, metric, similarity=name, draw=draw) for name, share_Q in shares.items()]
 
 
 def nearest_texts(pool: Representation, similarity: Similarity, queries: int) -> np.ndarray:
@@ -114,10 +116,6 @@ def nearest_texts(pool: Representation, similarity: Similarity, queries: int) ->
     """
     ranked_QK = search(take(pool, np.arange(queries)), pool, similarity, NEAREST + 1)
     return np.stack([row[row != query][:NEAREST] for query, row in enumerate(ranked_QK)])
-
-
-def _shares(nearest_QK: np.ndarray, wanted_QK: np.ndarray) -> np.ndarray:
-    return (nearest_QK[:, :, None] == wanted_QK[:, None, :]).any(axis=2).mean(axis=1)
 
 
 def agreement_sets(teacher: Model, content: str, text: UserText) -> list[LabelledSet]:

@@ -130,7 +130,7 @@ class Difference:
         """Sign of an interval without 0, otherwise 0."""
         if self.low is None or self.high is None:
             return 0
-        return 1 if self.low > 0 else -1 if self.high < 0 else 0
+        return int(self.low > 0) - int(self.high < 0)
 
     @property
     def interval(self) -> str:
@@ -229,6 +229,32 @@ def compare_spread(a: Sequence[ModelScores], b: Sequence[ModelScores], resamples
     }  # fmt: skip
 
 
+def compare_gains(
+    a: Sequence[ModelScores],
+    a_over: Sequence[ModelScores],
+    b: Sequence[ModelScores],
+    b_over: Sequence[ModelScores],
+    resamples: int,
+) -> ComparisonRow:
+    """Return how much further A is above ``a_over`` than B above ``b_over``, by the mean over the sets.
+
+    Resamples are of rows, the same for all four systems, and of the models of each.
+    """
+    gains = []
+    for label, models, baseline in (("models/a", a, a_over), ("models/b", b, b_over)):
+        by_set = [
+            _sample([model[name] for model in models], [model[name] for model in baseline], "spearman", resamples)
+            for name in a[0]
+        ]
+        means_MR = [np.mean([sides[i] for sides in by_set], axis=0) for i in (0, 1)]
+        draws = _drawn(label, len(models), resamples), _drawn(f"{label}/over", len(baseline), resamples)
+        gains.append(_mean_over_models(means_MR[0], draws[0]) - _mean_over_models(means_MR[1], draws[1]))
+    return {
+        "a": float(gains[0][0]), "b": float(gains[1][0]), "a_models": len(a), "b_models": len(b),
+        "n": sum(len(scores.values) for scores in a[0].values()), **_interval(gains[0] - gains[1]),
+    }  # fmt: skip
+
+
 def _drawn(label: str, count: int, resamples: int) -> np.ndarray:
     """Return the models or sets that each resample draws [count, R], by the label's random numbers."""
     rng = np.random.default_rng((BOOTSTRAP_SEED, zlib.crc32(label.encode())))
@@ -247,7 +273,7 @@ def _sample(
     sides = []
     for letter, models in (("A", a), ("B", b)):
         try:
-            sides.append(np.stack([model.sampled(resamples, [metric])[metric] for model in models]))
+            sides.append(np.stack([model.sample(resamples, [metric])[metric] for model in models]))
         except UndefinedCorrelationError as error:
             raise UndefinedCorrelationError(f"{letter}, {error}") from error
     return sides[0], sides[1]
@@ -255,12 +281,15 @@ def _sample(
 
 def _difference(a_MR: np.ndarray, b_MR: np.ndarray, draws: tuple[np.ndarray, np.ndarray]) -> ComparisonRow:
     """Return the columns of the difference of two systems' means, with models ``draws`` in each resample."""
-    means = [
-        np.append(side[:, 0].mean(), np.take_along_axis(side[:, 1:], drawn, axis=0).mean(axis=0))
-        for side, drawn in ((a_MR, draws[0]), (b_MR, draws[1]))
-    ]
-    values = {"a": float(means[0][0]), "b": float(means[1][0]), "a_std": _std(a_MR[:, 0]), "b_std": _std(b_MR[:, 0])}
-    return {**values, "a_models": len(a_MR), "b_models": len(b_MR), **_interval(means[0] - means[1])}
+    of_a, of_b = _mean_over_models(a_MR, draws[0]), _mean_over_models(b_MR, draws[1])
+    values = {"a": float(of_a[0]), "b": float(of_b[0]), "a_std": _std(a_MR[:, 0]), "b_std": _std(b_MR[:, 0])}
+    return {**values, "a_models": len(a_MR), "b_models": len(b_MR), **_interval(of_a - of_b)}
+
+
+def _mean_over_models(values_MR: np.ndarray, drawn_MR: np.ndarray) -> np.ndarray:
+    """Return the mean over models, followed by that over the models drawn in each resample [1 + R]."""
+    drawn = np.take_along_axis(values_MR[:, 1:], drawn_MR, axis=0)
+    return np.append(values_MR[:, 0].mean(), drawn.mean(axis=0))
 
 
 def _interval(differences_R: np.ndarray) -> ComparisonRow:
@@ -303,14 +332,12 @@ def conclusion(a: str, b: str, rows: Sequence[ComparisonRow], level: float = 0.0
     metrics = [row["metric"] for row in rows]
     metric = next((name for name in ("spearman", "accuracy") if name in metrics), metrics[0])
     (mean,) = (row for row in rows if row["dataset"] == OVERALL and row["metric"] == metric)
-    of_sets = [row for row in rows if row["dataset"] != OVERALL and row["metric"] == metric]
-    sets = (
-        f"the mean {metric} over {len(of_sets)} sets"
-        if len(of_sets) > 1
-        else f"the {metric} on {of_sets[0]['dataset']}"
+    single = [row for row in rows if row["dataset"] != OVERALL and row["metric"] == metric]
+    name = (
+        f"the mean {metric} over {len(single)} sets" if len(single) > 1 else f"the {metric} on {single[0]['dataset']}"
     )
     values = f"{100 * mean['a']:.2f} against {100 * mean['b']:.2f} (x100)"
-    numbers = f"{sets} is {values}, a difference of {100 * mean['difference']:+.2f}"
+    numbers = f"{name} is {values}, a difference of {100 * mean['difference']:+.2f}"
     if mean["p"] is None:
         text = f"No interval was asked for (resamples 0), so nothing is concluded overall about {a} and {b}: {numbers}."
     else:
@@ -320,7 +347,7 @@ def conclusion(a: str, b: str, rows: Sequence[ComparisonRow], level: float = 0.0
         better, worse = (a, b) if mean["difference"] > 0 else (b, a)
         verdict = f"{better} is better than {worse}" if shown else f"No difference is shown between {a} and {b}"
         text = f"{verdict}: {numbers} ({interval}, paired bootstrap)."
-    tested = [row for row in of_sets if row["test_p"] is not None]
+    tested = [row for row in single if row["test_p"] is not None]
     if tested:
         adjusted = holm([row["test_p"] for row in tested])
         sure = [row for row, p in zip(tested, adjusted, strict=True) if p < level]
@@ -341,8 +368,8 @@ def format_comparison(a: str, b: str, rows: Sequence[ComparisonRow]) -> str:
         statistic = "" if row["test"] is None else f"{row['only_a']}:{row['only_b']}"
         statistic = f"{row['t']:+.2f} ({row['df']})" if row["t"] is not None else statistic
         values = [_value(row, side) for side in "ab"]
-        tested = [row["test"] or "", statistic, _p(row["test_p"])]
-        difference = [f"{100 * row['difference']:+.2f}", interval, _p(row["p"])]
+        tested = [row["test"] or "", statistic, format_p(row["test_p"])]
+        difference = [f"{100 * row['difference']:+.2f}", interval, format_p(row["p"])]
         lines.append([row["dataset"], row["metric"], f"{row['n']:,}", *values, *difference, *tested])
     text = aligned(lines, (0, 1, 8))
     return "\n".join([f"A: {a}", f"B: {b}", "x100", text[0], "-" * max(map(len, text)), *text[1:]])
@@ -353,5 +380,8 @@ def _value(row: ComparisonRow, side: str) -> str:
     return f"{100 * row[side]:.2f}" + ("" if std is None else f" ±{100 * std:.2f} ({row[f'{side}_models']})")
 
 
-def _p(p: float | None) -> str:
-    return "" if p is None else f"{p:.2g}" if p >= 1e-4 else "<1e-4"
+def format_p(p: float | None) -> str:
+    """Return a p value with two digits, nothing for None."""
+    if p is None:
+        return ""
+    return f"{p:.2g}" if p >= 1e-4 else "<1e-4"

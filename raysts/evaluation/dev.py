@@ -67,7 +67,7 @@ class Dev:
         by_dataset: dict[str, dict[str, float]] = {}
         for of_set in scores:
             values = by_dataset.setdefault(of_set.dataset, {})
-            values |= {metric: float(sampled[0]) for metric, sampled in of_set.sampled().items()}
+            values |= {metric: float(sampled[0]) for metric, sampled in of_set.sample().items()}
         parts = list(by_dataset.values())
         if self.metrics == MEAN:
             firsts = [next(part[metric] for metric in (*CORRELATION, *part) if metric in part) for part in parts]

@@ -106,13 +106,13 @@ class TwoWay(LabelledSet):
         representations = {p.name: represent(p.texts) for p in (self.pairs, *self.thresholds.values())}
         for called, similarity in similarities.items():
             scores_N = two_way_scores(self.pairs, representations[self.pairs.name], similarity)
-            scores.append(self.scored(scores_N, *AREAS, similarity=called, gold=self.gold, compared=False))
+            scores.append(self.make_scores(scores_N, *AREAS, similarity=called, gold=self.gold, compared=False))
             for dataset, pairs in self.thresholds.items():
                 on_others = two_way_scores(pairs, representations[pairs.name], similarity)
                 right_N = (scores_N >= _threshold(called, on_others, pairs)) == (self.gold == 1)
                 columns: dict[str, Any] = {"dataset": dataset, "draw": f"{self.name}/{self.split}"}
                 scores.append(
-                    self.scored(right_N, "accuracy", similarity=called, compared=dataset == self.name, **columns)
+                    self.make_scores(right_N, "accuracy", similarity=called, compared=dataset == self.name, **columns)
                 )
         return scores
 
@@ -151,8 +151,11 @@ class Direction(LabelledSet):
         longer_N = words[self.pairs.right] > words[self.pairs.left]
         baseline: dict[str, Any] = {"role": "baseline", "compared": False, "subsets": groups}
         return [
-            *(self.scored(right_N, "accuracy", similarity=name, subsets=groups) for name, right_N in by_model.items()),
-            self.scored(longer_N, "accuracy", similarity="length", **baseline),
+            *(
+                self.make_scores(right_N, "accuracy", similarity=name, subsets=groups)
+                for name, right_N in by_model.items()
+            ),
+            self.make_scores(longer_N, "accuracy", similarity="length", **baseline),
         ]
 
 

@@ -20,7 +20,6 @@ from raysts.evaluation.statistics import RESAMPLES
 from raysts.evaluation.sts import STS_TASKS, sts_task
 from raysts.evaluation.tasks import (
     LabelledSet,
-    LayeredModel,
     Model,
     Represent,
     Representation,
@@ -134,7 +133,7 @@ def check_tasks(corpus: Corpus, names: Sequence[str] | None = None, heavy: bool 
 
 
 def _no_files(corpus: Corpus, name: str, task: Task) -> str:
-    expected = ", ".join(f"{table}.parquet" for table in task.expected())
+    expected = ", ".join(f"{table}.parquet" for table in task.expected_tables())
     present = ", ".join(default_tasks(corpus)) or "none"
     return (
         f"task '{name}' has no files in {corpus.where} (it reads {expected}, each a file or a folder of shards); "
@@ -210,8 +209,8 @@ def evaluate(
         model: the model.
         corpus: the tables.
         tasks: names of tasks.
-        layers: choices of pooled layers, all from one pass over the texts; by default the model's own. A model that is no
-            :class:`~raysts.evaluation.tasks.LayeredModel` is evaluated as it is.
+        layers: choices of pooled layers, all from one pass over the texts; by default the model's own. A model without
+            ``represent_layers`` is evaluated as it is.
         context: columns that evaluation cannot know (run_id, system, role, ...).
         resamples: bootstrap resamples of an interval.
         similarities: default: the model's.
@@ -252,9 +251,8 @@ def evaluate_sets(
     index = index or {}
     if not (texts := [text for text in distinct_texts(sets) if text not in index]):
         return []
-    if isinstance(model, LayeredModel):
-        choices = tuple(layers or (model.layers,))
-        by_layers = model.represent_layers(texts, choices, **progress_options(progress, len(texts)))
+    if represent_layers := getattr(model, "represent_layers", None):
+        by_layers = represent_layers(texts, tuple(layers or (model.layers,)), **progress_options(progress, len(texts)))
     else:
         by_layers = {model.layers: model.represent(texts)}
     rows = []

@@ -43,7 +43,9 @@ def write(
     of the local files, and ``mteb_version`` is null: it was not MTEB that measured. ``model``: a Hugging Face name is kept,
     another becomes ``raysts/<its last part>``.
     """
-    name = model if re.fullmatch(r"[\w.-]+/[\w.-]+", model) and not Path(model).exists() else _local(model)
+    name = model
+    if Path(model).exists() or not re.fullmatch(r"[\w.-]+/[\w.-]+", model):
+        name = f"raysts/{re.sub(r'[^A-Za-z0-9_.-]', '-', Path(model).name) or 'model'}"
     target = folder / "results" / name.replace("/", "__") / revision
     tasks: dict[str, dict[str, Any]] = {}
     for row in rows:
@@ -72,7 +74,3 @@ def write(
     meta = {"name": name, "revision": revision, "framework": ["PyTorch"], "similarity_fn_name": "cosine"}
     write_json(target / "model_meta.json", dict.fromkeys(META) | meta)
     return written
-
-
-def _local(model: str) -> str:
-    return f"raysts/{re.sub(r'[^A-Za-z0-9_.-]', '-', Path(model).name) or 'model'}"

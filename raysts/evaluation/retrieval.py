@@ -226,7 +226,7 @@ class RetrievalSet(LabelledSet):
         return self._scores(search_words(self), similarity="bm25", role=BM25, compared=False)
 
     def _scores(self, ranked_QK: np.ndarray, **columns: Any) -> list[RowScores]:
-        return [self.scored(values_Q, metric, **columns) for metric, values_Q in self.measure(ranked_QK).items()]
+        return [self.make_scores(values_Q, metric, **columns) for metric, values_Q in self.measure(ranked_QK).items()]
 
     def measure(self, ranked_QK: np.ndarray) -> dict[str, np.ndarray]:
         """Return every metric of every query [Q], from the documents ranked for it."""
@@ -308,7 +308,7 @@ def index_problems(queries: SentenceModel, documents: SentenceModel) -> list[str
 
 
 def search_index(represent: Represent, index: Mapping[Text, np.ndarray]) -> Represent:
-    """Return a function that has the vectors of documents from an ``index``, and those of other texts from a model."""
+    """Return a function with vectors of documents from an ``index``, and of other texts from a model."""
 
     def represent_sides(texts: Sequence[Text]) -> Representation:
         if texts[0] in index:

@@ -93,4 +93,6 @@ class RunMetric:
 
 def rank(value: float | None, mode: Mode) -> float:
     """Return a number by which a larger value is better, and None the worst."""
-    return float("-inf") if value is None else value if mode == "max" else -value
+    if value is None:
+        return float("-inf")
+    return value if mode == "max" else -value

@@ -83,7 +83,7 @@ class RowScores:
             subsets={name: members for name, members in subsets.items() if len(members)},
         )
 
-    def sampled(self, resamples: int = 0, metrics: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    def sample(self, resamples: int = 0, metrics: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Return the value of each metric, followed by that of each resample [1 + R].
 
         Raises:
@@ -102,8 +102,8 @@ class RowScores:
         return dict.fromkeys(metrics, _means(self.values, counts_NR))
 
     def value(self, metric: str) -> float:
-        """Return the value of a metric. Raises as :meth:`sampled`."""
-        return float(self.sampled(0, [metric])[metric][0])
+        """Return the value of a metric. Raises as :meth:`sample`."""
+        return float(self.sample(0, [metric])[metric][0])
 
     def _correlation(self, metric: str) -> float:
         try:
@@ -155,7 +155,7 @@ def result_rows(scores: RowScores, resamples: int, clean: np.ndarray | None = No
 
 def _values(scores: RowScores, resamples: int) -> list[ResultRow]:
     """Return subset, aggregation, metric, value, ci_low, ci_high and n of each value."""
-    of_all = scores.sampled(resamples)
+    of_all = scores.sample(resamples)
     size = len(scores.values) if scores.counted is None else scores.counted
     if scores.gold is None:
         rows = [_value(metric, values_R, size, scores.aggregations[0]) for metric, values_R in of_all.items()]
@@ -168,7 +168,7 @@ def _values(scores: RowScores, resamples: int) -> list[ResultRow]:
         ]
     if len(scores.subsets) < 2:  # all aggregations are one number
         return [_value(metric, values_R, size, scores.aggregations[0]) for metric, values_R in of_all.items()]
-    parts = [_subset(scores, name).sampled(resamples) for name in scores.subsets]
+    parts = [_subset(scores, name).sample(resamples) for name in scores.subsets]
     sizes = np.array([len(numbers) for numbers in scores.subsets.values()])
     rows = []
     for metric, values_R in of_all.items():

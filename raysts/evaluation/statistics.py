@@ -206,7 +206,7 @@ def precision_recall_areas(
     column of ``counts_NR``, how often each row counts, has its own result.
 
     Returns:
-        two vectors [R]; NaN where no positive row counts.
+        two vectors [R]; NaN without a positive row that counts.
     """
     order = np.argsort(-scores_N, kind="stable")
     positive = positive_N[order, None]

@@ -59,7 +59,7 @@ class Pairs(LabelledSet):
     def row_scores(self, represent: Represent, similarities: Similarities) -> list[RowScores]:
         representation = represent(self.texts)
         return [
-            self.scored(
+            self.make_scores(
                 pair_similarities(self, representation, unordered(similarity)),
                 *METRICS,
                 similarity=name,

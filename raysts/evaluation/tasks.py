@@ -6,7 +6,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -29,7 +29,11 @@ Similarities = Mapping[str, Similarity]
 
 
 class Model(Protocol):
-    """Model that can be evaluated."""
+    """Model that can be evaluated.
+
+    One with ``represent_layers`` (texts, choices of layers, and perhaps ``progress``, a function that takes the number of texts
+    of each batch) gives several choices of pooled layers in one pass.
+    """
 
     @property
     def similarities(self) -> Similarities:
@@ -44,22 +48,6 @@ class Model(Protocol):
 
     def represent(self, texts: list[Text]) -> Representation:
         """Return the representation of the texts, one row per text."""
-
-
-@runtime_checkable
-class LayeredModel(Model, Protocol):
-    """A model that gives several choices of pooled layers in one pass."""
-
-    @property
-    def depth(self) -> int: ...
-
-    def represent_layers(
-        self, texts: list[Text], layers: tuple[Layers, ...], **options: Any
-    ) -> Mapping[Layers, Representation]:
-        """Return the representation of the texts for each choice of layers.
-
-        ``options``: perhaps ``progress``, a function that takes the number of texts of each batch.
-        """
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -107,7 +95,7 @@ class LabelledSet(ABC):
         """Return the scores of what needs no model, beside the models of a table."""
         return []
 
-    def scored(self, values_N: np.ndarray, *metrics: str, **columns: Any) -> RowScores:
+    def make_scores(self, values_N: np.ndarray, *metrics: str, **columns: Any) -> RowScores:
         """Return row scores of the set. ``columns``: other fields than the set determines."""
         shared = {"dataset": self.name, "split": self.split, "sha256": self.sha256, "draw": f"{self.name}/{self.split}"}
         return RowScores(metrics=metrics, values=values_N.astype(np.float64), **{**shared, **columns})
@@ -130,13 +118,13 @@ class Source:
     optional: tuple[str, ...] = ()
     labels: bool = False
 
-    def missing(self, corpus: Corpus) -> list[str]:
+    def find_missing(self, corpus: Corpus) -> list[str]:
         """Return the tables that are missing, lack labels, or have the user's data in their place."""
         return [table for table in self.tables if not self._has(corpus, table)]
 
     def present(self, corpus: Corpus) -> tuple[str, ...]:
         """Return the tables to read, none if one is missing."""
-        if self.missing(corpus):
+        if self.find_missing(corpus):
             return ()
         return (*self.tables, *(table for table in self.optional if self._has(corpus, table)))
 
@@ -156,7 +144,7 @@ class Task:
 
     Attributes:
         heavy: it takes minutes a model: pipelines, which evaluate many, measure it only if it is named.
-        unasked: it runs where no task is named.
+        unasked: it runs if no task is named.
     """
 
     name: str
@@ -171,7 +159,7 @@ class Task:
         """Return the sources that the task has with this corpus."""
         return self.listed
 
-    def expected(self) -> tuple[str, ...]:
+    def expected_tables(self) -> tuple[str, ...]:
         """Return every table that the task can read, for the message about missing ones."""
         return tuple(dict.fromkeys(table for source in self.listed for table in source.tables))
 
@@ -199,7 +187,7 @@ class Task:
 
     def left_out(self, corpus: Corpus) -> dict[str, list[str]]:
         """Return the sets of the task that the corpus lacks, with the tables that each needs."""
-        return {source.name: tables for source in self.sources(corpus) if (tables := source.missing(corpus))}
+        return {source.name: tables for source in self.sources(corpus) if (tables := source.find_missing(corpus))}
 
 
 def _load(corpus: Corpus, source: Source) -> list[LabelledSet]:

@@ -69,8 +69,8 @@ class TransferSet(LabelledSet):
         called = None if self.probe == PROBE else self.probe
         if self.gold is not None:
             predicted_N = _predict_scores(PROBES[self.probe], self, features)
-            return [self.scored(predicted_N, *METRICS, gold=self.gold, similarity=called)]
-        return [self.scored(_predict_right(PROBES[self.probe], self, features), "accuracy", similarity=called)]
+            return [self.make_scores(predicted_N, *METRICS, gold=self.gold, similarity=called)]
+        return [self.make_scores(_predict_right(PROBES[self.probe], self, features), "accuracy", similarity=called)]
 
     def _finite(self, features_ND: np.ndarray) -> np.ndarray:
         bad = len(features_ND) - int(np.isfinite(features_ND).all(axis=1).sum())

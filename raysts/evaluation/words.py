@@ -169,7 +169,7 @@ def _split(rows: pa.Table, table: str) -> Iterator[WordSet]:
             yield word_set
 
 
-def absent(corpus: Corpus, sets: Iterable[WordSet]) -> list[str]:
+def find_absent(corpus: Corpus, sets: Iterable[WordSet]) -> list[str]:
     """Return the missing sets of ``SETS``, each with the table that it belongs in."""
     present = {word_set.name for word_set in sets}
     lines = []
@@ -322,7 +322,7 @@ class WordsTask(Task):
 
     asks_model: ClassVar[bool] = True
 
-    def expected(self) -> tuple[str, ...]:
+    def expected_tables(self) -> tuple[str, ...]:
         return tuple(SETS)
 
     def tables(self, corpus: Corpus) -> tuple[str, ...]:
@@ -335,7 +335,9 @@ class WordsTask(Task):
     def problems(self, corpus: Corpus) -> list[str]:
         sets = read_sets(corpus)
         if not sets:
-            return [f"task '{self.name}': the tables of words hold no set; missing: {'; '.join(absent(corpus, sets))}"]
+            return [
+                f"task '{self.name}': the tables of words hold no set; missing: {'; '.join(find_absent(corpus, sets))}"
+            ]
         return [problem for word_set in sets for problem in word_set.problems()]
 
     def is_default(self, corpus: Corpus) -> bool:
@@ -358,7 +360,7 @@ class WordsTask(Task):
         texts = (text for table in columns for column in table.columns for text in column.to_pylist())
         sets = tuple(read_sets(corpus))
         sha256 = {word_set.table: corpus.fingerprint(word_set.table) for word_set in sets}
-        return WordSets(sets, sha256, tuple(dict.fromkeys(texts)), tuple(absent(corpus, sets)))
+        return WordSets(sets, sha256, tuple(dict.fromkeys(texts)), tuple(find_absent(corpus, sets)))
 
 
 WORDS = WordsTask("words", (), heavy=True)

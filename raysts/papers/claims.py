@@ -33,7 +33,7 @@ class Side(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A claim that A is above B.
+    """A claim that A is above B, or further above ``a_over`` than B above ``b_over``.
 
     ``in_place_of``: the paper's sets, if ``on`` holds others (:data:`STAND_INS`).
     """
@@ -47,7 +47,20 @@ class Claim(NamedTuple):
     holds: bool = True
     of: str = "mean"
     backbone: str | None = None
+    task: str | None = None
+    a_over: Side | None = None
+    b_over: Side | None = None
     in_place_of: tuple[str, ...] = ()
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """Return A and B, then the systems that they are held against, if there are any."""
+        return (self.a, self.b, *filter(None, (self.a_over, self.b_over)))
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Return the tasks that measure the sets."""
+        return (self.task,) if self.task else self.on
 
     @property
     def marked(self) -> str:
@@ -71,8 +84,9 @@ def _side(plain: str | Sequence[Any]) -> Side:
     return Side(plain) if isinstance(plain, str) else Side(*plain)
 
 
-def _claim(says: str, a: Any, b: Any, sets: Sequence[str], source: str = BASELINES, **fields: Any) -> Claim:
-    return Claim(source, says, _side(a), _side(b), tuple(sets), **fields)
+def _claim(sets: Sequence[str], source: str = BASELINES, **fields: Any) -> Claim:
+    fields |= {name: _side(fields[name]) for name in ("a", "b", "a_over", "b_over") if name in fields}
+    return Claim(source=source, on=tuple(sets), **fields)
 
 
 CLAIMS: dict[str, list[Claim]] = {

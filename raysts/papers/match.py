@@ -286,10 +286,6 @@ def _why(row: Row, measured: Sequence[MeasuredRow], command: str) -> str:
     values = [value for cell in row.cells for value in cell if value]
     measures = [(measure, value.settings) for value in values for measure in value.measures]
     sets = dict.fromkeys(measure.dataset for measure, _ in measures)
-    poolings = {measure.pooling for measure, _ in measures if measure.pooling}
-    if poolings and poolings != {_pooling(row.system or "")}:
-        model = BACKBONES[row.backbone or ""].name if row.system == "raw" else "MODEL"
-        command = f"raysts evaluate {model} --pooling {', '.join(poolings)}"
     if not measured:
         return f"not run: '{command}'{_shortage(row)}"
     datasets = {result.row["dataset"] for result in measured}
@@ -300,18 +296,12 @@ def _why(row: Row, measured: Sequence[MeasuredRow], command: str) -> str:
     }
     if fitting or not datasets & {*sets}:
         missing = [name for name in sets if name not in fitting]
-        tables = ", ".join(dict.fromkeys(_TABLES.get(name) or TASKS[name].expected()[0] for name in missing))
+        tables = ", ".join(dict.fromkeys(_TABLES.get(name) or TASKS[name].expected_tables()[0] for name in missing))
         return f"{row.system} was not measured on {', '.join(missing)}: '{command}', with {tables} in the data"
     measure, settings = measures[0]
     named = {name: getattr(measure, name) for name in ("layers", "pooling", "similarity", "aggregation", "split")}
     conditions = ", ".join(f"{name}={value}" for name, value in {**named, **settings}.items() if value is not None)
     return f"{row.system} was measured, but not with {conditions}: '{command}'"
-
-
-def _pooling(system: str) -> str:
-    """Return the pooling at which a pipeline measures its system."""
-    recipes = list(names.pipeline(f"{system}@paper").recipes.values())
-    return recipes[-1].pooling if recipes else "mean"
 
 
 def _shortage(row: Row) -> str:

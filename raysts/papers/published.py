@@ -153,10 +153,8 @@ def _table(plain: Mapping[str, Any], by_system: Mapping[str, Mapping[str, Any]])
                 "settings": {key: value for level in levels for key, value in level.get("settings", {}).items()},
                 "remark": remark(group, name, title),
             }
-            values = (
-                None if number == "-" else _value(number, measures(column, metric, row) if system else (), traits)
-                for metric, number in enumerate(numbers)
-            )
+            conditions = [measures(column, metric, row) if system else () for metric in range(len(numbers))]
+            values = (_value(*pair, traits) for pair in zip(numbers, conditions, strict=True))
             cells.append(tuple(values))
         backbone, note = row.get("backbone", plain.get("backbone")), remark(group, name, None) or unmade
         traits = {"unmade": unmade, "remark": note, "scale": row.get("scale", "paper"), "where": _conditions(row)}
@@ -180,7 +178,9 @@ def _table(plain: Mapping[str, Any], by_system: Mapping[str, Mapping[str, Any]])
     )
 
 
-def _value(number: str, measures: tuple[Measure, ...], traits: Mapping[str, Any]) -> Value:
+def _value(number: str, measures: tuple[Measure, ...], traits: Mapping[str, Any]) -> Value | None:
+    if number == "-":
+        return None
     value, _, std = number.partition("±")
     return Value(float(value), float(std) if std else None, measures, **traits)
 

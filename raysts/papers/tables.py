@@ -10,7 +10,6 @@ from raysts.papers.match import PaperTable, Source
 from raysts.papers.measured import PaperData
 from raysts.papers.published import Paper, Row, Table, Value
 from raysts.report import html
-from raysts.report.html import hundredfold
 
 MARK = "†"
 """What a value with a remark carries."""
@@ -85,11 +84,12 @@ def printed(cell: Sequence[Value | None]) -> str:
     """Return a published cell: ``69.63 / 69.50``, ``42.70 ±0.74``, or a dash."""
     if all(value is None for value in cell):
         return ""
-    texts = [
-        "–" if value is None else f"{value.value:.2f}" + (f" ±{value.std:.2f}" if value.std is not None else "")
-        for value in cell
-    ]
+    texts = ["–" if value is None else _number(value.value, value.std) for value in cell]
     return " / ".join(texts) + (MARK if any(value is not None and value.remark for value in cell) else "")
+
+
+def _number(value: float, std: float | None, factor: int = 1) -> str:
+    return f"{factor * value:.2f}" + (f" ±{factor * std:.2f}" if std is not None else "")
 
 
 def measured_cells(shown: PaperTable, row: int, column: int) -> list[str]:
@@ -99,12 +99,7 @@ def measured_cells(shown: PaperTable, row: int, column: int) -> list[str]:
     for backbone in shown.backbones:
         values = [by_backbone.get(backbone) for by_backbone in cell]
         runs = sorted({shown.sources.index(value.source) + 1 for value in values if value is not None})
-        numbers = [
-            "–"
-            if value is None
-            else hundredfold(value.value) + (f" ±{hundredfold(value.std)}" if value.std is not None else "")
-            for value in values
-        ]
+        numbers = ["–" if value is None else _number(value.value, value.std, 100) for value in values]
         texts.append(f"{' / '.join(numbers)} [{', '.join(map(str, runs))}]" if runs else "")
     return texts
 

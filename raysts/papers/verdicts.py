@@ -13,7 +13,7 @@ from raysts.data.corpora import Corpus
 from raysts.data.derive import TARGETS
 from raysts.errors import InputError
 from raysts.evaluation import harness
-from raysts.evaluation.compare import compare_spread, compare_systems
+from raysts.evaluation.compare import compare_gains, compare_spread, compare_systems, format_p
 from raysts.evaluation.entailment import Direction
 from raysts.evaluation.scores import ModelScores, RowScores
 from raysts.evaluation.standings import Value
@@ -61,6 +61,9 @@ def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus, stand_
     first = next(iter(pipelines.values()))
     named = first.evaluation.tasks
     tasks = harness.check_tasks(corpus, named, heavy=False) if named else harness.default_tasks(corpus, heavy=False)
+    if not named:
+        also = {name for pipeline in pipelines.values() for name in pipeline.evaluation.also}
+        tasks = (*tasks, *(name for name in also if name in harness.TASKS and _exists(name, corpus)))
     could = [_stood_in(claim, corpus) for claim in CLAIMS[paper]]
     substituted = Counter(claim.stands_in for claim in could if claim.in_place_of)
     if stand_ins and substituted:
@@ -71,7 +74,7 @@ def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus, stand_
     points = {*pipelines, OVERLAP, LONGER}
     chosen = could if stand_ins else CLAIMS[paper]
     claims = {claim: _obstacle(claim, points, tasks, corpus, first.backbone) for claim in chosen}
-    measured = {side.point for claim, why in claims.items() if why is None for side in (claim.a, claim.b)}
+    measured = {side.point for claim, why in claims.items() if why is None for side in claim.sides}
     notes = []
     if reasons := Counter(why for why in claims.values() if why):
         message = f"{reasons.total()} of {len(claims)} claims cannot be measured with {corpus.where}: {_count(reasons)}"
@@ -114,12 +117,12 @@ def _obstacle(
 ) -> str | None:
     if claim.backbone and not re.fullmatch(BACKBONES[claim.backbone].names, Path(backbone).name.lower()):
         return f"the paper says it of {claim.backbone}"
-    for side in (claim.a, claim.b):
+    for side in claim.sides:
         if side.point not in points:
             return f"'{side.point}' cannot be made of word vectors"
-    if not {*claim.on} & {*tasks}:
-        available = any(_exists(task, corpus) for task in claim.on)
-        return f"{'not among evaluation.tasks' if available else 'no test set'}: {', '.join(claim.on)}"
+    if not {*claim.tasks} & {*tasks}:
+        available = any(_exists(task, corpus) for task in claim.tasks)
+        return f"{'not among evaluation.tasks' if available else 'no test set'}: {', '.join(claim.tasks)}"
     return None
 
 
@@ -149,6 +152,7 @@ class Verdict(NamedTuple):
         claim = self.claim
         fields = {
             "source": claim.source, "claim": claim.says, "a": claim.a.text, "b": claim.b.text, "of": claim.of,
+            "a_over": claim.a_over and claim.a_over.text, "b_over": claim.b_over and claim.b_over.text,
             "printed": claim.printed, "holds": claim.holds, "in_place_of": claim.in_place_of,
         }  # fmt: skip
         values = {key: value for key, value in self._asdict().items() if key not in ("claim", "a", "b", "models")}
@@ -186,12 +190,12 @@ def claims_data(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         backbone=first.pipeline.backbone,
         seeds=max(plan.pipeline.members for plan in plans.values()),
-        verdicts=concluded(verdicts),
+        verdicts=conclude(verdicts),
         environment=environment(first.members[0].record, data=first.corpus.where, storage=Store.of(first.storage).uri),
     )
 
 
-def concluded(verdicts: Sequence[Verdict]) -> list[Verdict]:
+def conclude(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """Return the verdicts with p values adjusted by table.
 
     A difference is shown if both interval and adjusted p show it.
@@ -213,29 +217,35 @@ def _verdict(result: Verdict, p: float) -> str | None:
     above = shown and result.low > 0
     if not result.claim.holds:
         return CONTRADICTED if above else AS_NO
-    return SEEN if above else CONTRADICTED if shown else NOT_SEEN
+    if shown and not above:
+        return CONTRADICTED
+    return SEEN if above else NOT_SEEN
 
 
 def _compare(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, ModelScores]) -> Verdict:
     """Return the difference of a claim's two systems, with an unadjusted p value."""
     first = next(iter(plans.values())).pipeline
-    sides = [_models(side, plans, baselines) for side in (claim.a, claim.b)]
+    sides = [_models(side, plans, baselines) for side in claim.sides]
     on = [name for name in claim.on if all(models and all(name in model for model in models) for models in sides)]
     if not on:
         return Verdict(claim=claim, why=f"no scores at these layers: {', '.join(claim.on)}")
-    a, b = (
+    a, b, *over = (
         _best(models, on) if side.role == "best member" else [{name: model[name] for name in on} for model in models]
-        for side, models in zip((claim.a, claim.b), sides, strict=True)
+        for side, models in zip(claim.sides, sides, strict=True)
     )
     if claim.of == "spread" and min(len(a), len(b)) < 2:
         return Verdict(claim=claim, why="models of several seeds are needed: --seeds 2 or more")
+    resamples = first.evaluation.resamples
     if claim.of == "spread":
-        row = compare_spread(a, b, first.evaluation.resamples)
+        row = compare_spread(a, b, resamples)
+    elif over:
+        row = compare_gains(a, over[0], b, over[1], resamples)
     else:
-        single, *rest = compare_systems(a, b, first.evaluation.resamples, ("spearman",))
+        single, *rest = compare_systems(a, b, resamples, ("spearman",))
         row = {**(rest[-1] if rest else single), "test_p": single["test_p"] if len(on) == 1 else None}
     # But for the last bits of means over numbers of models that differ.
     constant = row["ci_low"] is not None and max(abs(row["ci_low"]), abs(row["ci_high"])) < 1e-12
+    p = row["p"] if row.get("test_p") is None else row["test_p"]
     return Verdict(
         claim=claim,
         a=row["a"],
@@ -245,9 +255,9 @@ def _compare(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, Mo
         difference=row["difference"],
         low=row["ci_low"],
         high=row["ci_high"],
-        p=None if constant else row["p"] if row.get("test_p") is None else row["test_p"],
+        p=None if constant else p,
         why=ALIKE if constant else None,
-        transductive=any(_transductive(plans[side.point], side) for side in (claim.a, claim.b) if side.point in plans),
+        transductive=any(_transductive(plans[side.point], side) for side in claim.sides if side.point in plans),
     )
 
 
@@ -280,7 +290,8 @@ def _models(side: Side, plans: Mapping[str, Plan], baselines: Mapping[str, Model
     if side.point in baselines:
         return [baselines[side.point]] if baselines[side.point] else []
     plan = plans[side.point]
-    role = {"model": _outcome(plan), "members": "member", "best member": "member", "ensemble": "member"}.get(
+    outcome = next(iter(plan.soups), "member") if not plan.outcomes else "student"
+    role = {"model": outcome, "members": "member", "best member": "member", "ensemble": "member"}.get(
         side.role, side.role
     )
     node = next(node for node in plan.evaluations if node.role == role)
@@ -291,10 +302,6 @@ def _models(side: Side, plans: Mapping[str, Plan], baselines: Mapping[str, Model
         only = next(iter(by_choice.values())) if len(by_choice) == 1 else {}
         scores.append(by_choice.get((node.pooling, layers)) or only)
     return scores if all(scores) else []
-
-
-def _outcome(plan: Plan) -> str:
-    return "student" if plan.outcomes else next(iter(plan.soups)) if plan.soups else "member"
 
 
 def _best(models: Sequence[ModelScores], on: Sequence[str]) -> list[dict[str, RowScores]]:
@@ -361,7 +368,7 @@ def _row(result: Verdict) -> Sequence[str]:
     interval = (
         "" if result.low is None or result.high is None else f" [{100 * result.low:+.2f}, {100 * result.high:+.2f}]"
     )
-    p = "" if result.p_holm is None else "<1e-4" if result.p_holm < 1e-4 else f"{result.p_holm:.2g}"
+    p = format_p(result.p_holm)
     verdict = (
         f"not measured: {result.why}" if result.why else result.verdict or "nothing is concluded without resamples"
     )

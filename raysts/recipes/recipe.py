@@ -325,6 +325,8 @@ class Evaluation(Tree):
         "their files exist; unheeded where tasks names some")
     layers: tuple[PooledLayers, ...] = Field((1, 2), description="every model is measured at each of these choices of pooled "
         "layers (one with heads at its own)")
+    poolings: tuple[PoolingMode, ...] = Field((), description="the backbone, and members without a head, are measured at these "
+        "poolings of their tokens besides; none of these is delivered")
     compare: PooledLayers | None = Field(None, description="the choice of layers at which the summary compares systems; "
         "none: that of the model that is delivered")
     resamples: int = Field(1000, description="bootstrap resamples behind every interval; 0: no intervals")

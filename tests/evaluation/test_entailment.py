@@ -113,14 +113,9 @@ def test_areas_against_scikit_learn(ties: bool) -> None:
         assert average[column] == pytest.approx(metrics.average_precision_score(positive, scores, **known), abs=1e-12)
 
 
-def test_areas_by_hand() -> None:
-    """Right, wrong, right: precision 1, 1/2, 2/3 at recall 1/2, 1/2, 1."""
-    scores, positive = np.array([0.9, 0.5, 0.1]), np.array([True, False, True])
-    trapezoid, average = precision_recall_areas(scores, positive, np.array([[1, 1], [1, 0], [1, 0]], np.uint8))
-    assert trapezoid.tolist() == pytest.approx([1 / 2 + (1 / 2 + 2 / 3) / 4, 1.0])
-    assert average.tolist() == pytest.approx([1 / 2 + 2 / 3 / 2, 1.0])
-    nothing = precision_recall_areas(scores, positive, np.array([[0], [1], [0]], np.uint8))
-    assert np.isnan(nothing).all(), "no positive row counts"
+def test_areas_without_a_positive_row_are_not_defined() -> None:
+    counts = np.array([[0], [1], [0]], np.uint8)
+    assert np.isnan(precision_recall_areas(np.array([0.9, 0.5, 0.1]), np.array([True, False, True]), counts)).all()
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -300,11 +295,9 @@ def test_tables(corpus: Corpus) -> None:
         "xnli-direction": (),
     }
     assert all(
-        set(tables) - {"sick/sick_trial"} <= set(ENTAILMENT_TASKS[name].expected()) for name, tables in found.items()
+        set(tables) - {"sick/sick_trial"} <= set(ENTAILMENT_TASKS[name].expected_tables())
+        for name, tables in found.items()
     )
-    for name, task in ENTAILMENT_TASKS.items():
-        assert not task.problems(corpus), name
-        assert all(len(set(labelled.texts)) == len(labelled.texts) for labelled in task.sets(corpus))
     rows = corpus.read(DEV).to_pydict()
     assert {*rows["premise"], *rows["hypothesis"]} <= set(ENTAILMENT_TASKS["sick-2way"].sets(corpus)[0].texts)
 
@@ -316,7 +309,7 @@ def test_a_task_without_its_threshold_or_its_labels_is_not_there(corpus: Corpus)
     bare = Corpus(corpus.root)
     present = {name for name, task in ENTAILMENT_TASKS.items() if task.tables(bare)}
     assert present == {"snli-direction"}
-    assert DEV in ENTAILMENT_TASKS["sick-2way"].expected()
+    assert DEV in ENTAILMENT_TASKS["sick-2way"].expected_tables()
 
 
 @pytest.mark.parametrize("label", ["entailment", "neutral"])

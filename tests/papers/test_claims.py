@@ -27,7 +27,7 @@ from raysts.papers.verdicts import (
     ClaimsData,
     Verdict,
     baseline_scores,
-    concluded,
+    conclude,
     markdown,
     render,
     text,
@@ -68,14 +68,14 @@ def found(difference: float, p: float | None, holds: bool = True, source: str = 
     ],
 )
 def test_verdicts(difference: float, p: float | None, holds: bool, expected: str | None) -> None:
-    (judged,) = concluded([found(difference, p, holds)])
+    (judged,) = conclude([found(difference, p, holds)])
     assert (judged.verdict, judged.p_holm) == (expected, p)
 
 
 def test_p_is_adjusted_within_a_table_alone() -> None:
     of_table = [found(0.05, 0.03), found(0.05, 0.04), Verdict(claim=CLAIM, why="no data")]
     other = found(0.05, 0.03, source="SED 5.3, Table 2")
-    judged = concluded([*of_table, other])
+    judged = conclude([*of_table, other])
     assert [each.p_holm for each in judged] == pytest.approx([0.06, 0.06, None, 0.03])
     assert [each.verdict for each in judged] == [NOT_SEEN, NOT_SEEN, None, SEEN]
 
@@ -90,7 +90,7 @@ def test_two_systems_that_say_the_same_of_every_row_measure_nothing(
     monkeypatch.setattr(claims_data, "_models", lambda side, *_: [rows] * (3 if side is CLAIM.a else 2))
     claim = CLAIM._replace(on=("snli-2way",), holds=holds)
     plan = SimpleNamespace(pipeline=SimpleNamespace(evaluation=SimpleNamespace(resamples=100), stages={}, recipes={}))
-    (judged,) = concluded([claims_data._compare(claim, {"ct": plan, "flow": plan}, {})])  # type: ignore[dict-item]
+    (judged,) = conclude([claims_data._compare(claim, {"ct": plan, "flow": plan}, {})])  # type: ignore[dict-item]
     assert judged.verdict is None and judged.why == ALIKE and judged.difference == pytest.approx(0.0)
     data = ClaimsData(
         paper="sed", name="", command="", created_at="", backbone="", seeds=3, verdicts=[judged], environment={}
@@ -104,7 +104,7 @@ def test_every_claim_is_of_systems_that_its_command_runs(paper: str) -> None:
     counts = dict.fromkeys(EXPERIMENTS[f"claims-{paper}"].settings, 5)
     made = pipelines(f"claims-{paper}@small", counts, lambda backbone: 3)
     for claim in CLAIMS[paper]:
-        for side in (claim.a, claim.b):
+        for side in claim.sides:
             assert side.point in made or side.point in (OVERLAP, LONGER), side
             if side.role not in ("model", "backbone"):
                 assert made[side.point].members == 5
@@ -117,7 +117,7 @@ def test_every_claim_is_of_systems_that_its_command_runs(paper: str) -> None:
 def test_every_point_is_of_use() -> None:
     for paper, claims in CLAIMS.items():
         made = pipelines(f"claims-{paper}@small", {}, lambda backbone: 3)
-        assert {*made} == {side.point for claim in claims for side in (claim.a, claim.b)} - {OVERLAP, LONGER}
+        assert {*made} == {side.point for claim in claims for side in claim.sides} - {OVERLAP, LONGER}
 
 
 def test_a_stand_in_is_of_the_same_task_and_selects_nothing() -> None:
@@ -128,7 +128,7 @@ def test_a_stand_in_is_of_the_same_task_and_selects_nothing() -> None:
 
 
 def test_the_page_its_markdown_and_its_json_say_the_same(tmp_path: Path) -> None:
-    verdicts = concluded([found(0.05, 0.01), found(-0.2, 0.01, False), Verdict(claim=CLAIM, why="no data: stsb")])
+    verdicts = conclude([found(0.05, 0.01), found(-0.2, 0.01, False), Verdict(claim=CLAIM, why="no data: stsb")])
     data = ClaimsData(
         paper="sed", name="claims-sed", command="raysts claims sed", created_at="2026-01-01T00:00:00+00:00",
         backbone="<tiny>", seeds=3, verdicts=[verdicts[0]._replace(transductive=True), *verdicts[1:]], environment={},
@@ -156,3 +156,21 @@ def test_word_overlap_and_the_longer_sentence(tmp_path: Path) -> None:
     np.testing.assert_allclose(found[OVERLAP]["stsb"].values, [2 / 4, 1.0, 0.0])
     np.testing.assert_array_equal(found[LONGER]["snli-direction"].values, [1, 0, 0])  # a tie is wrong
     assert {*found[OVERLAP]} == {"stsb"} and {*found[LONGER]} == {"snli-direction"}
+
+
+def test_how_far_two_systems_are_above_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The difference of two differences on the same rows; of one that gives both the same there is none."""
+    draws = np.random.default_rng(0)
+    right = {side: draws.random(400) < share for side, share in (("a", 0.9), ("b", 0.7), ("base", 0.5))}
+    systems = {side: [{"stsb": accurate("stsb", rows)}] for side, rows in right.items()}
+    monkeypatch.setattr(claims_data, "_models", lambda side, *_: systems[side.point])
+    plan = SimpleNamespace(pipeline=SimpleNamespace(evaluation=SimpleNamespace(resamples=200), stages={}, recipes={}))
+    plans = dict.fromkeys(systems, plan)
+    claim = CLAIM._replace(a=Side("a"), b=Side("b"), a_over=Side("base"), b_over=Side("base"))
+    (judged,) = conclude([claims_data._compare(claim, plans, {})])  # type: ignore[arg-type]
+    gains = [100 * (right[side].mean() - right["base"].mean()) for side in "ab"]
+    assert [100 * (judged.a or 0), 100 * (judged.b or 0)] == pytest.approx(gains)
+    assert judged.verdict == SEEN and 100 * (judged.difference or 0) == pytest.approx(gains[0] - gains[1])
+    assert (judged.low or 0) < (judged.difference or 0) < (judged.high or 0)
+    (equal,) = conclude([claims_data._compare(claim._replace(a=Side("b")), plans, {})])  # type: ignore[arg-type]
+    assert equal.why == ALIKE and judged.as_plain()["a_over"] == "base"

@@ -30,9 +30,8 @@ OWN = {
 ELSEWHERE = re.compile(
     r"which needs the file (glove\.840B\.300d\.txt|GoogleNews-vectors-negative300\.bin) in the working directory$"
     r"|^(raw|latte) was measured, but not with (split=test, )?layers=only-(?!1\b|2\b|3\b)\d+\b"
-    r"|'raysts evaluate [\w.-]+ --pooling (cls|max)'$"
 )
-"""Reasons of rows that need what is not here: word vectors, a deeper backbone, another evaluation."""
+"""Reasons of rows that need what is not here: word vectors, a deeper backbone."""
 
 
 def few(table: pa.Table, name: str) -> pa.Table:

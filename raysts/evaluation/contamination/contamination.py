@@ -125,7 +125,12 @@ def contamination(
     """
     tables = tuple(sorted({table for sets in tasks.values() for labelled in sets for table in labelled.rows}))
     texts = [text for text in trained.texts if text.table != TARGETS]
-    present = [text for text in texts if _is_present(corpus, text)]
+    present = [
+        text
+        for text in texts
+        if corpus.files(text.table) or corpus.sources(text.table)
+        if corpus.fingerprint(text.table) == text.sha256
+    ]
     missing = [
         f"{text.called} as it was trained on (not in {corpus.described or corpus.where})"
         for text in texts
@@ -140,11 +145,6 @@ def contamination(
     of_tasks = {name: _count_rows(sets, masks) for name, sets in measured.items() if sets and present}
     titles = tuple(dict.fromkeys(text.title or text.table for text in present))
     return Contamination(titles, (*trained.unknown, *missing), of_tasks)
-
-
-def _is_present(corpus: Corpus, text: TrainingText) -> bool:
-    exists = corpus.files(text.table) or corpus.sources(text.table)
-    return bool(exists) and corpus.fingerprint(text.table) == text.sha256
 
 
 def _occurrences(corpus: Corpus, text: TrainingText, tables: Sequence[str], cache: Path | None) -> Masks:

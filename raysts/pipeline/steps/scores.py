@@ -93,7 +93,7 @@ class Evaluation:
         step = step_id(
             "scores",
             role=self.role,
-            row_scores=[subject.file.stem for subject in self.subjects],
+            row_scores=[subject.file.stem for subject in (*self.subjects, *self.besides)],
             training_text=sorted(inputs.specs),  # clean rows do not hold it
             resamples=pipeline.evaluation.resamples,
             system=pipeline.name,
@@ -109,7 +109,7 @@ class Evaluation:
             [*self.models, self.agreement.step if self.agreement else None, weights],
             title=" with ".join([f"evaluate {TITLES[self.role]}", *heavy]),
             work=self._measure,
-            sentences=(inputs.test_sentences + judged) * max(1, len(self.models)),
+            sentences=(inputs.test_sentences + judged) * (max(1, len(self.models)) + len(self.besides)),
             scratch=(inputs.storage / "evaluations" / step,),
         )
 
@@ -123,6 +123,16 @@ class Evaluation:
             return [self._subject(self.inputs.backbone_id, pooling, layers) for pooling, layers in choices]
         layers = self._choices[self.pooling]
         return [self._subject(model.id, self._pooled_by(model)[0], layers, model) for model in self.models]
+
+    @cached_property
+    def besides(self) -> list[Subject]:
+        """Return the backbone or the members at other poolings. None of them is combined, chosen or delivered."""
+        poolings = [mode for mode in self.inputs.pipeline.evaluation.poolings if mode not in self._choices]
+        layers, content = self._choices[self.pooling], self.inputs.backbone_id
+        if self.role == "backbone":
+            return [self._subject(content, mode, layers) for mode in poolings]
+        plain = [m for m in self.models if self.role == "member" and m.job and not m.job.recipe.has_head]
+        return [self._subject(m.id, mode, layers, m) for m in plain for mode in poolings]
 
     @cached_property
     def ensemble(self) -> Subject | None:
@@ -253,13 +263,14 @@ class Evaluation:
 
     def _measure(self, context: Context) -> None:
         store, say = context.store, context.say
-        inputs, subjects, combined, title = self.inputs, self.subjects, self.ensemble, self.step.title
+        inputs, subjects = self.inputs, [*self.subjects, *self.besides]
+        combined, title = self.ensemble, self.step.title
         measured = [*subjects, *([combined] if combined else [])]
         missing = {id(subject) for subject in measured if store.get(subject.file) is None}
         weights = self._weights(store) if combined else {}
         index = self._embed_index(context) if missing else {}
         sums = PartialSums(store, self.step.id)
-        summed = [id(subject) for subject in subjects if subject.model and subject.model.id in weights]
+        summed = [id(subject) for subject in self.subjects if subject.model and subject.model.id in weights]
         to_sum = summed[sums.count :] if id(combined) in missing else []
         waiting = [subject for subject in subjects if id(subject) in {*missing, *to_sum}]
         if stored := len(subjects) - len(waiting):

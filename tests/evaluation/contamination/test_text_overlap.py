@@ -94,24 +94,3 @@ def test_tables_are_training_or_evaluation() -> None:
     assert not set(TRAIN_TABLES) & set(EVAL_TABLES)
     assert {"sts/sts12", "sts/stsb_dev", "sick/sick_trial", "nli/snli_test", "senteval/mrpc_test"} <= set(EVAL_TABLES)
     assert not {"senteval/mrpc_train", "web/word_similarity", "wikipedia/articles"} & set(EVAL_TABLES)
-
-
-def test_sts_benchmark_repeats_pairs_of_the_years_it_was_drawn_from(real_data: Corpus) -> None:
-    years = ["sts/sts12", "sts/sts14", "sts/sts15"]
-    found = {entry["eval"]: entry for entry in overlap(real_data, ["sts/stsb_train"], [*years, "nli/xnli_en_test"])}
-    for year in years:
-        assert found[year]["pair_rows"] > 1_000
-        assert (
-            found[year]["pair_rows"] <= found[year]["both_rows"] <= found[year]["sentence_rows"] < found[year]["rows"]
-        )
-    assert "nli/xnli_en_test" not in found
-    pair, _ = contaminated_rows(real_data, ["sts/stsb_train"], "sts/sts12")
-    first = real_data.read("sts/sts12").take(pa.array(np.flatnonzero(pair)[:50]))
-    train = real_data.read("sts/stsb_train")
-    pairs = {
-        frozenset(map(normalise, texts))
-        for texts in zip(*(train[c].to_pylist() for c in ("sentence1", "sentence2")), strict=True)
-    }
-    assert all(
-        frozenset((normalise(row["sentence1"]), normalise(row["sentence2"]))) in pairs for row in first.to_pylist()
-    )
