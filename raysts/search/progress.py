@@ -13,7 +13,7 @@ from raysts.search.space import text_of
 from raysts.search.study import Study
 from raysts.search.trial import Trial
 from raysts.training.metrics import last_metrics
-from raysts.training.monitor import duration
+from raysts.training.monitor import console, duration
 
 EVERY = 1.0
 """Seconds between reads of the files of running trials."""
@@ -30,16 +30,12 @@ class SearchProgress:
         self.say = say
 
     def __enter__(self) -> SearchProgress:
-        if sys.stderr.isatty():
-            from rich.console import Console
+        if sys.stderr.isatty() and not console().is_dumb_terminal:  # that cannot overwrite lines
             from rich.live import Live
 
-            console = Console(stderr=True)
-            if console.is_dumb_terminal:  # it cannot overwrite lines
-                return self
-            self.live = Live(console=console, transient=True, auto_refresh=False)
+            self.live = Live(console=console(), transient=True, auto_refresh=False)
             self.live.start()
-            self.say = partial(self.live.console.print, markup=False, highlight=False)
+            self.say = partial(console().print, markup=False, highlight=False)
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -1,7 +1,6 @@
 """The named searches, which `searches.yaml` beside this file holds."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ def find_search(name: str, overrides: Mapping[str, Any] | None = None) -> Search
     plain, separator, scale = name.partition("@")
     unscaled = _named_search(plain, f"{separator}{scale}") if plain in SEARCHES else _search_system(name)
     most = names.SCALES.get(scale, {}).get("members", unscaled.seeds)
-    return configured(replace(unscaled, seeds=min(unscaled.seeds, most)), overrides or {})
+    return configured(unscaled.updated(seeds=min(unscaled.seeds, most)), overrides or {})
 
 
 def _named_search(name: str, scale: str) -> Search:
@@ -50,5 +49,5 @@ def _search_system(name: str) -> Search:
         raise InputError(f"unknown search '{name}'{near}; searches are {options}{why}") from None
     try:
         return Search(name=system.name, pipeline=system, space={})
-    except ValueError as error:
-        raise InputError(f"search '{name}': {error}") from None
+    except InputError as error:
+        raise InputError([f"search '{name}': {problem}" for problem in error.problems]) from None

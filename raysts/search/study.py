@@ -82,7 +82,7 @@ class Study:
         recipes = {stage: plan.resolved(recipe) for stage, recipe in plan.pipeline.recipes.items()}
         identity: dict[str, Any] = {f"space.{key}": dimension.text for key, dimension in search.space.items()}
         identity |= {path: value for path, value in leaves(to_plain(recipes)).items() if path not in search.space}
-        identity["metric"] = search.metric
+        identity["metric"] = search.objective.name
         if search.asha:
             identity |= {f"asha.{key}": value for key, value in to_plain(search.asha).items()}
         if plan.teacher_models:
@@ -184,7 +184,7 @@ class Study:
             "own": self.plan.corpus.user.as_plain(),
             "skipped": self.plan.skipped,
             "objective": f"{metric.described}, mean over {search.seeds} seeds, {metric.mode}imised",
-            "metric": search.metric,
+            "metric": search.objective.name,
             "mode": metric.mode,
             "seeds": search.seeds,
             "num_samples": search.num_samples,
@@ -199,13 +199,20 @@ class Study:
     def score_backbone(self, executor: Executor, say: Say) -> None:
         """Score the starting model of the trials once, which shows the gain of training."""
         search, plan = self.search, self.plan
-        if self.dev is None or search.metric == LOSS or self.untrained is not None or "backbone" in search.space:
+        if (
+            self.dev is None
+            or search.objective.name == LOSS
+            or self.untrained is not None
+            or "backbone" in search.space
+        ):
             return
         args = (self.dev, plan.resolved(search.measured), search.pipeline.prompt)
         (scores,) = executor.map(
             ScoreBackbone, args, [(plan.start, plan.contents.get(plan.start))], search.pipeline.resources, say
         )
-        self.store.write_json(self.folder / "study.json", {**self._status(), "untrained": scores[search.metric]})
+        self.store.write_json(
+            self.folder / "study.json", {**self._status(), "untrained": scores[search.objective.name]}
+        )
 
     @property
     def untrained(self) -> float | None:

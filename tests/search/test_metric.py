@@ -48,7 +48,7 @@ def quiet(text: str) -> None:
      ("gausscse", ["auc_pr", "average_precision"])],
 )  # fmt: skip
 def test_a_search_goes_by_what_its_trials_report(search: str, known: list[str]) -> None:
-    assert find_search(search).metric == known[0]  # what selects checkpoints
+    assert find_search(search).objective.name == known[0]  # what selects checkpoints
     for metric in (*known, "loss"):
         found = find_search(search, {"metric": metric}).objective
         assert found.name == metric and found.mode == ("min" if metric == "loss" else "max")

@@ -26,9 +26,10 @@ from raysts.recipes.names import pipeline
 from raysts.recipes.overrides import dump, parse_overrides
 from raysts.report.study.data import winning_command
 from raysts.search import scores
+from raysts.search.exports import Exports
 from raysts.search.queue import TrialQueue
 from raysts.search.record import Record, as_table, read_records
-from raysts.search.sampler import Sampler, View
+from raysts.search.sampler import Sampler
 from raysts.search.search import configured
 from raysts.search.searches import find_search
 from raysts.search.space import Dimension, corners, grid, key_of
@@ -467,7 +468,7 @@ def test_the_best_trials_of_the_study_keep_their_models(study: StudyMaker) -> No
         "lower-bound",
         {"space.optim.lr": "log(1e-6,1e-2)", f"space.{BOUND}": None, "num_samples": 30, "seeds": 1, "keep": 4},
     )
-    made.search = replace(made.search, by="trial")
+    made.search = made.search.updated(by="trial")
     dice, most = random.Random(1), 0
 
     def score(trial: Any) -> TrialOutcome:
@@ -512,24 +513,23 @@ def test_the_best_point_keeps_its_seeds_and_what_others_use_stays(study: StudyMa
     assert len(again.records) == 6 and {r.value for r in again.records.values()} == {0.1}
 
 
-def test_the_database_is_a_view_of_the_records_whatever_it_held(study: StudyMaker, tmp_path: Path) -> None:
+def test_the_database_is_a_view_of_the_records_whatever_it_held(study: StudyMaker) -> None:
     import optuna
 
     said: list[str] = []
     made = study("lower-bound", {"seeds": 2})
-    path = tmp_path / "optuna.db"
+    path = made.folder / "optuna.db"
+    path.mkdir(parents=True)
+    Exports(made, {}, said.append)
+    assert len(said) == 1 and said[0].startswith("optuna.db: ") and "the search goes on" in said.pop()
+    path.rmdir()
     path.write_bytes(b"torn by a kill")
-    view = View(path, "s", made.search, said.append)
-    view.rebuild([record(0.0, 0, curve=((5, 0.3), (10, 0.5))), record(0.0, 1, "stopped", 0.2, curve=((5, 0.2),))])
-    view.add(record(0.05, 0, "infeasible", None, reason="out of memory"))
-    View(path, "s", made.search, said.append).rebuild([record(0.0, 0, curve=((5, 0.3), (10, 0.5)))])
-    view = View(path, "s", made.search, said.append)
-    view.rebuild([record(0.0, 0, curve=((5, 0.3), (10, 0.5))), record(0.0, 1, "stopped", 0.2, curve=((5, 0.2),))])
-    view.add(record(0.05, 0, "infeasible", None, reason="out of memory"))
+    ended = record(0.0, 0, curve=((5, 0.3), (10, 0.5))), record(0.0, 1, "stopped", 0.2, curve=((5, 0.2),))
+    made.records = {each.id: each for each in ended}
+    for _ in range(2):
+        Exports(made, {}, said.append).add(record(0.05, 0, "infeasible", None, reason="out of memory"))
     assert said == []
-    found = optuna.load_study(study_name="s", storage=f"sqlite:///{path}").trials
+    found = optuna.load_study(study_name="lower-bound", storage=f"sqlite:///{path}").trials
     assert [trial.state.name for trial in found] == ["COMPLETE", "PRUNED", "FAIL"]
     assert found[0].params == {BOUND: 0.0, "seed": 0} and found[0].value == 0.5
     assert found[0].intermediate_values == {5: 0.3, 10: 0.5} and found[2].user_attrs["reason"] == "out of memory"
-    View(tmp_path / "no" / "folder.db", "s", made.search, said.append).rebuild([])
-    assert len(said) == 1 and "the search does not need it" in said[0]
