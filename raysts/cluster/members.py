@@ -246,7 +246,7 @@ def take_members(
 
 
 def _take(queue: Any, slot: Slot, chains: Chains, runtime: Runtime) -> tuple[int, str | None] | None:
-    """Take the next member. Return its number, and why it is not tried again, or None; the same on all ranks."""
+    """Take the next member, the same on all ranks: its number, and why it is not tried again, or None."""
     taken: list[tuple[int, str | None] | None] = [None]
     if runtime.rank == 0 and (member := ray.get(queue.take.remote(slot))) is not None:
         folders, reason = [job.folder for job in chains[member]], None

@@ -1,4 +1,4 @@
-"""Metrics of training for Ray's dashboards and Prometheus, ``ray_raysts_*``; docs/cluster.md describes them."""
+"""Metrics of training for Ray's dashboards and Prometheus, ``ray_raysts_*``."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -17,8 +17,7 @@ from raysts.search import scores
 from raysts.search.exports import tools
 from raysts.search.progress import SearchProgress
 from raysts.search.queue import Place, RunTrials, run_locally, run_session
-from raysts.search.search import Search, configured
-from raysts.search.searches import find_search
+from raysts.search.search import Search, configured, find_search
 from raysts.search.stored import earlier_points
 from raysts.search.study import Study
 

@@ -1,11 +1,11 @@
 """Exports of a study's records for other tools. No code reads them."""
 
-import contextlib
 import importlib.util
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
 from raysts.errors import InputError, without_secrets
@@ -20,33 +20,25 @@ Export = Callable[[Record], None]
 """Function that writes the record of a trial."""
 
 
-class Exports:
-    """Exports of a study. A failure of one is reported, and ends it.
+def exporter(study: Study, tools: Mapping[str, Export], say: Say) -> Export:
+    """Return the export to everything. A failure of a part is reported, and ends it.
 
     The files in the study's folder show every record, and ``tools`` those of trials that end in this session.
     """
+    exports = {"tensorboard": _tensorboard(study), "optuna.db": _optuna_database(study)}
 
-    def __init__(self, study: Study, tools: Mapping[str, Export], say: Say) -> None:
-        self.say, self.exports = say, dict[str, Export]()
-        for name, make in {"tensorboard": _tensorboard, "optuna.db": _optuna_database}.items():
-            with self._tolerant(name):
-                self.exports[name] = make(study)
-        for record in study.records.values():
-            self.add(record)
-        self.exports |= tools
-
-    def add(self, record: Record) -> None:
-        for name, export in [*self.exports.items()]:
-            with self._tolerant(name):
+    def add(record: Record) -> None:
+        for name, export in [*exports.items()]:
+            try:
                 export(record)
+            except Exception as error:
+                del exports[name]
+                say(f"{name}: {_reason(error)}; no more trials are written there, the search goes on")
 
-    @contextlib.contextmanager
-    def _tolerant(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            self.exports.pop(name, None)
-            self.say(f"{name}: {_reason(error)}; no more trials are written there, the search goes on")
+    for record in study.records.values():
+        add(record)
+    exports.update(tools)
+    return add
 
 
 def tools(study: Study, mlflow: str | None, wandb: str | None) -> dict[str, Export]:
@@ -65,11 +57,11 @@ def tools(study: Study, mlflow: str | None, wandb: str | None) -> dict[str, Expo
         if not place.strip():
             raise InputError(f"--{tool} '': is empty and must be {rule}")
         if importlib.util.find_spec(tool) is None:
-            raise InputError(f"--{tool}: is not installed here; pip install raysts[{tool}], or leave the option out")
+            raise InputError(f"--{tool}: is not installed here; pip install raysts[{tool}], or remove the option")
         try:
             exports[tool] = make(study, place)
         except Exception as error:
-            problem = f"--{tool}: cannot be used: {_reason(error)}; set the tool up, or leave the option out"
+            problem = f"--{tool}: cannot be used: {_reason(error)}; set the tool up, or remove the option"
             raise InputError(problem) from error
     return exports
 
@@ -101,18 +93,21 @@ def _tensorboard(study: Study) -> Export:
 
 def _optuna_database(study: Study) -> Export:
     """Return the export to a new ``optuna.db``. The seed is a parameter if points have several."""
-    library, search = optuna(), study.search
-    path = study.folder / "optuna.db"
-    for old in path.parent.glob(f"{path.name}*"):
-        old.unlink()
+    library, search, path = optuna(), study.search, study.folder / "optuna.db"
+    states = {"finished": "COMPLETE", "stopped": "PRUNED", "infeasible": "FAIL"}
     axes = {key: dimension.axis() for key, dimension in search.space.items()}
     if search.seeds > 1:
         axes["seed"] = library.distributions.IntDistribution(0, search.seeds - 1)
-    shown = library.create_study(storage=f"sqlite:///{path}", study_name=study.name, direction=direction(search))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", library.exceptions.ExperimentalWarning)
-        shown.set_metric_names([search.objective.name])
-    states = {"finished": "COMPLETE", "stopped": "PRUNED", "infeasible": "FAIL"}
+
+    @cache
+    def database() -> Any:
+        for old in path.parent.glob(f"{path.name}*"):
+            old.unlink()
+        made = library.create_study(storage=f"sqlite:///{path}", study_name=study.name, direction=direction(search))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", library.exceptions.ExperimentalWarning)
+            made.set_metric_names([search.objective.name])
+        return made
 
     def add(record: Record) -> None:
         trial = library.trial.create_trial(
@@ -125,7 +120,7 @@ def _optuna_database(study: Study) -> Export:
         )
         start, end = (time.astimezone().replace(tzinfo=None) for time in _times(record))
         trial.datetime_start, trial.datetime_complete = start, end
-        shown.add_trial(trial)
+        database().add_trial(trial)
 
     return add
 

@@ -13,10 +13,11 @@ from raysts.data.parquet import skipped_line
 from raysts.ids import derive_seed
 from raysts.pipeline.local import Say
 from raysts.recipes.recipe import Resources
-from raysts.search.exports import Export, Exports
+from raysts.search.exports import Export, exporter
 from raysts.search.progress import SearchProgress
 from raysts.search.record import Record
 from raysts.search.sampler import Sampler
+from raysts.search.scores import grouped
 from raysts.search.space import Point, grid, key_of, text_of
 from raysts.search.study import Study
 from raysts.search.trial import Trial, TrialOutcome, TrialRuntime, run_trial
@@ -127,8 +128,9 @@ class TrialQueue:
         if key in self._trials_left:
             self._trials_left[key] -= 1
             if not self._trials_left[key]:
-                scores = self.study.scores_of(record.point)
-                self.sampler.complete(record.point, scores.score if scores else None)
+                records = [each for each in self.study.records.values() if each.point == record.point]
+                (scores,) = grouped(records, self.search.seeds)
+                self.sampler.complete(record.point, scores.score)
 
 
 RunTrials = Callable[[TrialQueue, SearchProgress], None]
@@ -148,19 +150,18 @@ def run_session(
 
     ``place`` is None if no trial seemed to remain. ``tools`` get each record of this session.
     """
-    study.reuse_grid()
     study.cleanup()
     if lost := study.take_back():
         progress.say(
             f"{study.name}: {len(lost)} models that are kept are gone or damaged; their trials are trained again"
         )
-    exports = Exports(study, tools, progress.say)
+    export = exporter(study, tools, progress.say)
     for skipped in study.plan.skipped:
         progress.say(skipped_line(skipped))
     progress.say(f"{study.name}: {progress.total} trials, {len(study.records)} have ended; study: {study.folder}")
 
     def record_end(record: Record) -> None:
-        exports.add(record)
+        export(record)
         progress.ended(record)
 
     failures: list[str] = []

@@ -3,15 +3,17 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
 from raysts.errors import InputError, nearest
 from raysts.evaluation.run_metric import LOSS, RunMetric, reported
+from raysts.recipes import names
 from raysts.recipes.overrides import apply_overrides, has_option, targets_of
 from raysts.recipes.recipe import DISTILLATION, Pipeline, Recipe, name_problem
-from raysts.recipes.tree import Tree, get_path, leaves, to_plain
+from raysts.recipes.tree import Tree, get_path, leaves, load_yaml, to_plain
 from raysts.search.space import Dimension, Point, contains, corners, grid
 
 MOST_TRIALS = 100_000
@@ -270,3 +272,48 @@ def _full_path(pipeline: Pipeline, key: str) -> str | None:
     if not targets or not (targets[0].startswith("recipes.") or targets[0] in VARIED):
         return None
     return targets[0].removeprefix("recipes.") if len(targets) == 1 else key
+
+
+# -- named searches ----------------------------------------------------------------------------------------------------
+
+SEARCHES: dict[str, dict[str, Any]] = load_yaml(Path(__file__).with_name("searches.yaml").read_text(encoding="utf-8"))
+"""Commands, help and jobs take the names of searches from here."""
+
+
+def find_search(name: str, overrides: Mapping[str, Any] | None = None) -> Search:
+    """Return the search called ``name``, with overrides applied.
+
+    The name may have a scale (``lower-bound@small``). A system (``simcse-sup``, a YAML file) gives
+    the search of the space in the overrides.
+
+    Raises:
+        InputError: unknown name or scale, unknown or wrong overrides.
+    """
+    plain, separator, scale = name.partition("@")
+    unscaled = _named_search(plain, f"{separator}{scale}") if plain in SEARCHES else _search_system(name)
+    most = names.SCALES.get(scale, {}).get("members", unscaled.seeds)
+    return configured(unscaled.updated(seeds=min(unscaled.seeds, most)), overrides or {})
+
+
+def _named_search(name: str, scale: str) -> Search:
+    fields = dict(SEARCHES[name])
+    pipeline = names.pipeline(f"{fields.pop('system')}{scale}")
+    space = {key: Dimension.of(value) for key, value in fields.pop("space").items()}
+    first = [fields.pop("first")] if "first" in fields else []
+    varied = fields.pop("vary", {})
+    first += [{**first[0], key: value} for key, values in varied.items() for value in values]
+    return Search(name=name, pipeline=pipeline, space=space, first=tuple(first), **fields)
+
+
+def _search_system(name: str) -> Search:
+    try:
+        system = names.pipeline(name)
+    except InputError as error:
+        options = f"{', '.join(SEARCHES)}, and any system that ends in one training run, with a space that you give"
+        near = nearest(name.partition("@")[0], SEARCHES)
+        why = "" if near else f": {error.problems[0]}"
+        raise InputError(f"unknown search '{name}'{near}; searches are {options}{why}") from None
+    try:
+        return Search(name=system.name, pipeline=system, space={})
+    except InputError as error:
+        raise InputError([f"search '{name}': {problem}" for problem in error.problems]) from None

@@ -61,10 +61,7 @@ class Runtime:
             torch.set_num_threads(threads)
 
     def wrap(self, module: nn.Module, precision: str) -> nn.Module:
-        """Return the module to call, sharded or with averaged gradients where several processes train.
-
-        ``precision``: resolved. Sharded weights are sent in it.
-        """
+        """Return the module to call, sharded or with averaged gradients. ``precision``: that of sent weights."""
         if self.shards:
             return shard(module, self.device, precision)
         return average_gradients(module, self.device) if self.world > 1 else module

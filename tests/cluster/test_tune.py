@@ -16,7 +16,7 @@ from raysts.commands.tune import tune as run_search
 from raysts.errors import InputError
 from raysts.pipeline.local import LocalExecutor
 from raysts.recipes.recipe import Resources
-from raysts.search.searches import SEARCHES
+from raysts.search.search import SEARCHES
 from raysts.storage.foreign import read_json
 
 BOUND = "sts.settings.lower_bound"

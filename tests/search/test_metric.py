@@ -19,7 +19,7 @@ from raysts.errors import InputError
 from raysts.evaluation.run_metric import RunMetric, rank
 from raysts.search.record import Record
 from raysts.search.sampler import Sampler
-from raysts.search.searches import find_search
+from raysts.search.search import find_search
 from raysts.search.study import Study
 from raysts.storage.foreign import read_json
 from raysts.training.metrics import read_metrics

@@ -26,12 +26,11 @@ from raysts.recipes.names import pipeline
 from raysts.recipes.overrides import dump, parse_overrides
 from raysts.report.study.data import winning_command
 from raysts.search import scores
-from raysts.search.exports import Exports
+from raysts.search.exports import exporter
 from raysts.search.queue import TrialQueue
 from raysts.search.record import Record, as_table, read_records
 from raysts.search.sampler import Sampler
-from raysts.search.search import configured
-from raysts.search.searches import find_search
+from raysts.search.search import configured, find_search
 from raysts.search.space import Dimension, corners, grid, key_of
 from raysts.search.stored import best_models
 from raysts.search.study import Study
@@ -509,7 +508,7 @@ def test_the_best_point_keeps_its_seeds_and_what_others_use_stays(study: StudyMa
 
     shutil.rmtree(made.folder / "trials")  # the records are lost, the runs are not
     again = study("lower-bound", {"space.lower_bound": "0,.1,.2", "seeds": 2})
-    again.reuse_grid()
+    assert TrialQueue(again).next() is None
     assert len(again.records) == 6 and {r.value for r in again.records.values()} == {0.1}
 
 
@@ -519,15 +518,15 @@ def test_the_database_is_a_view_of_the_records_whatever_it_held(study: StudyMake
     said: list[str] = []
     made = study("lower-bound", {"seeds": 2})
     path = made.folder / "optuna.db"
+    ended = record(0.0, 0, curve=((5, 0.3), (10, 0.5))), record(0.0, 1, "stopped", 0.2, curve=((5, 0.2),))
+    made.records = {each.id: each for each in ended}
     path.mkdir(parents=True)
-    Exports(made, {}, said.append)
+    exporter(made, {}, said.append)
     assert len(said) == 1 and said[0].startswith("optuna.db: ") and "the search goes on" in said.pop()
     path.rmdir()
     path.write_bytes(b"torn by a kill")
-    ended = record(0.0, 0, curve=((5, 0.3), (10, 0.5))), record(0.0, 1, "stopped", 0.2, curve=((5, 0.2),))
-    made.records = {each.id: each for each in ended}
     for _ in range(2):
-        Exports(made, {}, said.append).add(record(0.05, 0, "infeasible", None, reason="out of memory"))
+        exporter(made, {}, said.append)(record(0.05, 0, "infeasible", None, reason="out of memory"))
     assert said == []
     found = optuna.load_study(study_name="lower-bound", storage=f"sqlite:///{path}").trials
     assert [trial.state.name for trial in found] == ["COMPLETE", "PRUNED", "FAIL"]
