@@ -1,10 +1,11 @@
 """Does `raysts run quickstart` come to its end on a cluster whose processes are killed at random all the time?
 
-Three Ray nodes on this machine, one CPU each. Every 20 seconds or so something dies (SIGKILL): a training worker, a
-controller of Ray Train, a node with all its processes, the driver, or the head, and with it the cluster. What died is
-started again at once, the driver by the same command. When a round ends before its time, the next begins on a fresh
-storage folder. Then the killing stops and the run must end well: every model bit for bit that of an undisturbed run, no
-process of a driver left, no unfinished file, and never more on disk than the bound that is printed.
+Three Ray nodes on this machine, one CPU each. Every 20 seconds or so something dies (SIGKILL): a training worker, the host
+or the controller of a Ray Train run, the queue, a node with all its processes, the driver, or the head, and with it the
+cluster. What died is started again at once, the driver by the same command. When a round ends before its time, the next
+begins on a fresh storage folder. Then the killing stops and the run must end well: every model bit for bit that of an
+undisturbed run, no process of a driver and no placement group left, no unfinished file, and never more on disk than the bound
+that is printed.
 
     python benchmarks/chaos.py --minutes 10 --every 20 --storage /tmp/chaos
 """
@@ -35,7 +36,13 @@ from raysts.storage.atomic import ASIDE
 from raysts.storage.foreign import read_json  # noqa: E402
 from raysts.training import checkpoint  # noqa: E402
 
-KINDS = ("worker", "controller", "node", "driver", "head")
+TITLES = {"host": "ray::TrainRun", "controller": "ray::TrainController", "queue": "ray::MemberQueue"}
+KINDS = ("worker", *TITLES, "node", "driver", "head")
+GROUPS = """
+import ray, sys
+ray.init(sys.argv[1], log_to_driver=False, logging_level=50)
+print([group for group in ray.util.placement_group_table().values() if group["state"] != "REMOVED"])
+"""
 NODES = 3
 DISK = 3.0
 """The storage may hold so many times what an undisturbed run leaves, at any moment."""
@@ -94,6 +101,11 @@ class Nodes:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", int(self.address.split(":")[1])), 1):
             return True
         return False
+
+    def groups(self) -> str:
+        """Placement groups that are not removed."""
+        command = Command(["-c", GROUPS, self.address], self.folder / "groups.log", self.environment)
+        return command.stdout().strip() or command.stderr()
 
     def kill(self, index: int) -> None:
         """A node with all that runs on it; with the head (0) every node."""
@@ -214,6 +226,8 @@ class Chaos:
                 str(p) for p in storage.glob("runs/*/checkpoints")
             ]
             problems += [f"round {rounds}: left behind {path}" for path in left]
+            if (groups := self.nodes.groups()) != "[]":
+                problems.append(f"round {rounds}: placement groups: {groups}")
             self._say(f"round {rounds}: ended, models {'equal' if found == expected else 'DIFFER'}")
         problems += [f"a process of an ended driver lives: {line}" for line in self.driver.left()]
         if self.peak > DISK * bound:
@@ -259,14 +273,11 @@ class Chaos:
         return time.monotonic() + self.options.every * self.dice.uniform(0.5, 1.5)
 
     def kill(self, storage: Path) -> None:
-        """One kill, and a new start of what died."""
-        kind, victim = self.dice.choice(KINDS), None
-        if kind == "worker":
-            victim = trainer(storage)
-        elif kind == "controller":
-            victim = next(iter(family_of_title("ray::TrainController", os.getpid())), None)
-        if kind in ("worker", "controller") and victim is None:
-            kind = "node"
+        """One kill, of what there is now, and a new start of what died."""
+        victims = {kind: next(iter(family_of_title(title, os.getpid())), None) for kind, title in TITLES.items()}
+        victims["worker"] = trainer(storage)
+        kind = self.dice.choice([kind for kind in KINDS if kind not in victims or victims[kind] is not None])
+        victim = victims.get(kind)
         self.kills.append((time.monotonic() - self.began, kind, committed(storage)))
         self._say(f"kill {len(self.kills)}: {kind}, committed {self.kills[-1][2]}")
         if victim is not None:

@@ -2,9 +2,11 @@
 
 1. Members an hour of one ensemble (nli on the embedded world, the tiny backbone) on 1, 2 and 4 Ray nodes of one CPU each,
    from the first start of a member to the last end. Nodes are processes: more of them than cores bring nothing.
-2. Seconds from the SIGKILL of a worker, of two workers of one run at once, or of a whole node, until a checkpoint of each
-   member that no process had reached before.
-3. Seconds of training with a checkpoint every n steps, in this order and back, without Ray.
+2. Seconds from the SIGKILL of a worker, of two workers of one run at once, of a whole node, of the host or the controller of
+   a run until a checkpoint of each member that no process had reached before; of the queue and after Ctrl-C and SIGTERM to the
+   process group until nothing of the command is left.
+3. Whether the members of other nodes keep their processes when one of five nodes is killed.
+4. Seconds of training with a checkpoint every n steps, in this order and back, without Ray.
 
     python benchmarks/cluster_scaling.py --members 4 --steps 300
 """
@@ -22,8 +24,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from chaos import Driver, Nodes, committed
-from processes import trainer, wait_until, writer_of  # on the path since chaos is imported
+from chaos import TITLES, Driver, Nodes, committed
+from processes import family_of_title, trainer, wait_until, writer_of  # on the path since chaos is imported
 
 from raysts.storage.foreign import read_json
 from raysts.training import checkpoint
@@ -75,7 +77,8 @@ def scaling(folder: Path, members: int, steps: int, counts: tuple[int, ...]) -> 
 def recovery(folder: Path, steps: int) -> None:
     """Part 2."""
     print("\n| killed | goes on after, s | load |\n|---|---|---|")
-    two_workers(folder, steps)
+    by_hand(folder, steps)
+    lost_node(folder, steps)
     for kind in ("worker", "node"):
         storage, nodes = folder / f"killed-{kind}", Nodes(folder, 2)
         driver = Driver(folder, arguments(1, 1000 * steps, 10), nodes.environment)
@@ -101,31 +104,76 @@ def recovery(folder: Path, steps: int) -> None:
             nodes.close()
 
 
-def two_workers(folder: Path, steps: int) -> None:
+def saved(storage: Path) -> dict[Path, int]:
+    """The step of the last checkpoint of each run."""
+    last = {path: checkpoint.last(path / "checkpoints") for path in sorted(storage.glob("runs/*"))}
+    return {path: int(step.stem[5:]) for path, step in last.items() if step is not None}
+
+
+def begun(storage: Path, members: int) -> dict[Path, int]:
+    """Wait until so many members have come far enough to be killed."""
+    wait_until(lambda: len(saved(storage)) == members and min(saved(storage).values()) > 60, 600)
+    return saved(storage)
+
+
+def gone_on(storage: Path, before: dict[Path, int]) -> float:
+    """Seconds until each member has a checkpoint that no process had reached before."""
+    began = time.monotonic()
+    wait_until(lambda: all(saved(storage).get(path, 0) > step + 20 for path, step in before.items()), 600, 0.1)
+    return time.monotonic() - began
+
+
+def by_hand(folder: Path, steps: int) -> None:
     """Part 2, of two members in the two workers of one run, on a private cluster."""
-    storage, driver = folder / "killed-two", Driver(folder, arguments(2, 1000 * steps, 10))
+    for kind in ("two workers at once", *TITLES, "SIGINT", "SIGTERM"):
+        storage, driver = folder / f"killed-{kind.split()[0]}", Driver(folder, arguments(2, 1000 * steps, 10))
+        try:
+            driver.start(storage, "local", "nli")
+            before = begun(storage, 2)
+            victims = [writer_of(path) for path in before]
+            if kind in TITLES:
+                victims = family_of_title(TITLES[kind], driver.current.pid)
+            if kind.startswith("SIG"):
+                os.killpg(driver.current.pid, signal.Signals[kind])
+            else:
+                for pid in victims:
+                    os.kill(pid or 0, signal.SIGKILL)
+            if kind in ("queue", "SIGINT", "SIGTERM"):
+                began = time.monotonic()
+                left = driver.current.left_behind(60)
+                code, text = driver.current.process.wait(), f"nothing left after {time.monotonic() - began:.1f}"
+                print(f"| {kind} | exit code {code}, {left or text} | {os.getloadavg()[0]:.1f} |", flush=True)
+            else:
+                print(f"| {kind} | {gone_on(storage, before):.1f} | {os.getloadavg()[0]:.1f} |", flush=True)
+        finally:
+            driver.current.sweep()
 
-    def saved() -> list[int]:
-        last = [checkpoint.last(path / "checkpoints") for path in sorted(storage.glob("runs/*"))]
-        return [int(path.stem[5:]) for path in last if path is not None]
 
+def lost_node(folder: Path, steps: int) -> None:
+    """Part 3."""
+    storage, nodes = folder / "lost", Nodes(folder, 5)
+    driver = Driver(folder, arguments(4, 1000 * steps, 10), nodes.environment)
     try:
-        driver.start(storage, "local", "nli")
-        wait_until(lambda: len(saved()) == 2 and min(saved()) > 60, 600)
-        before = saved()
-        for path in storage.glob("runs/*"):
-            pid = writer_of(path)
-            assert pid is not None
-            os.kill(pid, signal.SIGKILL)
-        began = time.monotonic()
-        wait_until(lambda: all(now > then + 20 for now, then in zip(saved(), before, strict=True)), 600, 0.1)
-        print(f"| two workers at once | {time.monotonic() - began:.1f} | {os.getloadavg()[0]:.1f} |", flush=True)
+        nodes.start()
+        nodes.ready()
+        driver.start(storage, nodes.address, "nli")
+        before = begun(storage, 4)
+        pids = {path: writer_of(path) for path in before}
+        owner, lost = next(
+            (n, path) for n, c in enumerate(nodes.commands) for path in pids if n and pids[path] in c.family()
+        )
+        nodes.kill(owner)
+        seconds = gone_on(storage, before)
+        kept = sum(writer_of(path) == pid for path, pid in pids.items() if path != lost)
+        print(f"| one of five nodes, each with a member but one | {seconds:.1f}; {kept} of 3 others keep their process | "
+              f"{os.getloadavg()[0]:.1f} |", flush=True)  # fmt: skip
     finally:
         driver.current.sweep()
+        nodes.close()
 
 
 def checkpoints(folder: Path, steps: int, turns: int = 2) -> None:
-    """Part 3."""
+    """Part 4."""
     found: dict[int | None, list[float]] = {every: [] for every in CHECKPOINTS}
     for turn in range(turns):
         for every in CHECKPOINTS if turn % 2 == 0 else CHECKPOINTS[::-1]:
@@ -145,7 +193,7 @@ def checkpoints(folder: Path, steps: int, turns: int = 2) -> None:
 
 
 def main() -> None:
-    """All three, or those that are named."""
+    """All, or those that are named."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--members", type=int, default=4)
     parser.add_argument("--steps", type=int, default=300, help="of a member")

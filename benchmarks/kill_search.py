@@ -131,7 +131,7 @@ def one_round(
         command = start(storage, folder / f"{storage.name}-{number}.log", arguments)
         wait_until(lambda c=command, b=before: lines(storage) != b or c.ended(), 10 * length + 60)
         counts.back.append(time.monotonic() - died)
-        left = dead.left_behind(30)
+        left = dead.left_behind(90)  # two agents of Ray look a minute for a head that was killed
         counts.processes_left += len(left)
         dead.sweep()
     command.process.wait()

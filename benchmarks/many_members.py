@@ -1,7 +1,8 @@
 """What many members cost beyond their training: memory of the head, CPU per member.
 
-Tiny members of few steps are trained on a cluster of this machine: a head without CPUs and nodes of one CPU each. Memory is
-private (USS): that of everything that the head's node runs and of the driver, at its peak, above what it was before. CPU
+Tiny members of few steps are trained on a cluster of this machine: a head without CPUs and nodes of ``--cpus`` CPUs each.
+Memory is private (USS): that of everything that the head's node runs and of the driver, and that of all processes but the
+workers, at its peak, above what it was before. CPU
 seconds are those of all processes of the cluster and of the driver, from the first member's start to the last one's end,
 without what these looks take; what the same members take in one process, without Ray, is stated beside. What a further
 member costs, once slots have begun, is the difference between a row and the one before it.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import shutil
 import tempfile
@@ -40,12 +42,14 @@ class Watch(threading.Thread):
 
     def __init__(self, head: int) -> None:
         super().__init__(daemon=True)
+        self.most_apart = 0.0
         self.head, self.over = head, threading.Event()
         self.seconds: dict[psutil.Process, float] = {}
         self.names: dict[psutil.Process, str] = {}
         self.most: dict[str, int] = {}
         self.looks = 0.0
         self.before, self.controllers = sum(self._memory().values()), 0
+        self.before_apart = self._apart()
         self._look()
         self.cpu_before = dict(self.seconds)
 
@@ -56,6 +60,7 @@ class Watch(threading.Thread):
             looks += 1
             if looks % MEMORY_EVERY == 0:
                 self.most = max(self.most, self._memory(), key=lambda found: sum(found.values()))
+                self.most_apart = max(self.most_apart, self._apart())
             self.looks = time.thread_time()
         self._look()
 
@@ -81,10 +86,17 @@ class Watch(threading.Thread):
         """MB of the head at its peak above what they were at the beginning."""
         return (sum(self.most.values()) - self.before) / 1e6
 
-    def _memory(self) -> dict[str, int]:
+    def _apart(self) -> float:
+        """MB of all processes but workers."""
+        workers = ("ray::RayTrainWorker", "ray::IDLE")
+        found = self._memory(psutil.Process())
+        return sum(size for name, size in found.items() if not name.startswith(workers)) / 1e6
+
+    def _memory(self, above: psutil.Process | None = None) -> dict[str, int]:
         """Private bytes by the names of processes."""
         found: dict[str, int] = {}
-        for process in [psutil.Process(), *psutil.Process(self.head).children(recursive=True)]:
+        above = above or psutil.Process(self.head)
+        for process in [psutil.Process(), *above.children(recursive=True)]:
             with contextlib.suppress(psutil.Error):
                 name = name_of(process)
                 found[name] = found.get(name, 0) + process.memory_full_info().uss
@@ -132,19 +144,19 @@ def in_process(folder: Path, members: int, steps: int) -> float:
     return (time.process_time() - began) / members
 
 
-def on_ray(folder: Path, members: int, steps: int, nodes: int) -> dict[str, Any]:
+def on_ray(folder: Path, members: int, steps: int, nodes: int, cpus: int) -> dict[str, Any]:
     """A row of the table."""
     import ray
     from ray.cluster_utils import Cluster
 
-    chains = chains_of(folder / f"ray-{members}", members, steps)
+    chains = chains_of(folder / f"ray-{members}-{nodes}", members, steps)
     cluster = Cluster(
         initialize_head=True,
         head_node_args={"num_cpus": 0, "include_dashboard": False, "object_store_memory": 100 << 20},
     )
     try:
         for _ in range(nodes):
-            cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
+            cluster.add_node(num_cpus=cpus, object_store_memory=100 << 20)
         ray.init(address=cluster.address, log_to_driver=False)
         from raysts.cluster.executor import RayExecutor
         from raysts.recipes.recipe import Resources
@@ -167,8 +179,10 @@ def on_ray(folder: Path, members: int, steps: int, nodes: int) -> dict[str, Any]
         raise SystemExit(f"{next(filter(None, reasons))}")
     return {
         "members": members,
-        "slots": nodes,
+        "nodes": nodes,
+        "slots": nodes * cpus,
         "head, MB above idle": watch.above(),
+        "all but workers, MB above idle": watch.most_apart - watch.before_apart,
         "controllers at once": watch.controllers,
         "CPU s": sum(cpu.values()),
         "CPU s a member": sum(cpu.values()) / members,
@@ -179,7 +193,8 @@ def on_ray(folder: Path, members: int, steps: int, nodes: int) -> dict[str, Any]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--members", type=int, nargs="+", default=[4, 16, 48])
-    parser.add_argument("--nodes", type=int, default=2, help="nodes of one CPU")
+    parser.add_argument("--nodes", type=int, nargs="+", default=[2])
+    parser.add_argument("--cpus", type=int, default=1, help="of a node")
     parser.add_argument("--steps", type=int, default=5, help="training steps of each member")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here as well")
     args = parser.parse_args()
@@ -197,8 +212,8 @@ def main() -> None:
     try:
         alone = in_process(folder, 8, args.steps)
         rows = []
-        for members in args.members:
-            row = on_ray(folder, members, args.steps, args.nodes)
+        for members, nodes in itertools.product(args.members, args.nodes):
+            row = on_ray(folder, members, args.steps, nodes, args.cpus)
             more = members - rows[-1]["members"] if rows else 0
             further = (row["CPU s"] - rows[-1]["CPU s"]) / more if more else None
             rows.append({**row, "CPU s a further member": further, "CPU s a member, no Ray": alone})

@@ -23,8 +23,8 @@ from raysts.recipes.catalog import CATALOG, ContrastiveSettings, ObjectiveSpec
 from raysts.recipes.recipe import Optim
 from raysts.training.job import Job
 from raysts.training.loop import train
-from raysts.training.runtime import Preempted, Preemption, Runtime, average_gradients
-from raysts.training.shard import gather_tensor, shard
+from raysts.training.runtime import Preempted, Preemption, Runtime
+from raysts.training.shard import gather_tensor
 
 ROWS = {2: (3, 5), 3: (3, 0, 5), 4: (2, 1, 0, 5)}
 """Rows per rank in the checks of the collectives, for each number of processes."""
@@ -91,10 +91,7 @@ class Gloo(Runtime):
 
     def wrap(self, module: nn.Module, precision: str) -> nn.Module:
         self.module = module
-        return average_gradients(module, self.device)
-
-    def barrier(self) -> None:
-        dist.barrier()
+        return super().wrap(module, precision)
 
 
 class Spread(Gloo):
@@ -108,11 +105,11 @@ class Spread(Gloo):
         """In which numbers a layer was put together."""
 
     def wrap(self, module: nn.Module, precision: str) -> nn.Module:
-        self.module = shard(module, self.device, precision)
+        wrapped = super().wrap(module, precision)
         encoder = next(part for part in module.modules() if isinstance(part, Encoder))
         layer = next(iter(encoder.layer_list()))  # it is whole while it computes
         layer.register_forward_pre_hook(lambda layer, _: self.numbers.add(str(next(layer.parameters()).dtype)))
-        return self.module
+        return wrapped
 
 
 class Told(Gloo):

@@ -23,7 +23,7 @@ from raysts.commands import parser
 from raysts.commands.result import run_text
 from raysts.papers.experiments import EXPERIMENTS
 from raysts.recipes.names import RECIPES
-from raysts.search.searches import SEARCHES
+from raysts.search.search import SEARCHES
 
 EXAMPLES = (
     "recipes", "show", "schema", "plan", "run", "tune", "distill", "evaluate", "compare", "embed", "export", "report",

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import ray
 from ray.util.placement_group import PlacementGroup
@@ -14,19 +14,18 @@ from raysts.pipeline.local import Say
 from raysts.recipes.recipe import Resources
 
 LOOPBACK = ("127.0.0.1", "::1")
-LOOK_SECONDS, REPEAT_SECONDS = 2.0, 300.0
-IDLE_SECONDS = 30.0  # without training, after which a command says that it waits also where runs take turns
+LOOK_SECONDS, REPEAT_SECONDS = 10.0, 300.0
 UNKNOWN = 64  # workers that a command asks for where the cluster may grow: Ray tells nobody how far
 
 
-@dataclass(frozen=True)
-class ClusterNode:
+class ClusterNode(NamedTuple):
     """A node that is alive."""
 
     id: str
     address: str
     amounts: Mapping[str, float]
     labels: Mapping[str, str]
+    host: str = ""
 
     def slots(self, resources: Resources) -> int:
         """Return how many workers the node holds at once when idle."""
@@ -44,11 +43,8 @@ class ClusterNode:
 
 def nodes() -> list[ClusterNode]:
     """Return the nodes that are alive."""
-    return [
-        ClusterNode(node["NodeID"], node["NodeManagerAddress"], node["Resources"], node.get("Labels") or {})
-        for node in ray.nodes()
-        if node["Alive"]
-    ]
+    columns = ("NodeID", "NodeManagerAddress", "Resources", "Labels", "NodeManagerHostname")
+    return [ClusterNode(*(node[column] for column in columns)) for node in ray.nodes() if node["Alive"]]
 
 
 def affinity(node: str = "") -> NodeAffinitySchedulingStrategy:
@@ -108,8 +104,7 @@ class Room:
     def __init__(self, resources: Resources, say: Say) -> None:
         self.resources, self.say, self.before = resources, say, set[str]()
         self.before = {*self.groups()}
-        self.trained_at, self.looked_at, self.spoke_at = time.monotonic(), 0.0, 0.0
-        self.waiting = self.reported = 0
+        self.look_at, self.waiting = 0.0, 0
 
     def groups(self) -> dict[str, str]:
         """Return state by id of the command's groups, by job (the end of the id) and shape of the bundles."""
@@ -128,25 +123,19 @@ class Room:
             ray.util.remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(name)))
 
     def report(self, training: int) -> None:
-        """Say how many runs wait for room, when that changes and every few minutes, unless they take turns.
+        """Say how many runs wait for room, when as many did a while ago, and then every few minutes.
 
-        That they do where some train and the cluster holds one and does not grow.
+        On a cluster that does not grow, runs wait their turn while others train.
         """
-        now = time.monotonic()
-        self.trained_at = now if training else self.trained_at
-        if now - self.looked_at < LOOK_SECONDS:
+        if (clock := time.monotonic()) < self.look_at:
             return
-        self.looked_at, before = now, self.waiting
-        self.waiting = count = sum(state in ("PENDING", "RESCHEDULING") for state in self.groups().values())
-        is_news = count != self.reported or now - self.spoke_at > REPEAT_SECONDS
-        take_turns = now - self.trained_at < IDLE_SECONDS and holds(self.resources) >= self.resources.least
-        if not count:
-            self.reported = 0
-        elif count == before and is_news and (may_grow() or not take_turns):  # what is met at once shows in one look
-            self.spoke_at, self.reported = now, count
+        self.look_at, before = clock + LOOK_SECONDS, self.waiting
+        self.waiting = sum(state in ("PENDING", "RESCHEDULING") for state in self.groups().values())
+        if self.waiting and self.waiting == before and (may_grow() or not training):
+            self.look_at = clock + REPEAT_SECONDS
             workers = f"{self.resources.workers} workers with " if self.resources.workers > 1 else ""
             self.say(
-                f"waiting for the cluster to have room for {_number(count, 'training run')}: needs {workers}"
+                f"waiting for the cluster to have room for {_number(self.waiting, 'training run')}: needs {workers}"
                 f"{_needs(self.resources)} each; its nodes have: {_describe_nodes()}"
             )
 

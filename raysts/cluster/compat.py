@@ -29,16 +29,6 @@ def lacks(resources: Resources) -> list[str]:
     ]
 
 
-def is_drained() -> bool:
-    """Return True if this node is about to go. ``get_preemption_info`` would make all workers meet."""
-    try:
-        from ray._private.state import state
-
-        return ray.get_runtime_context().get_node_id() in state.get_draining_nodes()
-    except Exception:
-        return False
-
-
 def has_autoscaler() -> bool | None:
     """Return True if types of nodes are not named after nodes, as without an autoscaler, or None."""
     try:

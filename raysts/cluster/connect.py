@@ -17,7 +17,7 @@ from pathlib import Path
 
 from raysts.errors import InputError, RunFailed
 
-OLDEST = "2.51"  # the oldest Ray that is tried (``pyproject.toml``)
+OLDEST = (2, 51)  # the oldest Ray that is tried (``pyproject.toml``)
 REACHABLE_SECONDS, HEAD_SECONDS = 3.0, 60.0
 AUTH_MODE = "RAY_AUTH_MODE"  # ``token``: a process shows a token and asks its callers for one
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0, when Ray is imported: a cluster stays on loopback, on every system
@@ -30,15 +30,17 @@ SETTINGS = {
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
 }
-"""Environment of the driver and what it starts. Variables of the user stay."""
+"""Environment of the driver and what it starts, while it is connected. Variables of the user stay."""
 
 PRIVATE = {LOOPBACK: "0", "RAY_prestart_worker_first_driver": "0"}
 """Environment of a private cluster, which starts no worker before there is work."""
 
-TRIES = {"RAY_NUM_REDIS_GET_RETRIES": "2"}
-"""Environment of a probe: Ray asks a head that turns it away 20 times, a second each, unless told otherwise."""
-
 INSTALL = "install it with pip install 'ray[default,data,train,tune]', or run in this process with --address none"
+NOT_STARTED = (
+    "a private cluster cannot be started ({}): Ray keeps its files in $RAY_TMPDIR (/tmp), its token in ~/.ray/auth_token, and "
+    "some twenty processes with their threads; name folders that can be written to with RAY_TMPDIR and HOME, allow more "
+    "processes (ulimit -u, the limit of the container), or do without Ray: --address none"
+)
 PROBE = """
 import os, sys, ray
 ray.init(sys.argv[1], log_to_driver=False, logging_level=50)
@@ -82,45 +84,37 @@ def connected(address: str | None = None, dashboard: bool = False) -> Iterator[b
     Without an address that is the cluster of the job (``RAY_ADDRESS``), the one that ``ray start`` runs on this machine, else
     a private one on all CPUs of this machine that ends with the block, and has a dashboard on loopback if asked for.
     """
+    _check_installed()
+    before = {*os.environ}
+    is_ready = "ray" in sys.modules and sys.modules["ray"].is_initialized()
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    try:
+        cluster = "" if is_ready else find_cluster(address)
+        if not is_ready:
+            _init(cluster, dashboard)
+        yield cluster == "local"
+    finally:
+        if not is_ready and "ray" in sys.modules:
+            sys.modules["ray"].shutdown()
+        for name in {*os.environ} - before:
+            del os.environ[name]
+
+
+def _check_installed() -> None:
     try:
         installed = version("ray")
     except PackageNotFoundError:
         raise InputError(f"Ray is not installed here; {INSTALL}") from None
-    if [int(number) for number in installed.split(".")[:2]] < [int(number) for number in OLDEST.split(".")]:
-        raise InputError(
-            f"Ray {installed} is installed here, and Ray {OLDEST} is the oldest that can be used; {INSTALL}"
-        )
-    for name, value in SETTINGS.items():
-        os.environ.setdefault(name, value)
-    if "ray" in sys.modules and sys.modules["ray"].is_initialized():
-        yield False
-        return
-    with restored(AUTH_MODE, *PRIVATE):
-        try:
-            cluster = find_cluster(address)
-            _init(cluster, dashboard)
-            yield cluster == "local"
-        finally:
-            if "ray" in sys.modules:
-                sys.modules["ray"].shutdown()
-
-
-@contextlib.contextmanager
-def restored(*names: str) -> Iterator[None]:
-    """Give variables of the environment their values back at the end of the block."""
-    before = {name: os.environ.get(name) for name in names}
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+    if tuple(map(int, installed.split(".")[:2])) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise InputError(f"Ray {installed} is installed here, and Ray {oldest} is the oldest that works; {INSTALL}")
 
 
 def _init(address: str, dashboard: bool) -> None:
-    options = {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"} if address == "local" else {}
-    for name, value in PRIVATE.items() if address == "local" else ():
+    private = address == "local"
+    options = {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"} if private else {}
+    for name, value in PRIVATE.items() if private else ():
         os.environ.setdefault(name, value)
     try:
         import ray.data
@@ -135,21 +129,14 @@ def _init(address: str, dashboard: bool) -> None:
     except SystemExit:  # Ray's answer to SIGTERM while it starts
         raise KeyboardInterrupt from None
     except Exception as error:  # a folder that is read-only, a process that does not come up, a limit of the machine
-        if address != "local":
-            raise
-        raise RunFailed(
-            f"a private cluster cannot be started ({error}): Ray keeps its files in $RAY_TMPDIR (/tmp), its token in "
-            f"~/.ray/auth_token, and some twenty processes with their threads; name folders that can be written to with "
-            f"RAY_TMPDIR and HOME, allow more processes (ulimit -u, the limit of the container), or do without Ray: "
-            f"--address none"
-        ) from error
+        if private:
+            raise RunFailed(NOT_STARTED.format(error)) from error
+        raise
     quiet_data()
-    if address == "local":
-        with contextlib.suppress(
-            OSError
-        ):  # Ray lets everybody read the file, which a token of the environment replaces
+    with contextlib.suppress(OSError):  # Ray lets everybody read the file, which a token of the environment replaces
+        if private:
             Path("~/.ray/auth_token").expanduser().chmod(0o600)
-    elif may_grow():
+    if not private and may_grow():
         # A detached actor on the node of the process that first reads data keeps Ray Data's statistics, for ever. A node that
         # an autoscaler has started would be paid for as long; this one stays anyway.
         ray.data.range(1).materialize()
@@ -197,7 +184,9 @@ def find_cluster(address: str | None) -> str:
         )
     answer = f"it has not answered for {HEAD_SECONDS:g} s"
     for mode in [os.environ[AUTH_MODE]] if os.environ.get(AUTH_MODE) else modes:
-        command, environment = [sys.executable, "-c", PROBE, address], {**os.environ, **TRIES, AUTH_MODE: mode}
+        # Ray asks a head that turns it away 20 times, a second each, unless told otherwise.
+        environment = {**os.environ, "RAY_NUM_REDIS_GET_RETRIES": "2", AUTH_MODE: mode}
+        command = [sys.executable, "-c", PROBE, address]
         with contextlib.suppress(subprocess.TimeoutExpired):
             probe = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HEAD_SECONDS)
             if "raysts: joined" in probe.stdout:

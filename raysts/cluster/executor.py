@@ -70,7 +70,6 @@ class RayExecutor:
             end(actors)
 
     def train(self, chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
-        """Train each chain by Ray Train workers. Return per chain the reason why it failed, or None."""
         from raysts.cluster.members import train_members  # imports Ray Train, which an actor does without
 
         return train_members(chains, with_gpus(resources), say, self.requirements)

@@ -12,7 +12,6 @@ import gc
 import os
 import secrets
 import signal
-import threading
 from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
@@ -22,7 +21,6 @@ from typing import Any, NamedTuple
 import ray
 import ray.train.torch
 import torch
-from torch import nn
 
 from raysts.cluster import runs
 from raysts.cluster.capacity import UNKNOWN, ClusterNode, Room, affinity, at_once, holds, may_grow, nodes
@@ -40,8 +38,7 @@ from raysts.training import checkpoint
 from raysts.training.attempt import attempt, fail_chain
 from raysts.training.job import Job
 from raysts.training.monitor import RunMonitor
-from raysts.training.runtime import Preempted, Preemption, Runtime, average_gradients
-from raysts.training.shard import shard
+from raysts.training.runtime import Preempted, Preemption, Runtime
 
 MOST_RUNS = 16  # Ray Train runs at once: each is processes of a few hundred MB beside its workers
 LOOK_SECONDS = 0.5
@@ -57,7 +54,6 @@ def train_members(
     if requirements is not None:
         resources = _with_memory(resources, chains)
     reasons: dict[int, str | None] = {}
-    facts, restarts = chains[0][0].facts, 0
     with (
         closing(_Runs(chains, resources, requirements, say)) as started,
         RunMonitor(say, sum(map(len, chains))) as monitor,
@@ -67,13 +63,11 @@ def train_members(
             reasons |= state.ended
             for reason in filter(None, dict(state.ended).values()):
                 say(f"failed: {reason}")
-            monitor.update(
-                [job for number in (*state.training, *dict(state.ended)) for job in chains[number]], state.waiting
+            at_work = [job for number in (*state.training, *dict(state.ended)) for job in chains[number]]
+            monitor.update(at_work, len(state.waiting))
+            show_members(
+                chains[0][0].facts, len(state.waiting), len(state.training), [*reasons.values()], state.restarts
             )
-            failed = len(reasons) - [*reasons.values()].count(None)
-            counts = {"waiting": state.waiting, "training": len(state.training), "done": len(reasons) - failed}
-            show_members(facts["system"], facts["stage"], {**counts, "failed": failed}, state.restarts - restarts)
-            restarts = state.restarts
             started.room.report(len(state.training))
     return [reasons[number] for number in range(len(chains))]
 
@@ -103,7 +97,7 @@ class _Runs:
         self.chains, self.resources, self.room, first = chains, resources, Room(resources, say), chains[0][0]
         self.name = f"{first.facts['system']}-{first.facts['stage']}-{first.id[:6]}"
         self.folder = str(first.folder.parent.parent / "ray")
-        self.open, self.cause, self.numbers = set(range(len(chains))), "", count(1)
+        self.cause, self.numbers = "", count(1)
         self.runs: dict[int, _Run] = {}
         name = f"{self.name}-{secrets.token_hex(3)}-queue"
         kind = ray.remote(MemberQueue).options(num_cpus=0, scheduling_strategy=affinity(), name=name)
@@ -135,11 +129,10 @@ class _Runs:
             ) from None
         if state.refused:
             raise InputError(state.refused)
-        self.open -= dict(state.ended).keys()
         if self.runs or state.ended:
             return state
         cause = f"its workers do not start: {self.cause}"
-        return state._replace(ended=[(number, fail_chain(self.chains[number], cause)) for number in sorted(self.open)])
+        return state._replace(ended=[(number, fail_chain(self.chains[number], cause)) for number in state.waiting])
 
     def _start(self, node: ClusterNode | None, width: int, number: int = 0) -> None:
         """Start a run, or the one of this number anew."""
@@ -158,10 +151,11 @@ class _Runs:
             ended: Ended = ray.get(run.ended)
         except ray.exceptions.RayError as error:
             ended = Ended(str(error), None)
-        unfinished, failures, in_use = ray.get(self.queue.release.remote(number, ended))
-        # Of a run that is gone nothing is left to give back its room. That of one which has just started must not go too.
-        if ended.deaths is None and len(in_use) == len(self.runs) - 1:
-            self.room.give_back(self.room.groups().keys() - in_use)
+        unfinished, failures, group, in_use = ray.get(self.queue.release.remote(number, ended))
+        # Of a run that is gone nothing is left to give back its room. Its workers may not have come to name it.
+        if not group and len(in_use) == len(self.runs) - 1:
+            group = self.room.groups().keys() - in_use
+        self.room.give_back(group)
         shared = ended.waited and run.node is not None and run.width > 1
         if unfinished and failures <= DEATHS and ended.deaths is not None and not shared:
             self.runs[number] = run._replace(ended=run.host.fit.remote(run.width))
@@ -203,44 +197,23 @@ def placements(resources: Resources, members: int) -> list[tuple[ClusterNode | N
 
 
 class RayRuntime(Runtime):
-    """A Ray Train worker that trains a run alone or together with the others of its group."""
+    """A Ray Train worker that trains a run alone or together with the others of its run."""
 
-    def __init__(self, resources: Resources) -> None:
+    def __init__(self, resources: Resources, rank: int, world: int) -> None:
         device = ray.train.torch.get_device() if resources.gpus else "cpu"
         super().__init__(device, threads=resources.cpus, read=read_streamed)
         if resources.workers > 1:
-            context = ray.train.get_context()
-            self.rank, self.world = context.get_world_rank(), context.get_world_size()
+            self.rank, self.world = rank, world
         self.shards = resources.shard and self.world > 1
         self.where = f"Ray Train, node {ray.util.get_node_ip_address()}"
-
-    def wrap(self, module: nn.Module, precision: str) -> nn.Module:
-        """Return the module with its gradients averaged, or sharded, over the processes that train together."""
-        if self.shards:
-            return shard(module, self.device, precision)
-        return average_gradients(module, self.device) if self.world > 1 else module
 
     def observe(self, job: Job, line: dict[str, Any]) -> None:
         facts, member = job.facts, job.facts.get("member")
         names = facts["system"], facts["stage"], facts["role"] if member is None else member
         show_line(*names, line, job.recipe.spec.sentences)
 
-    def barrier(self) -> None:
-        if self.world > 1:
-            torch.distributed.barrier()
-
     def preemption(self) -> Preemption:
-        """Return END after SIGTERM, SAVE where the node of this worker is about to be taken away."""
-        if runs.told_to_end.is_set():
-            return Preemption.END
-        return Preemption.SAVE if runs.drained.is_set() else Preemption.NONE
-
-    def broadcast(self, value: Any) -> Any:
-        """Return the value of the first worker that trains together."""
-        box = [value]
-        if self.world > 1:
-            torch.distributed.broadcast_object_list(box, src=0, device=self.device)
-        return box[0]
+        return Preemption.END if runs.told_to_end.is_set() else Preemption.NONE
 
 
 def take_members(
@@ -250,14 +223,14 @@ def take_members(
     quiet_data()
     if problem := node_problem(requirements):
         return ray.get(queue.refuse.remote(problem))
-    runtime, rank = RayRuntime(resources), ray.train.get_context().get_world_rank()
-    slot = (number, 0 if resources.workers > 1 else rank)
+    rank = ray.train.get_context().get_world_rank()
+    runtime = RayRuntime(resources, rank, ray.train.get_context().get_world_size())
     if rank == 0:
         queue.hold.remote(number, ray.util.get_current_placement_group().id.hex())
-    threading.Thread(target=runs.watch_node, daemon=True).start()
+    slot = (number, rank)
     try:
         with runs.at_work:
-            while (taken := runtime.broadcast(_take(queue, slot, chains) if runtime.rank == 0 else None)) is not None:
+            while (taken := _take(queue, slot, chains, runtime)) is not None:
                 member, reason = taken
                 reason = reason or attempt(chains[member], runtime).reason
                 if runtime.rank == 0:
@@ -272,15 +245,17 @@ def take_members(
     return None
 
 
-def _take(queue: Any, slot: Slot, chains: Chains) -> tuple[int, str | None] | None:
-    """Take the next member. Return its number, and why it is not tried again, or None."""
-    member = ray.get(queue.take.remote(slot))
-    if member is None:
-        return None
-    folders = [job.folder for job in chains[member]]
-    stand = [RunFolder(run).finished() is not None or str(checkpoint.last(run / "checkpoints")) for run in folders]
-    progress = ray.get(queue.begin.remote(slot, stand))
-    if progress.deaths <= DEATHS:
-        return member, None
-    cause = f"its processes died {progress.deaths} times without getting on, the last time so: {progress.cause}"
-    return member, fail_chain(chains[member], cause)
+def _take(queue: Any, slot: Slot, chains: Chains, runtime: Runtime) -> tuple[int, str | None] | None:
+    """Take the next member, the same on all ranks: its number, and why it is not tried again, or None."""
+    taken: list[tuple[int, str | None] | None] = [None]
+    if runtime.rank == 0 and (member := ray.get(queue.take.remote(slot))) is not None:
+        folders, reason = [job.folder for job in chains[member]], None
+        stand = [RunFolder(run).finished() is not None or str(checkpoint.last(run / "checkpoints")) for run in folders]
+        progress = ray.get(queue.begin.remote(slot, stand))
+        if progress.deaths > DEATHS:
+            cause = f"its processes died {progress.deaths} times without getting on, the last time so: {progress.cause}"
+            reason = fail_chain(chains[member], cause)
+        taken = [(member, reason)]
+    if runtime.world > 1:
+        torch.distributed.broadcast_object_list(taken, src=0, device=runtime.device)
+    return taken[0]

@@ -1,46 +1,37 @@
 """Metrics of training for Ray's dashboards and Prometheus, ``ray_raysts_*``."""
 
 import math
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from ray.util.metrics import Counter, Gauge
+from ray.util.metrics import Gauge
 
-TAGS = ("pipeline", "stage", "member")
-RUN_GAUGES = {
-    "step": "Optimiser steps so far",
-    "steps": "Optimiser steps in all",
-    "loss": "Mean training loss since the last line",
-    "dev": "Score on the development set",
-    "sentences_per_second": "Sentences that training sends through an encoder, a second",
-}
-MEMBER_GAUGES = {
-    "waiting": "Members that wait for a slot",
-    "training": "Members that train",
-    "done": "Members that ended well",
-    "failed": "Members that failed",
-}
+SHOWN = ("step", "steps", "loss", "dev", "sentences_per_second")
 
 
-def show_line(pipeline: str, stage: str, member: Any, line: dict[str, Any], sentences: int) -> None:
-    """Show a metrics line of a training run, an example of which is so many sentences."""
+def show_line(pipeline: str, stage: str, member: Any, line: Mapping[str, Any], sentences: int) -> None:
+    """Show a metrics line of a training run. ``sentences``: texts of an example."""
     line = {**line, "sentences_per_second": sentences * line.get("examples_per_second", math.nan)}
-    tags = {"pipeline": pipeline, "stage": stage, "member": str(member)}
-    for name, description in RUN_GAUGES.items():
-        value = line.get(name)
-        if value is not None and math.isfinite(value):
-            _metric(Gauge, f"raysts_{name}", description, TAGS).set(value, tags)
+    values = {name: line[name] for name in SHOWN if line.get(name) is not None and math.isfinite(line[name])}
+    _show(values, {"pipeline": pipeline, "stage": stage, "member": str(member)})
 
 
-def show_members(pipeline: str, stage: str, counts: dict[str, int], deaths: int) -> None:
-    """Show the state of a pipeline's members, and how many workers have died since the last call."""
-    tags = {"pipeline": pipeline, "stage": stage}
-    for name, description in MEMBER_GAUGES.items():
-        _metric(Gauge, f"raysts_members_{name}", description, TAGS[:2]).set(counts[name], tags)
-    if deaths:
-        _metric(Counter, "raysts_restarts", "Workers that died and were replaced", TAGS[:2]).inc(deaths, tags)
+def show_members(
+    facts: Mapping[str, Any], waiting: int, training: int, reasons: Sequence[str | None], restarts: int
+) -> None:
+    """Show how the members of a pipeline stand. Each that has ended has a reason to fail, or None."""
+    done = reasons.count(None)
+    counts = {"waiting": waiting, "training": training, "done": done, "failed": len(reasons) - done}
+    values = {f"members_{name}": count for name, count in counts.items()} | {"restarts": restarts}
+    _show(values, {"pipeline": facts["system"], "stage": facts["stage"]})
+
+
+def _show(values: Mapping[str, float], tags: dict[str, str]) -> None:
+    for name, value in values.items():
+        _gauge(name, tuple(tags)).set(value, tags)
 
 
 @cache
-def _metric(kind: Any, name: str, description: str, tags: tuple[str, ...]) -> Any:
-    return kind(name, description, tags)
+def _gauge(name: str, tags: tuple[str, ...]) -> Gauge:
+    return Gauge(f"raysts_{name}", tag_keys=tags)

@@ -11,7 +11,7 @@ from pathlib import Path
 import ray
 
 import raysts
-from raysts.cluster.capacity import affinity
+from raysts.cluster.capacity import affinity, nodes
 from raysts.data.world import WORLD_VERSION, world_path
 from raysts.errors import InputError
 from raysts.ids import sources
@@ -36,9 +36,9 @@ class Requirements:
     def misfit(self, answer: str = "") -> str | None:
         """Return why this node cannot take part, or None. The file ``answer`` shows that it writes."""
         versions = current_versions()
-        for name, theirs in self.versions.items():
-            if theirs != versions[name]:
-                return f"{name} is {versions[name]} there and {theirs} where the command runs; install the same on all nodes"
+        for name, version_ in self.versions.items():
+            if version_ != versions[name]:
+                return f"{name} is {versions[name]} there and {version_} where the command runs; install the same on all nodes"
         if problem := self.proof.problem(answer):
             return problem
         for option, path, digest in self.folders:
@@ -95,25 +95,24 @@ def checked(storage: Path, folders: Sequence[tuple[str, Path]]) -> Iterator[Requ
 
 def _ask_nodes(requirements: Requirements) -> None:
     tasks = {}
-    for node in ray.nodes():
-        if node["Alive"]:
-            options = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": affinity(node["NodeID"])}
-            task = ray.remote(Requirements.misfit).options(name="preflight", **options)
-            tasks[node["NodeID"]] = task.remote(requirements, node["NodeID"])
+    for node in nodes():
+        options = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": affinity(node.id)}
+        tasks[node.id] = (
+            ray.remote(Requirements.misfit).options(name="preflight", **options).remote(requirements, node.id)
+        )
     answered, _ = ray.wait([*tasks.values()], num_returns=len(tasks), timeout=NODE_SECONDS)
     problems = []
-    for node in ray.nodes():
-        name = node["NodeID"]
-        if not node["Alive"] or name not in tasks:  # one that has gone says nothing of the others
+    for node in nodes():  # one that has gone says nothing of the others
+        if node.id not in tasks:
             continue
         try:
             silence = f"it has not answered for {NODE_SECONDS:g} s"
-            problem = ray.get(tasks[name]) if tasks[name] in answered else silence
+            problem = ray.get(tasks[node.id]) if tasks[node.id] in answered else silence
         except Exception as error:
             problem = f"raysts cannot be run there: {str(error).strip().splitlines()[-1]}"
-        if not problem and not requirements.proof.answered(name):
+        if not problem and not requirements.proof.answered(node.id):
             problem = f"what it writes to --storage {requirements.proof.uri} does not arrive; give a folder that all nodes see"
         if problem:
-            problems.append(f"node {node['NodeManagerAddress']} ({node['NodeManagerHostname']}, {name[:8]}): {problem}")
+            problems.append(f"node {node.address} ({node.host}, {node.id[:8]}): {problem}")
     if problems:
         raise InputError(sorted(problems))

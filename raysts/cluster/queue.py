@@ -7,15 +7,11 @@ Slot = tuple[int, int]  # a worker: number of its Ray Train run, rank in it
 
 
 class Ended(NamedTuple):
-    """The end of a Ray Train run.
-
-    Attributes:
-        deaths: by rank the cause, and whether the node was taken away. None: all died of the run's cause.
-        waited: the run found no room.
-    """
+    """The end of a Ray Train run: its cause, the ranks that died, and if it found no room."""
 
     cause: str = ""
     deaths: dict[int, tuple[str, bool]] | None = {}  # noqa: RUF012
+    """The cause by rank, and whether its node was taken away. None: all died of the run's cause."""
     waited: bool = False
 
 
@@ -32,7 +28,7 @@ class QueueState(NamedTuple):
 
     ended: list[tuple[int, str | None]]
     training: list[int]
-    waiting: int
+    waiting: list[int]
     restarts: int
     refused: tuple[str, ...]
 
@@ -76,10 +72,10 @@ class MemberQueue:
     def refuse(self, reason: str) -> None:
         self.refused += (reason,)
 
-    def release(self, run: int, ended: Ended) -> tuple[bool, int, set[str]]:
+    def release(self, run: int, ended: Ended) -> tuple[bool, int, set[str], set[str]]:
         """Take back a run's members.
 
-        Return if members wait, how often the run ended without any, and the placement groups of the other runs.
+        Return if members wait, how often the run ended without any, its placement group and those of the other runs.
         """
         for slot in sorted((slot for slot in self.taken if slot[0] == run), reverse=True):
             silent = (ended.cause, False) if ended.deaths is None else ("", True)
@@ -88,14 +84,14 @@ class MemberQueue:
                 before = self.progress[self.taken[slot]]
                 self.progress[self.taken[slot]] = Progress(before.stand, before.deaths + 1, cause)
             self._put_back(slot)
-        self.groups.pop(run, None)
+        group = {self.groups.pop(run)} if run in self.groups else set()
         self.restarts += 1 if ended.deaths is None else len(ended.deaths)
         self.failures[run] = 0 if ended.waited else self.failures[run] + 1
-        return bool(self.waiting), self.failures[run], set(self.groups.values())
+        return bool(self.waiting), self.failures[run], group, set(self.groups.values())
 
     def state(self) -> QueueState:
         ended, self.ended = self.ended, []
-        return QueueState(ended, sorted(self.taken.values()), len(self.waiting), self.restarts, self.refused)
+        return QueueState(ended, sorted(self.taken.values()), [*self.waiting], self.restarts, self.refused)
 
     def _put_back(self, slot: Slot) -> None:
         if slot in self.taken:

@@ -15,7 +15,7 @@ from ray.train.backend import Backend, BackendConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from raysts.cluster.capacity import ClusterNode
-from raysts.cluster.compat import is_drained, scales_with
+from raysts.cluster.compat import scales_with
 from raysts.cluster.queue import Ended
 from raysts.recipes.recipe import Resources
 
@@ -24,13 +24,12 @@ ELASTIC_START_SECONDS = 15  # one of variable size then takes what it gets: Ray 
 RESIZE_SECONDS = 30.0  # a member of variable size looks so often for room for more workers
 END_SECONDS = 15.0  # a worker that gets SIGTERM may take so long to the end of its step
 SAVE_SECONDS = 4.0  # the others may take so long to save when a run ends because a worker has died
-DRAIN_SECONDS = 5.0  # a worker looks so often whether its node is about to be taken away
 
 ENVIRONMENT = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # how soon the end or death of a worker is seen
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # two processes a run; a worker looks after its own node
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # two processes a run; a checkpoint is at most seconds old without notice
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "MALLOC_ARENA_MAX": "1",  # a worker trains in a second thread, whose memory ``keep_memory`` else hardly reaches
 }
@@ -60,16 +59,14 @@ class TrainRun:
 
     def fit(self, width: int) -> Ended:
         """Train with ``width`` workers until no member is left or a worker dies."""
-        together = self.resources.workers > 1
-        backend = _together(self.resources) if together else Apart()
         scaling = _scaling(self.resources, width, self.node)
-        parts = {"backend_config": backend, "scaling_config": scaling, "run_config": self.config}
+        parts = {"backend_config": _backend(self.resources), "scaling_config": scaling, "run_config": self.config}
         try:
             DataParallelTrainer(self.train, **parts).fit()
         except WorkerGroupError as error:
-            causes = {r: getattr(e, "health_check_failure", e) for r, e in error.worker_failures.items()}
+            causes = {rank: getattr(e, "health_check_failure", e) for rank, e in error.worker_failures.items()}
             deaths = {rank: (str(cause), bool(getattr(cause, "preempted", False))) for rank, cause in causes.items()}
-            if together:  # they have one member, which is that of the first
+            if self.resources.workers > 1:  # they have one member, which is that of the first
                 deaths = {0: min(deaths.values(), key=lambda death: death[1])}
             return Ended(str(error), deaths)
         except Exception as error:
@@ -106,7 +103,6 @@ def _scaling(resources: Resources, width: int, node: ClusterNode | None) -> Scal
 # -- the end of a worker -------------------------------------------------------------------------------------------------
 
 told_to_end = threading.Event()  # this worker got SIGTERM, or its run is about to end
-drained = threading.Event()  # the node of this worker is about to be taken away
 at_work = threading.Lock()  # a worker holds it while it trains
 
 
@@ -122,25 +118,21 @@ class _Graceful(Backend):
         ray.wait(saving, num_returns=len(saving), timeout=SAVE_SECONDS)
 
 
-class Apart(BackendConfig):
-    """The configuration of workers that train apart."""
+def _backend(resources: Resources) -> BackendConfig:
+    """Return the configuration of workers that train apart or, in a process group, together."""
+    kind: Any = BackendConfig
+    options = {}
+    if resources.workers > 1:
+        from ray.train.torch import TorchConfig  # imports torch
 
-    @property
-    def backend_cls(self) -> type[Backend]:
-        return _Graceful
+        kind, options = TorchConfig, {"backend": "nccl" if resources.gpus else "gloo"}
 
-
-def _together(resources: Resources) -> BackendConfig:
-    from ray.train.torch import TorchConfig  # imports torch
-
-    class Together(TorchConfig):
-        """The configuration of workers that train one member together."""
-
+    class Config(kind):
         @property
         def backend_cls(self) -> type[Backend]:
-            return type("_Together", (_Graceful, super().backend_cls), {})
+            return type("GracefulBackend", (_Graceful, super().backend_cls), {})
 
-    return Together(backend="nccl" if resources.gpus else "gloo")
+    return Config(**options)
 
 
 def _end_on_sigterm() -> None:
@@ -159,10 +151,3 @@ def _end(number: int, frame: Any) -> None:
 def _save() -> None:
     told_to_end.set()
     at_work.acquire(timeout=SAVE_SECONDS)
-
-
-def watch_node() -> None:
-    """Look, as long as this process lives, whether its node is about to be taken away."""
-    while not drained.wait(DRAIN_SECONDS):
-        if is_drained():
-            drained.set()

@@ -22,7 +22,7 @@ SEGMENT = 512  # windows in one plan of Ray Data, which plans a millisecond for 
 def read_streamed(
     windows: Windows, order: BatchOrder, start: int, stop: int, rank: int = 0, world: int = 1
 ) -> Iterator[LocalBatch]:
-    """Return the batches of ``read_batches``, whose windows tasks of Ray Data read and permute."""
+    """Return the batches of ``read_batches``. Tasks of Ray Data read and permute their windows."""
     slices = list(order.slices(start, stop))
     if len(slices) <= FEW:
         return read_batches(windows, order, start, stop, rank, world)

@@ -1,4 +1,4 @@
-"""Searches on Ray Tune with points of Optuna, and Ray's loggers of trials.
+"""Searches on Ray Tune with points of Optuna.
 
 Each session makes a new Tuner of the trials that a study has left: after a kill Ray's snapshots and Optuna's database may
 disagree, the records of the study cannot.
@@ -12,9 +12,9 @@ import os
 import re
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -23,26 +23,21 @@ from typing import Any
 import ray
 import ray.tune
 import torch
-from ray.air.integrations.mlflow import MLflowLoggerCallback
-from ray.tune.logger import LoggerCallback
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from raysts.cluster.capacity import Room, at_once, holds, may_grow, with_gpus
-from raysts.cluster.connect import quiet_data, restored
+from raysts.cluster.connect import quiet_data
 from raysts.cluster.metrics import show_line
-from raysts.errors import InputError, RunFailed, without_secrets
+from raysts.errors import RunFailed
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.run_metric import RunMetric
 from raysts.models.pretrained import weight_bytes
-from raysts.pipeline.step import Step
 from raysts.recipes.recipe import Resources
 from raysts.search.progress import SearchProgress
 from raysts.search.queue import TrialQueue
-from raysts.search.space import text_of
 from raysts.search.study import Study
 from raysts.search.trial import Trial, TrialOutcome, TrialRuntime, run_trial
-from raysts.training.job import Job
 
 METRIC, FRACTION, ACTOR = "metric", "fraction", "actor"
 """Keys of a result: the value that the search optimises, the percent of its steps that a trial has trained (early stopping
@@ -77,53 +72,37 @@ def per_trial(study: Study) -> Resources:
 # -- in a trial's process ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Work:
-    """The work of a trial in its config. Loggers show the id of the run."""
-
-    job: Job
-    earlier: tuple[Step, ...]
-
-    def __str__(self) -> str:
-        return self.job.id
-
-
 @cache
-def _calls() -> SimpleQueue[Callable[[], None]]:
-    """Return the calls for the one thread of all trials of this process.
+def _calls() -> SimpleQueue[tuple[Future[None], Callable[[], None]]]:
+    """Return the queue of the one thread of all trials of this process.
 
     oneDNN keeps its kernels per thread, also after the thread's end. A daemon ends with the process, whatever it does.
     """
 
     def work() -> None:
         while True:
-            calls.get()()
+            ended, call = calls.get()
+            try:
+                ended.set_result(call())
+            except BaseException as error:  # to stop a trial, Tune raises SystemExit in a report
+                ended.set_exception(error)
 
     gc.freeze()  # imports stay: a collection that looks through them takes 0.1 s
-    calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+    calls: SimpleQueue[tuple[Future[None], Callable[[], None]]] = SimpleQueue()
     threading.Thread(target=work, daemon=True).start()
     return calls
 
 
 def train_trial(config: dict[str, Any], **shared: Any) -> None:
-    """Train the run of ``config["run"]`` in a process that Tune keeps for the next trial."""
+    """Train the trial ``config["run"]`` in a process that Tune keeps for the next one."""
     ray.tune.report({ACTOR: ray.get_runtime_context().get_actor_id()})
     ended: Future[None] = Future()
-
-    def call() -> None:
-        try:
-            _train(config["run"], **shared)
-            ended.set_result(None)
-        except BaseException as error:  # to stop it, Tune raises SystemExit in a report
-            ended.set_exception(error)
-
-    _calls().put(call)
+    _calls().put((ended, partial(_train, config["run"], **shared)))
     ended.result()
 
 
-def _train(work: _Work, dev: Dev | None, resources: Resources, metric: RunMetric, study: str) -> None:
-    """Do the work of a trial, report its values and outcome."""
-    job = work.job if work.job.dev else replace(work.job, dev=dev)
+def _train(trial: Trial, dev: Dev | None, resources: Resources, metric: RunMetric, study: str) -> None:
+    job = trial.job if trial.job.dev else replace(trial.job, dev=dev)
     if resources.gpus and resources.gpus < 1 and torch.cuda.is_available():
         # A trial that runs out of memory has used up its own part, never a neighbour's.
         torch.cuda.set_per_process_memory_fraction(resources.gpus)
@@ -132,9 +111,10 @@ def _train(work: _Work, dev: Dev | None, resources: Resources, metric: RunMetric
         show_line(study, job.facts["stage"], job.id[:8], line, job.recipe.spec.sentences)
         ray.tune.report({METRIC: value, "step": line["step"], FRACTION: 100.0 * line["step"] / line["steps"]})
 
-    device, where = "cuda" if resources.gpus else "cpu", f"Ray Tune, node {ray.util.get_node_ip_address()}"
-    runtime = partial(TrialRuntime, device, threads=resources.cpus, metric=metric, report=report, where=where)
-    outcome = run_trial(job, metric, runtime, work.earlier)
+    place = f"Ray Tune, node {ray.util.get_node_ip_address()}"
+    options: dict[str, Any] = {"threads": resources.cpus, "metric": metric, "report": report, "place": place}
+    runtime = partial(TrialRuntime, "cuda" if resources.gpus else "cpu", **options)
+    outcome = run_trial(job, metric, runtime, trial.earlier)
     value = math.nan if outcome.value is None else outcome.value
     ray.tune.report({METRIC: value, FRACTION: 100.0, "outcome": outcome._asdict(), "done": True})
 
@@ -142,15 +122,13 @@ def _train(work: _Work, dev: Dev | None, resources: Resources, metric: RunMetric
 # -- in the driver -------------------------------------------------------------------------------------------------------
 
 
-def run_on_ray(
-    queue: TrialQueue, progress: SearchProgress, resources: Resources, loggers: Sequence[LoggerCallback] = ()
-) -> None:
+def run_on_ray(queue: TrialQueue, progress: SearchProgress, resources: Resources) -> None:
     """Train what a study has left on the connected cluster."""
     kills: Counter[str] = Counter()
     while True:
         trials = Trials(queue, kills, resources)
         try:
-            return _fit(trials, progress, resources, loggers)
+            return _fit(trials, progress, resources)
         except RuntimeError as error:
             # Tune ends, with all its trials, when Ray's memory monitor kills the process of one.
             if not isinstance(error.__cause__, ray.exceptions.OutOfMemoryError):
@@ -169,23 +147,23 @@ def run_on_ray(
             progress.say("a trial was killed because its node ran out of memory; it is tried again alone")
 
 
-def _fit(trials: Trials, progress: SearchProgress, resources: Resources, loggers: Sequence[LoggerCallback]) -> None:
+def _fit(trials: Trials, progress: SearchProgress, resources: Resources) -> None:
     study = trials.queue.study
     # Tune sends these through the object store once: the development set is the same for all trials.
     shared = {"dev": study.dev, "resources": resources, "metric": study.search.objective, "study": study.name}
     selector = {"bundle_label_selector": [resources.selector]} if resources.selector else {}
-    asked = ray.tune.PlacementGroupFactory([resources.bundle], **selector)
-    trainable = ray.tune.with_resources(ray.tune.with_parameters(train_trial, **shared), asked)
-    settings = {**ENVIRONMENT, "TUNE_MAX_PENDING_TRIALS_PG": str(trials.pending)}
+    bundle = ray.tune.PlacementGroupFactory([resources.bundle], **selector)
+    trainable = ray.tune.with_resources(ray.tune.with_parameters(train_trial, **shared), bundle)
+    for name, value in {**ENVIRONMENT, "TUNE_MAX_PENDING_TRIALS_PG": str(trials.pending)}.items():
+        os.environ.setdefault(name, value)
     quiet_data()
-    with restored(*settings), study.store.scratch(study.folder / "tune") as folder:
-        os.environ.update(settings)
+    with study.store.scratch(study.folder / "tune") as folder:
         tune_config = ray.tune.TuneConfig(
             search_alg=trials,
             scheduler=scheduler(study),
             num_samples=-1,  # until the searcher says that nothing is left
             reuse_actors=True,
-            trial_name_creator=lambda trial: trials.title(trial.trial_id),
+            trial_name_creator=lambda trial: f"{study.name} {trials.trials[trial.trial_id].title}",
             trial_dirname_creator=lambda trial: trial.trial_id,
         )
         run_config = ray.tune.RunConfig(
@@ -193,7 +171,7 @@ def _fit(trials: Trials, progress: SearchProgress, resources: Resources, loggers
             storage_path=str(folder),
             verbose=0,
             failure_config=ray.tune.FailureConfig(max_failures=DEATHS),
-            callbacks=[_Display(trials.queue, progress, resources), *loggers],
+            callbacks=[_Display(trials.queue, progress, resources)],
         )
         try:
             ray.tune.Tuner(trainable, tune_config=tune_config, run_config=run_config).fit()
@@ -202,27 +180,22 @@ def _fit(trials: Trials, progress: SearchProgress, resources: Resources, loggers
 
 
 class _Unsaved:
-    """A part that Tune pickles for a restore that never comes: it holds databases, or a URI with a password."""
+    """A part that Tune pickles for a restore that never comes: it holds a sampler and what writes records."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
 
 class Trials(_Unsaved, Searcher):
-    """The trials of a study for Tune. One that was killed for memory trains alone.
-
-    Attributes:
-        pending: trials without a place that Tune asks the cluster for at once; an autoscaler sees them.
-        most: trials that Tune has at once. A sampler is asked one trial ahead of the room.
-        actors: run that a process trains or has trained last, by the id of its actor.
-    """
+    """The trials of a study for Tune. One that was killed for memory trains alone."""
 
     def __init__(self, queue: TrialQueue, kills: Counter[str], resources: Resources) -> None:
         super().__init__(metric=METRIC, mode=queue.search.objective.mode)
         self.queue, self.kills = queue, kills
         self.error: Exception | None = None
         self.trials: dict[str, Trial] = {}
-        self.actors: dict[str, str] = {}
+        self.actors: dict[str, str] = {}  # the last run of a process, by the id of its actor
+        # An autoscaler sees trials that wait for a place. A sampler is asked one trial ahead of the room.
         self.pending, self.most = at_once(resources), math.inf
         if queue.search.num_samples is not None:
             room = max(1, holds(resources), SAMPLED * may_grow())
@@ -237,14 +210,9 @@ class Trials(_Unsaved, Searcher):
         if trial is None:
             return None if ready else Searcher.FINISHED
         self.trials[trial_id] = trial
-        own = trial.job.dev is not self.queue.study.dev
-        work = _Work(trial.job if own else replace(trial.job, dev=None), trial.earlier)
-        return {**trial.point, "seed": trial.seed, "run": work}
-
-    def title(self, trial_id: str) -> str:
-        """Return the name of a trial that has not ended on Ray's dashboard."""
-        trial = self.trials[trial_id]
-        return f"{self.queue.study.name} {text_of(trial.point)} seed {trial.seed}"
+        common = trial.job.dev is self.queue.study.dev
+        sent = replace(trial, job=replace(trial.job, dev=None)) if common else trial
+        return {**trial.point, "seed": trial.seed, "run": sent}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         run_id = self.trials[trial_id].id
@@ -297,57 +265,3 @@ def scheduler(study: Study) -> TrialScheduler:
         for step, score in record.curve:
             rungs.on_trial_result(None, before, {FRACTION: 100.0 * step / (record.steps or step), METRIC: score})
     return rungs
-
-
-# -- loggers -------------------------------------------------------------------------------------------------------------
-
-
-def _tolerant(log: Callable[..., None]) -> Callable[..., None]:
-    """Return the method of a logger that says its first failure and then sends no more."""
-
-    def method(logger: _MLflow, *values: Any, **options: Any) -> None:
-        try:
-            if not logger.failed:
-                log(logger, *values, **options)
-        except Exception as error:
-            logger.failed = True
-            logger.say(f"mlflow: {_reason(error)}; no more trials are sent there, the search goes on")
-
-    return method
-
-
-class _MLflow(_Unsaved, MLflowLoggerCallback):
-    """The logger for MLflow, whose failure does not end the search."""
-
-    def __init__(self, uri: str, study: str, say: Callable[[str], None]) -> None:
-        super().__init__(uri, experiment_name=study)
-        self.say, self.failed = say, False
-
-    log_trial_start = _tolerant(MLflowLoggerCallback.log_trial_start)
-    log_trial_result = _tolerant(MLflowLoggerCallback.log_trial_result)
-    log_trial_end = _tolerant(MLflowLoggerCallback.log_trial_end)
-
-
-def loggers(study: Study, mlflow: str | None, wandb: str | None, say: Callable[[str], None]) -> list[LoggerCallback]:
-    """Return the loggers for a URI of MLflow and a project of Weights & Biases that answer."""
-    tools: dict[str, LoggerCallback] = {}
-    if mlflow is not None:
-        if "://" not in mlflow or mlflow.startswith("file:"):
-            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # newer versions refuse folders else
-        tools["mlflow"] = _MLflow(mlflow, study.name, say)
-    if wandb is not None:
-        from ray.air.integrations.wandb import WandbLoggerCallback
-
-        # Ray Tune's own folder of a trial, where its files would lie, goes with the search.
-        tools["wandb"] = WandbLoggerCallback(wandb, group=study.name, dir=str(study.folder))
-    for tool, logger in tools.items():
-        try:
-            logger.setup()  # Ray Tune does so again, when trials may have started
-        except Exception as error:
-            problem = f"--{tool}: cannot be used: {_reason(error)}; set the tool up, or leave the option out"
-            raise InputError(problem) from error
-    return [*tools.values()]
-
-
-def _reason(error: Exception) -> str:
-    return without_secrets((str(error) or type(error).__name__).splitlines()[0])

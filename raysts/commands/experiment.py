@@ -165,8 +165,7 @@ def _searches(recipe: str | Pipeline, overrides: Mapping[str, Any]) -> list[tupl
     """Return the searches that come first, each with its label and backbone."""
     if not is_experiment(recipe) or not (name := experiments.experiment_of(recipe).search):
         return []
-    from raysts.search.search import search_overrides
-    from raysts.search.searches import find_search
+    from raysts.search.search import find_search, search_overrides
 
     experiment, backbones = experiments.experiment_of(recipe), experiments.backbones(recipe, overrides)
     _, separator, scale = recipe.partition("@")

@@ -1,7 +1,6 @@
 """Execution of a search for the commands: its checked study, and its trials here or on a cluster."""
 
 import contextlib
-import importlib.util
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,11 +14,10 @@ from raysts.evaluation.run_metric import LOSS
 from raysts.pipeline.local import Executor, LocalExecutor, Say
 from raysts.report.study import report_data, write_report
 from raysts.search import scores
+from raysts.search.exports import tools
 from raysts.search.progress import SearchProgress
-from raysts.search.queue import run_locally
-from raysts.search.search import Search, configured
-from raysts.search.searches import find_search
-from raysts.search.session import Place, RunTrials, run_session
+from raysts.search.queue import Place, RunTrials, run_locally, run_session
+from raysts.search.search import Search, configured, find_search
 from raysts.search.stored import earlier_points
 from raysts.search.study import Study
 
@@ -35,15 +33,15 @@ def plan_study(search: str | Search, overrides: Mapping[str, Any], options: RunO
     plan = plan_of(chosen.at({}), options)
     plan.check()
     study = Study(chosen, plan, options.name or chosen.name)
-    table = chosen.measured.spec.dev
-    if study.dev is None and chosen.metric != LOSS:
+    table, metric = chosen.measured.spec.dev, chosen.objective.name
+    if study.dev is None and metric != LOSS:
         raise InputError(
-            f"metric={chosen.metric}: is a score on '{table}', a table that {plan.corpus.where} does not have, "
+            f"metric={metric}: is a score on '{table}', a table that {plan.corpus.where} does not have, "
             f"so trials report {LOSS} alone; --set metric={LOSS} goes by that{plan.corpus.instead(table)}"
         )
-    if study.dev is not None and chosen.metric not in (*study.dev.metrics, LOSS):
+    if study.dev is not None and metric not in (*study.dev.metrics, LOSS):
         raise InputError(
-            f"metric={chosen.metric}: the development set {study.dev.name} has {', '.join(study.dev.metrics)}, and a search "
+            f"metric={metric}: the development set {study.dev.name} has {', '.join(study.dev.metrics)}, and a search "
             f"compares trials by scored pairs; give --dev NAME=FILE with such alone, or go by --set metric={LOSS}"
         )
     if study.dev is None and chosen.asha is not None:
@@ -67,8 +65,8 @@ def run_study(
     earlier = earlier_points(study, warm_start) if warm_start else []
     if options.address == IN_PROCESS and study.search.asha is not None:
         raise InputError("asha: needs trials that train at once, and --address none trains them one after the other")
-    _check_tools(options.address, mlflow, wandb)
-    open_place = partial(_place, study, options, mlflow, wandb)
+    to_tools = tools(study, mlflow, wandb)
+    open_place = partial(_place, study, options)
     study.store.check(writes=True)
     study.read()
     # Connect to the cluster before anything is written, because it may refuse the trials.
@@ -78,7 +76,7 @@ def run_study(
         study.store.lock(f"locks/study-{study.name}.lock", f"raysts tune {study.name}", of=study.folder),
     ):
         study.open(options.command or f"raysts tune {study.search.name}")
-        failures = run_session(study, earlier, place, open_place, SearchProgress(study, log.say))
+        failures = run_session(study, earlier, place, open_place, to_tools, SearchProgress(study, log.say))
         report = write_report(report_data(study), study.store.path(f"reports/study-{study.name}"))
     if failures:
         total = study.search.points * study.search.seeds
@@ -92,29 +90,9 @@ def run_study(
     return _result(study, report)
 
 
-def _check_tools(address: str | None, mlflow: str | None, wandb: str | None) -> None:
-    for tool, value, rule in (
-        ("mlflow", mlflow, "a tracking URI, such as sqlite:///runs.db"),
-        ("wandb", wandb, "the name of a project"),
-    ):
-        if value is None:
-            continue
-        if not value.strip():
-            raise InputError(f"--{tool} '': is empty and must be {rule}")
-        if address == IN_PROCESS:
-            raise InputError(
-                f"--{tool}: Ray Tune sends the trials there, and --address none trains without Ray. Remove one of "
-                "them (tensorboard --logdir STUDY/tensorboard shows the trials either way)"
-            )
-        if importlib.util.find_spec(tool) is None:
-            raise InputError(
-                f"--{tool}: is not installed here; pip install {tool} (or raysts[{tool}]), or remove the option"
-            )
-
-
 @contextlib.contextmanager
-def _place(study: Study, options: RunOptions, mlflow: str | None, wandb: str | None) -> Iterator[Place]:
-    """Yield the place where trials train, for the block. Tools receive the trials from it."""
+def _place(study: Study, options: RunOptions) -> Iterator[Place]:
+    """Yield the place where trials train, for the block."""
     trial_resources = study.search.pipeline.resources
     if options.address == IN_PROCESS:
 
@@ -130,14 +108,13 @@ def _place(study: Study, options: RunOptions, mlflow: str | None, wandb: str | N
         from raysts.cluster.executor import RayExecutor
 
         capacity.check_resources(trial_resources, private)
-        loggers = on_tune.loggers(study, mlflow, wandb, log.say)
 
         def train_on_cluster(say: Say) -> RunTrials:
             resources = on_tune.per_trial(study)
             capacity.announce(resources, say)
             at_once = capacity.at_once(resources)
             _prepare(study, RayExecutor(seen), min(at_once, study.search.concurrency or at_once), say)
-            return lambda queue, progress: on_tune.run_on_ray(queue, progress, resources, loggers)
+            return lambda queue, progress: on_tune.run_on_ray(queue, progress, resources)
 
         yield train_on_cluster
 

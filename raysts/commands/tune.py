@@ -54,8 +54,8 @@ def tune(
     Args:
         models: teachers of distill, as 'raysts distill' takes them.
         warm_start: learn from the points of this earlier study (searches that sample).
-        mlflow: also log every trial as a run of this MLflow (on Ray).
-        wandb: also log every trial as a run of Weights & Biases (on Ray).
+        mlflow: also log every trial as a run of this MLflow.
+        wandb: also log every trial as a run of Weights & Biases.
 
     Returns:
         status, storage, name, study (path), report (path), metric, mode (``max`` or ``min``), trials (number that

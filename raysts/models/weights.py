@@ -11,7 +11,7 @@ import copy
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -106,13 +106,13 @@ def randomise(encoder: Encoder, seed: int) -> None:
     encoder.backbone.load_state_dict(fresh.state_dict())
 
 
-def average(folders: Sequence[Path]) -> SentenceModel:
+def average(folders: Sequence[Path], **options: Any) -> SentenceModel:
     """Return the weight average of the encoders in ``folders``, without heads.
 
     Wortsman et al. 2022, model soups. The sum is float64, one model after the other, and is rounded once to float32.
-    Pooling and values that are not floating-point numbers are those of the first.
+    Pooling and values that are not floating-point numbers are those of the first, loaded with ``options``.
     """
-    model = load(folders[0], device="cpu", heads=False)
+    model = load(folders[0], device="cpu", heads=False, **options)
     state = model.encoder.backbone.state_dict()
     sums = {name: value.double() for name, value in state.items() if value.is_floating_point()}
     for folder in folders[1:]:

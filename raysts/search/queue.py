@@ -1,18 +1,23 @@
-"""Queue of the trials of a search, and their execution in this process.
+"""Queue of the trials of a search, a session that trains them, and their execution in this process.
 
 A sampler proposes points. The queue tries no point twice, and each point with all of its seeds.
 """
 
+import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from raysts.data.parquet import skipped_line
 from raysts.ids import derive_seed
+from raysts.pipeline.local import Say
 from raysts.recipes.recipe import Resources
+from raysts.search.exports import Export, exporter
 from raysts.search.progress import SearchProgress
 from raysts.search.record import Record
 from raysts.search.sampler import Sampler
+from raysts.search.scores import grouped
 from raysts.search.space import Point, grid, key_of, text_of
 from raysts.search.study import Study
 from raysts.search.trial import Trial, TrialOutcome, TrialRuntime, run_trial
@@ -123,8 +128,51 @@ class TrialQueue:
         if key in self._trials_left:
             self._trials_left[key] -= 1
             if not self._trials_left[key]:
-                scores = self.study.scores_of(record.point)
-                self.sampler.complete(record.point, scores.score if scores else None)
+                records = [each for each in self.study.records.values() if each.point == record.point]
+                (scores,) = grouped(records, self.search.seeds)
+                self.sampler.complete(record.point, scores.score)
+
+
+RunTrials = Callable[[TrialQueue, SearchProgress], None]
+Place = Callable[[Say], RunTrials]
+"""Function that prepares the data and the backbone for the trials, and returns their trainer."""
+
+
+def run_session(
+    study: Study,
+    earlier: Sequence[tuple[Point, float]],
+    place: Place | None,
+    open_place: Callable[[], contextlib.AbstractContextManager[Place]],
+    tools: Mapping[str, Export],
+    progress: SearchProgress,
+) -> list[str]:
+    """Run the remaining trials of an open study, close it, and return the failures.
+
+    ``place`` is None if no trial seemed to remain. ``tools`` get each record of this session.
+    """
+    study.cleanup()
+    if lost := study.take_back():
+        progress.say(
+            f"{study.name}: {len(lost)} models that are kept are gone or damaged; their trials are trained again"
+        )
+    export = exporter(study, tools, progress.say)
+    for skipped in study.plan.skipped:
+        progress.say(skipped_line(skipped))
+    progress.say(f"{study.name}: {progress.total} trials, {len(study.records)} have ended; study: {study.folder}")
+
+    def record_end(record: Record) -> None:
+        export(record)
+        progress.ended(record)
+
+    failures: list[str] = []
+    if not study.complete:
+        with contextlib.nullcontext(place) if place else open_place() as prepare:
+            run_trials = prepare(progress.say)
+            queue = TrialQueue(study, earlier, record_end)
+            run_trials(queue, progress)
+            failures = queue.failures
+    study.close("failed" if failures or study.best_point is None else "done")
+    return failures
 
 
 def run_locally(queue: TrialQueue, progress: SearchProgress, resources: Resources) -> None:

@@ -55,27 +55,16 @@ def read_records(study: Path) -> list[Record]:
     return sorted(records, key=lambda record: (record.finished_at, record.id))
 
 
-COLUMNS = {
-    "id": pa.string(),
-    "seed": pa.int32(),
-    "status": pa.string(),
-    "value": pa.float64(),
-    "step": pa.int64(),
-    "steps": pa.int64(),
-    "seconds": pa.float64(),
-    "reason": pa.string(),
-    "finished_at": pa.string(),
-}
+KINDS = dict.fromkeys(("seed", "step", "steps"), pa.int64()) | dict.fromkeys(("value", "seconds"), pa.float64())
 
 
 def as_table(records: list[Record]) -> pa.Table:
     """Return a table of one row per trial, with a column per searched option, named by its path."""
     keys = dict.fromkeys(key for record in records for key in record.point)
     columns = {key: _column([record.point.get(key) for record in records]) for key in keys}
-    return pa.table(
-        columns
-        | {name: pa.array([getattr(record, name) for record in records], kind) for name, kind in COLUMNS.items()}
-    )
+    for name in ("id", "seed", "status", "value", "step", "steps", "seconds", "reason", "finished_at"):
+        columns[name] = pa.array([getattr(record, name) for record in records], KINDS.get(name, pa.string()))
+    return pa.table(columns)
 
 
 def _column(values: list[Any]) -> pa.Array:

@@ -1,16 +1,11 @@
-"""Optuna: proposals of points, importance of options, and the export to its dashboard."""
+"""Optuna: proposals of points, and the importance of options."""
 
-import contextlib
-import datetime
 import math
 import random
-import warnings
-from collections.abc import Callable, Collection, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 from raysts.ids import derive_seed
-from raysts.search.record import Record
 from raysts.search.scores import PointScores
 from raysts.search.search import Search
 from raysts.search.space import Point, grid, key_of
@@ -19,11 +14,12 @@ REPEATS = 20
 """Number of repeated proposals in a row, after which a point is drawn from the untried ones."""
 
 
-def _optuna() -> Any:
-    import optuna
+def optuna() -> Any:
+    """Return the library, which takes a second to import, without its messages."""
+    import optuna as library
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna
+    library.logging.set_verbosity(library.logging.WARNING)
+    return library
 
 
 def direction(search: Search) -> Literal["maximize", "minimize"]:
@@ -39,11 +35,11 @@ class Sampler:
     """
 
     def __init__(self, search: Search, first: Sequence[Point], seed: int) -> None:
-        optuna = _optuna()
+        library = optuna()
         self.search = search
         self.space = {key: dimension.distribution() for key, dimension in search.space.items()}
-        tpe = optuna.samplers.TPESampler(seed=seed % 2**32, n_startup_trials=10 + len(search.first))
-        self.study = optuna.create_study(direction=direction(search), sampler=tpe)
+        tpe = library.samplers.TPESampler(seed=seed % 2**32, n_startup_trials=10 + len(search.first))
+        self.study = library.create_study(direction=direction(search), sampler=tpe)
         for point in first:
             self.study.enqueue_trial(point)
         self.trials: dict[str, Any] = {}  # of proposed points without a score, by point id
@@ -56,7 +52,7 @@ class Sampler:
             if key_of(point) not in tried:
                 self.trials[key_of(point)] = trial
                 return point
-            self.study.tell(trial, state=_optuna().trial.TrialState.FAIL)
+            self.study.tell(trial, state=optuna().trial.TrialState.FAIL)
         rest = [point for point in grid(self.search.space) or [] if key_of(point) not in tried]
         dice = random.Random(derive_seed(self.search.pipeline.seed, "rest", len(rest)))
         return dice.choice(rest) if rest else None
@@ -68,19 +64,19 @@ class Sampler:
 
     def complete(self, point: Point, value: float | None) -> None:
         """Add the score of a point. None or NaN ranks below every number."""
-        optuna = _optuna()
+        library = optuna()
         bad = value is None or math.isnan(value)
-        score, state = (None, optuna.trial.TrialState.PRUNED) if bad else (value, optuna.trial.TrialState.COMPLETE)
+        score, state = (None, library.trial.TrialState.PRUNED) if bad else (value, library.trial.TrialState.COMPLETE)
         if (trial := self.trials.pop(key_of(point), None)) is not None:
             self.study.tell(trial, score, state)
         else:  # of another session or study
             options = {"params": dict(point), "distributions": self.space}
-            self.study.add_trial(optuna.trial.create_trial(value=score, state=state, **options))
+            self.study.add_trial(library.trial.create_trial(value=score, state=state, **options))
 
     def forget(self, point: Point) -> None:
         """Drop a proposed point without a score."""
         if (trial := self.trials.pop(key_of(point), None)) is not None:
-            self.study.tell(trial, state=_optuna().trial.TrialState.FAIL)
+            self.study.tell(trial, state=optuna().trial.TrialState.FAIL)
 
 
 def importance(search: Search, scores: Sequence[PointScores]) -> dict[str, float]:
@@ -93,82 +89,10 @@ def importance(search: Search, scores: Sequence[PointScores]) -> dict[str, float
     least = 4 * len(search.space)
     if len(search.space) < 2 or len(complete) < least or len({point.mean for point in complete}) < 2:
         return {}
-    optuna = _optuna()
-    study = optuna.create_study(direction=direction(search))
+    library = optuna()
+    study = library.create_study(direction=direction(search))
     axes = {key: dimension.axis() for key, dimension in search.space.items()}
     for point in complete:
-        study.add_trial(optuna.trial.create_trial(value=point.mean, params=point.point, distributions=axes))
-    evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-    return optuna.importance.get_param_importances(study, evaluator=evaluator)
-
-
-class View:
-    """Export of the records of a study to ``optuna.db``, for Optuna's dashboard.
-
-    No code reads the file, so errors in it are harmless.
-
-    Args:
-        search: the search. With more than one seed per point, the seed is an additional parameter.
-    """
-
-    def __init__(self, path: Path, name: str, search: Search, say: Callable[[str], None]) -> None:
-        from optuna.distributions import IntDistribution
-
-        self.path, self.name, self.say = path, name, say
-        self.metric, self.direction = search.objective, direction(search)
-        self.axes = {key: dimension.axis() for key, dimension in search.space.items()}
-        if search.seeds > 1:
-            self.axes["seed"] = IntDistribution(0, search.seeds - 1)
-        self.study: Any = None
-
-    def rebuild(self, records: Iterable[Record]) -> None:
-        """Replace the content by the records."""
-        with self._tolerant():
-            try:
-                self.study = self._empty()
-            except Exception:  # damaged by a kill, or no database
-                for path in self.path.parent.glob(f"{self.path.name}*"):
-                    path.unlink()
-                self.study = self._empty()
-            for record in records:
-                self._add(record)
-
-    def add(self, record: Record) -> None:
-        with self._tolerant():
-            self._add(record)
-
-    def _empty(self) -> Any:
-        optuna = _optuna()
-        storage = optuna.storages.RDBStorage(f"sqlite:///{self.path}")
-        with contextlib.suppress(KeyError):
-            optuna.delete_study(study_name=self.name, storage=storage)
-        study = optuna.create_study(storage=storage, study_name=self.name, direction=self.direction)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            study.set_metric_names([self.metric.name])
-        return study
-
-    def _add(self, record: Record) -> None:
-        if self.study is None:
-            return
-        optuna = _optuna()
-        states = {"finished": "COMPLETE", "stopped": "PRUNED", "infeasible": "FAIL"}
-        trial = optuna.trial.create_trial(
-            state=optuna.trial.TrialState[states[record.status]],
-            value=record.value if record.status == "finished" else None,
-            params={key: value for key, value in {**record.point, "seed": record.seed}.items() if key in self.axes},
-            distributions=self.axes,
-            user_attrs={"run": record.id, "seed": record.seed, "status": record.status, "reason": record.reason},
-            intermediate_values=dict(record.curve),
-        )
-        trial.datetime_complete = datetime.datetime.fromisoformat(record.finished_at).astimezone().replace(tzinfo=None)
-        trial.datetime_start = trial.datetime_complete - datetime.timedelta(seconds=record.seconds or 0.0)
-        self.study.add_trial(trial)
-
-    @contextlib.contextmanager
-    def _tolerant(self) -> Any:
-        try:
-            yield
-        except Exception as error:
-            self.study = None
-            self.say(f"{self.path} cannot be written ({type(error).__name__}: {error}); the search does not need it")
+        study.add_trial(library.trial.create_trial(value=point.mean, params=point.point, distributions=axes))
+    evaluator = library.importance.PedAnovaImportanceEvaluator()
+    return library.importance.get_param_importances(study, evaluator=evaluator)

@@ -1,17 +1,19 @@
 """Description of a search: a pipeline, a space over its options, and the sampling."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
 from raysts.errors import InputError, nearest
 from raysts.evaluation.run_metric import LOSS, RunMetric, reported
+from raysts.recipes import names
 from raysts.recipes.overrides import apply_overrides, has_option, targets_of
 from raysts.recipes.recipe import DISTILLATION, Pipeline, Recipe, name_problem
-from raysts.recipes.tree import Misfit, Tree, built, get_path, leaves, to_plain
+from raysts.recipes.tree import Tree, get_path, leaves, load_yaml, to_plain
 from raysts.search.space import Dimension, Point, contains, corners, grid
 
 MOST_TRIALS = 100_000
@@ -29,74 +31,66 @@ class Asha(Tree):
     reduction: float = Field(3.0, gt=1, description="one trial of so many goes on")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class Search(Tree):
     """A search over the options of a pipeline. It optimises the mean of a metric over seeds.
 
     A trial is a member of the pipeline, or its student where it distils one. What is measured is the last training run of it.
-
-    Attributes:
-        pipeline: the pipeline of a trial. Its resources are those of a trial.
-        space: options of the pipeline by dotted path, and the values that they may take.
-        metric: what trials are compared by: a dev score of the kept model, to maximise, or ``loss``, the training loss at
-            the end, to minimise. Empty: the dev score that selects checkpoints.
-        first: points to try first.
-        seeds: number of trials of every point. Their seeds differ as those of the members of an ensemble do.
-        num_samples: number of points, drawn by TPE after the first ones. None: every point of a space of choices.
-        concurrency: number of trials that train at once. None: as many as the cluster has room for.
-        keep: number of points (or trials) that keep their models, best first.
-        by: unit that is compared and kept: a ``point`` with all its seeds, by its mean, or a single ``trial``.
-        asha: early stopping. None: every trial trains to its end.
     """
 
     name: str
     pipeline: Pipeline
+    """The pipeline of a trial. Its resources are those of a trial."""
     space: dict[str, Dimension]
+    """Options of the pipeline by dotted path, and the values that they may take."""
     metric: str = ""
+    """What trials are compared by: a dev score of the kept model, to maximise, or ``loss``, the training loss at the end, to
+    minimise. Empty: the dev score that selects checkpoints."""
     first: tuple[Point, ...] = ()
-    seeds: int = 1
-    num_samples: int | None = None
-    concurrency: int | None = None
-    keep: int = 10
+    """Points to try first."""
+    seeds: int = Field(1, ge=1)
+    """Number of trials of every point. Their seeds differ as those of the members of an ensemble do."""
+    num_samples: int | None = Field(None, ge=1)
+    """Number of points, drawn by TPE after the first ones. None: every point of a space of choices."""
+    concurrency: int | None = Field(None, ge=1)
+    """Number of trials that train at once. None: as many as the cluster has room for."""
+    keep: int = Field(10, ge=1)
+    """Number of points (or trials) that keep their models, best first."""
     by: Literal["point", "trial"] = "trial"
+    """Unit that is compared and kept: a point with all its seeds, by its mean, or a single trial."""
     asha: Asha | None = None
+    """Early stopping. None: every trial trains to its end."""
 
-    def __post_init__(self) -> None:
+    def misfits(self) -> Iterator[str]:
         if problem := name_problem(self.name):
-            raise ValueError(problem)
+            yield problem
         if not self.pipeline.recipes or self.pipeline.routes or self.pipeline.combine not in (None, DISTILLATION):
-            raise ValueError(
+            yield (
                 f"pipeline: '{self.pipeline.name}' does not end in one training run, which a search measures; take a system of "
                 f"stages, or one that distils a student (-{DISTILLATION})"
             )
+            return
         if self.pipeline.resources.workers != 1:
-            raise ValueError("resources.workers: a trial trains in one process, set it to 1")
+            yield "resources.workers: a trial trains in one process, set it to 1"
         table = self.measured.spec.dev
         metrics = reported(table)
         if self.metric not in ("", *metrics):
-            raise ValueError(
+            yield (
                 f"metric={self.metric}: is never reported by trials of '{self.pipeline.name}'{nearest(self.metric, metrics)}; "
                 f"they report {', '.join(metrics[:-1])} (on {table}) and {LOSS}"
             )
-        object.__setattr__(self, "metric", self.metric or metrics[0])
-        for name in ("seeds", "num_samples", "concurrency", "keep"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}={value} must be at least 1")
         ranges = [key for key, dimension in self.space.items() if not dimension.choices]
         if self.num_samples is None and ranges:
-            raise ValueError(
-                f"num_samples: needed, for space.{ranges[0]}={self.space[ranges[0]].text} has no end of points"
-            )
+            yield f"num_samples: needed, for space.{ranges[0]}={self.space[ranges[0]].text} has no end of points"
+            return
         points = 0 if ranges else math.prod(len(dimension.choices) for dimension in self.space.values())
         if points > MOST_TRIALS or self.points * self.seeds > MOST_TRIALS:
-            raise ValueError(
+            yield (
                 f"seeds={self.seeds}, num_samples={self.num_samples}, a space of {points or 'any number of'} points: a search "
                 f"has at most {MOST_TRIALS:,} trials, and a grid as many points; ask for fewer"
             )
         for point in self.first:
             if not contains(self.space, point):
-                raise ValueError(f"first: {point} is no point of the space")
+                yield f"first: {point} is no point of the space"
 
     @property
     def measured(self) -> Recipe:
@@ -111,7 +105,8 @@ class Search:
 
     @property
     def objective(self) -> RunMetric:
-        return RunMetric(self.metric, self.measured.spec.dev)
+        table = self.measured.spec.dev
+        return RunMetric(self.metric or reported(table)[0], table)
 
     @property
     def points(self) -> int:
@@ -176,27 +171,15 @@ def configured(search: Search, overrides: Mapping[str, Any]) -> Search:
         )
     problems: list[str] = []
     overrides = {key: value if isinstance(value, Dimension) else to_plain(value) for key, value in overrides.items()}
-    changes: dict[str, Any] = {}
-    asha: dict[str, Any] | None = to_plain(search.asha)
-    space = dict(search.space)
+    changes = {key: value for key, value in overrides.items() if key in OWN}
+    if asha := {key: value for key, value in overrides.items() if key.partition(".")[0] == "asha"}:
+        changes["asha"] = _stopping(search.asha, asha)
+    space, pipeline = dict(search.space), search.pipeline
     inner = {key: value for key, value in overrides.items() if not _is_own(key)}
-    repeated = "students" if search.pipeline.sed else "members"
+    repeated = "students" if pipeline.sed else "members"
     if repeated in inner:
         del inner[repeated]
         problems.append(f"{repeated}: a search has seeds; --set seeds=N trains every point with N seeds")
-    for key, value in overrides.items():
-        is_integer = isinstance(value, int) and not isinstance(value, bool)
-        if key == "asha":
-            asha = {} if value is True else None if value in (None, False) else {"asha": value}
-        elif key.startswith("asha."):
-            asha = {**(asha or {}), key.removeprefix("asha."): value}
-        elif key == "metric":
-            changes[key] = str(value)
-        elif key in OWN and (is_integer or (value is None and key in ("num_samples", "concurrency"))):
-            changes[key] = value
-        elif key in OWN:
-            problems.append(f"{key}={'none' if value is None else repr(value)}: must be a whole number")
-    pipeline = search.pipeline
     try:
         pipeline = apply_overrides(pipeline, inner) if inner else pipeline
     except InputError as error:
@@ -209,23 +192,17 @@ def configured(search: Search, overrides: Mapping[str, Any]) -> Search:
             problems.append(
                 f"{key}={inner[key]}: is what this search varies; --set space.{key}={inner[key]} tries that value alone"
             )
-    stop: Asha | None = None
-    try:
-        stop = built(Asha, asha) if asha is not None else None
-    except Misfit as misfit:
-        problems += Misfit(misfit.under("asha")).problems
-    if problems:
-        raise InputError(list(dict.fromkeys(problems)))
     first = tuple(point for point in search.first if contains(space, point))
+    changed = search
     try:
-        changed = replace(search, pipeline=pipeline, space=space, first=first, asha=stop, **changes)
-    except ValueError as error:
-        raise InputError(str(error)) from None
-    if not changed.space:
-        raise InputError(
+        changed = search.updated(pipeline=pipeline, space=space, first=first, **changes)
+    except InputError as error:
+        problems += error.problems
+    if not space:
+        problems.append(
             "space: is empty, there is nothing to search; say what varies, as --set space.optim.lr=1e-5,3e-5 does"
         )
-    for point in corners(changed.space):
+    for point in [] if problems else corners(space):
         try:
             changed.at(point)
         except InputError as error:
@@ -233,6 +210,17 @@ def configured(search: Search, overrides: Mapping[str, Any]) -> Search:
     if problems:
         raise InputError(list(dict.fromkeys(problems)))
     return changed
+
+
+def _stopping(before: Asha | None, overrides: Mapping[str, Any]) -> Any:
+    """Return early stopping as plain data, after ``asha=true``, ``asha=none`` or values of its options."""
+    plain = to_plain(before)
+    for key, value in overrides.items():
+        if key != "asha":
+            plain = {**(plain if isinstance(plain, dict) else {}), key.removeprefix("asha."): value}
+        else:
+            plain = {} if value is True else value or None
+    return plain
 
 
 def _set_dimension(space: dict[str, Dimension], pipeline: Pipeline, key: str, value: Any) -> list[str]:
@@ -244,8 +232,8 @@ def _set_dimension(space: dict[str, Dimension], pipeline: Pipeline, key: str, va
     if value is None:
         space.pop(full, None)
         return []
-    if others := [option for option in _sharing(space, pipeline, full) if option != full]:
-        return [f"space.{key}: is an option that space.{others[0]} varies too; name it once"]
+    if rivals := [option for option in _sharing(space, pipeline, full) if option != full]:
+        return [f"space.{key}: is an option that space.{rivals[0]} varies too; name it once"]
     try:
         dimension = Dimension.of(value)
         space[full] = replace(
@@ -279,8 +267,53 @@ def _full_path(pipeline: Pipeline, key: str) -> str | None:
     """Return the path of an option of a trial: ``STAGE.path``, or ``path`` where several stages have it."""
     plain = to_plain(pipeline)
     stages = [f"{stage}.{key}" for stage in pipeline.recipes]
-    found = targets_of(plain, key) or [target for path in stages for target in targets_of(plain, path)]
-    found = [target for target in found if not isinstance(get_path(plain, target), Mapping)]
-    if not found or not (found[0].startswith("recipes.") or found[0] in VARIED):
+    targets = targets_of(plain, key) or [target for path in stages for target in targets_of(plain, path)]
+    targets = [target for target in targets if not isinstance(get_path(plain, target), Mapping)]
+    if not targets or not (targets[0].startswith("recipes.") or targets[0] in VARIED):
         return None
-    return found[0].removeprefix("recipes.") if len(found) == 1 else key
+    return targets[0].removeprefix("recipes.") if len(targets) == 1 else key
+
+
+# -- named searches ----------------------------------------------------------------------------------------------------
+
+SEARCHES: dict[str, dict[str, Any]] = load_yaml(Path(__file__).with_name("searches.yaml").read_text(encoding="utf-8"))
+"""Commands, help and jobs take the names of searches from here."""
+
+
+def find_search(name: str, overrides: Mapping[str, Any] | None = None) -> Search:
+    """Return the search called ``name``, with overrides applied.
+
+    The name may have a scale (``lower-bound@small``). A system (``simcse-sup``, a YAML file) gives
+    the search of the space in the overrides.
+
+    Raises:
+        InputError: unknown name or scale, unknown or wrong overrides.
+    """
+    plain, separator, scale = name.partition("@")
+    unscaled = _named_search(plain, f"{separator}{scale}") if plain in SEARCHES else _search_system(name)
+    most = names.SCALES.get(scale, {}).get("members", unscaled.seeds)
+    return configured(unscaled.updated(seeds=min(unscaled.seeds, most)), overrides or {})
+
+
+def _named_search(name: str, scale: str) -> Search:
+    fields = dict(SEARCHES[name])
+    pipeline = names.pipeline(f"{fields.pop('system')}{scale}")
+    space = {key: Dimension.of(value) for key, value in fields.pop("space").items()}
+    first = [fields.pop("first")] if "first" in fields else []
+    varied = fields.pop("vary", {})
+    first += [{**first[0], key: value} for key, values in varied.items() for value in values]
+    return Search(name=name, pipeline=pipeline, space=space, first=tuple(first), **fields)
+
+
+def _search_system(name: str) -> Search:
+    try:
+        system = names.pipeline(name)
+    except InputError as error:
+        options = f"{', '.join(SEARCHES)}, and any system that ends in one training run, with a space that you give"
+        near = nearest(name.partition("@")[0], SEARCHES)
+        why = "" if near else f": {error.problems[0]}"
+        raise InputError(f"unknown search '{name}'{near}; searches are {options}{why}") from None
+    try:
+        return Search(name=system.name, pipeline=system, space={})
+    except InputError as error:
+        raise InputError([f"search '{name}': {problem}" for problem in error.problems]) from None

@@ -104,15 +104,10 @@ class Dimension:
 
     def axis(self) -> Any:
         """Return the dimension for Optuna's plots, with numeric choices on a scale."""
-        from optuna.distributions import FloatDistribution, IntDistribution
-
-        if not self.choices or not numeric(self.choices):
+        if len(self.choices) < 2 or not numeric(self.choices):
             return self.distribution()
-        low, high = min(self.choices), max(self.choices)
-        log = low > 0 and high >= 10 * low
-        if all(isinstance(value, int) for value in self.choices):
-            return IntDistribution(low, high, log=log)
-        return FloatDistribution(low, high, log=log)
+        low, high, integer = min(self.choices), max(self.choices), all(isinstance(value, int) for value in self.choices)
+        return Dimension(low=low, high=high, log=low > 0 and high >= 10 * low, integer=integer).distribution()
 
 
 Space = Mapping[str, Dimension]
@@ -149,7 +144,7 @@ def key_of(point: Point) -> str:
 
 
 def text_of(point: Point) -> str:
-    """Return a point as text: the last names of its options, behind their stages where two are equal, and their values."""
+    """Return a point as text: last names of options, behind their stages where two are equal, and values."""
     names = [key.rsplit(".", 1)[-1] for key in point]
     stages = [
         f"{key.partition('.')[0]}." if names.count(name) > 1 else "" for key, name in zip(point, names, strict=True)

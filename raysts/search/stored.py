@@ -66,9 +66,9 @@ def earlier_points(study: Study, name: str) -> list[tuple[Point, float]]:
     if name == study.name:
         raise InputError(f"--warm-start {name}: is this study itself, which goes on anyway")
     record, trials = study_record(study.store, name)
-    if record["metric"] != study.search.metric:
+    if record["metric"] != study.search.objective.name:
         raise InputError(
-            f"--warm-start {name}: goes by {record['metric']}, this search by {study.search.metric}: take the same metric"
+            f"--warm-start {name}: goes by {record['metric']}, this search by {study.search.objective.name}: take the same metric"
         )
     space = study.search.space
     fitting = [

@@ -21,14 +21,12 @@ from raysts import __version__
 from raysts.errors import InputError, RunFailed
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.run_metric import LOSS
-from raysts.evaluation.statistics import UndefinedCorrelationError
-from raysts.models import pretrained
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.run import ready, run_batch
 from raysts.pipeline.step import Context, Step
+from raysts.pipeline.steps.average import ScoreAverage
 from raysts.pipeline.steps.train import tokens_step
-from raysts.recipes.recipe import Recipe
 from raysts.recipes.tree import leaves, to_plain
 from raysts.search.record import Record, as_table, read_records
 from raysts.search.scores import PointScores, by_mean, grouped, ranked_points, ranked_trials
@@ -43,26 +41,6 @@ from raysts.training.metrics import read_metrics
 
 BASIC = {"data", "max_length", "backbone", "backbone_layers"}
 """Parts of the paths of options that decide from which model a point starts, and which token shards it reads."""
-
-
-class ScoreBackbone:
-    """Worker that scores a backbone on a development set, with the pooling of a recipe.
-
-    The unit is the folder of the backbone and its content id.
-    """
-
-    def __init__(self, device: str | None, dev: Dev, recipe: Recipe, prompt: str | None) -> None:
-        self.device, self.dev, self.recipe, self.prompt = device, dev, recipe, prompt
-
-    def __call__(self, unit: tuple[Path, str | None]) -> dict[str, float | None]:
-        """Return the scores by metric. A score that is undefined is None."""
-        folder, content = unit
-        pooling, layers = self.recipe.pooling, self.recipe.layers
-        options: dict[str, Any] = {"pooling": pooling, "layers": layers, "prompt": self.prompt, "content": content}
-        try:
-            return dict(self.dev.scores(pretrained.load(folder, device=self.device, **options)))
-        except UndefinedCorrelationError:
-            return dict.fromkeys(self.dev.metrics)
 
 
 class Study:
@@ -82,7 +60,7 @@ class Study:
         recipes = {stage: plan.resolve_recipe(recipe) for stage, recipe in plan.pipeline.recipes.items()}
         identity: dict[str, Any] = {f"space.{key}": dimension.text for key, dimension in search.space.items()}
         identity |= {path: value for path, value in leaves(to_plain(recipes)).items() if path not in search.space}
-        identity["metric"] = search.metric
+        identity["metric"] = search.objective.name
         if search.asha:
             identity |= {f"asha.{key}": value for key, value in to_plain(search.asha).items()}
         if plan.teacher_models:
@@ -160,16 +138,6 @@ class Study:
     def complete(self) -> bool:
         return sum(not scores.missing for scores in self.scores()) >= self.search.points
 
-    def reuse_grid(self) -> None:
-        """Record the points of a grid that other pipelines or searches have trained."""
-        for point in self._grid():
-            for trial in self.trials(point):
-                if trial.id not in self.records:
-                    self.reuse_finished(trial)
-
-    def _grid(self) -> list[Point]:
-        return (grid(self.search.space) or []) if self.search.num_samples is None else []
-
     def write_status(self, status: str, command: str | None = None) -> None:
         """Update ``study.json``. ``command`` continues the study, and None keeps the stored one."""
         search, metric, before = self.search, self.search.objective, self._status()
@@ -184,7 +152,7 @@ class Study:
             "own": self.plan.corpus.user.as_plain(),
             "skipped": self.plan.skipped,
             "objective": f"{metric.described}, mean over {search.seeds} seeds, {metric.mode}imised",
-            "metric": search.metric,
+            "metric": search.objective.name,
             "mode": metric.mode,
             "seeds": search.seeds,
             "num_samples": search.num_samples,
@@ -199,13 +167,20 @@ class Study:
     def score_backbone(self, executor: Executor, say: Say) -> None:
         """Score the starting model of the trials once, which shows the gain of training."""
         search, plan = self.search, self.plan
-        if self.dev is None or search.metric == LOSS or self.untrained is not None or "backbone" in search.space:
+        if (
+            self.dev is None
+            or search.objective.name == LOSS
+            or self.untrained is not None
+            or "backbone" in search.space
+        ):
             return
-        args = (self.dev, plan.resolve_recipe(search.measured), search.pipeline.prompt)
-        (scores,) = executor.map(
-            ScoreBackbone, args, [(plan.start, plan.contents.get(plan.start))], search.pipeline.resources, say
+        recipe, content = plan.resolve_recipe(search.measured), plan.contents.get(plan.start)
+        options = {"pooling": recipe.pooling, "layers": recipe.layers, "prompt": search.pipeline.prompt}
+        args = (self.dev, {**options, "content": content})
+        (scores,) = executor.map(ScoreAverage, args, [(plan.start,)], search.pipeline.resources, say)
+        self.store.write_json(
+            self.folder / "study.json", {**self._status(), "untrained": scores[search.objective.name]}
         )
-        self.store.write_json(self.folder / "study.json", {**self._status(), "untrained": scores[search.metric]})
 
     @property
     def untrained(self) -> float | None:
@@ -373,7 +348,7 @@ class Study:
     def steps(self) -> list[Step]:
         """Return the steps of the trials of a grid, with what they read."""
         steps = dict(self.shared)
-        for point in self._grid():
+        for point in (grid(self.search.space) or []) if self.search.num_samples is None else []:
             for seed, (*earlier, measured) in enumerate(self._steps(self.at(point))):
                 steps |= {step.id: step for step in earlier}
                 steps[measured.id] = replace(measured, title=f"{text_of(point)} seed {seed}")
@@ -437,7 +412,7 @@ class Study:
                 self.store.delete(model)
 
     def _earlier(self, run_ids: Collection[str]) -> set[str]:
-        """Return the training runs before the measured ones of some trials, without those that all points share."""
+        """Return the training runs before the measured ones of trials, without those that all points share."""
         if not self.trials(corners(self.search.space)[0])[0].earlier:
             return set()
         points = {key_of(record.point): record.point for id_, record in self.records.items() if id_ in run_ids}
@@ -452,7 +427,3 @@ class Study:
     def best_point(self) -> PointScores | None:
         """The point with the best mean over its seeds so far."""
         return by_mean(self.scores(), self.search.objective.mode)
-
-    def scores_of(self, point: Point) -> PointScores | None:
-        records = [record for record in self.records.values() if record.point == point]
-        return next(iter(grouped(records, self.search.seeds)), None)

@@ -12,7 +12,7 @@ import torch
 from raysts.errors import Infeasible, limit_of
 from raysts.evaluation.run_metric import RunMetric
 from raysts.pipeline.step import Context, Step
-from raysts.search.space import Point
+from raysts.search.space import Point, text_of
 from raysts.storage.store import Store
 from raysts.training.attempt import attempt
 from raysts.training.job import Job
@@ -39,6 +39,10 @@ class Trial:
     def id(self) -> str:
         return self.job.id
 
+    @property
+    def title(self) -> str:
+        return f"{text_of(self.point)} seed {self.seed}"
+
 
 class TrialOutcome(NamedTuple):
     """Outcome of a trial.
@@ -63,7 +67,6 @@ class TrialRuntime(Runtime):
         metric: the metric to report.
         report: takes the value of the metric and the metrics line of every evaluation but the last. Early stopping raises
             an exception in it, and has nothing to save at the last step.
-        watch: is called after every metrics line, with its run.
     """
 
     saves_end = False
@@ -72,14 +75,13 @@ class TrialRuntime(Runtime):
         self,
         device: str | None = None,
         *,
-        threads: int | None = None,
         metric: RunMetric,
         report: Callable[[float, dict[str, Any]], None] = lambda value, line: None,
-        watch: Callable[[Job], None] = lambda job: None,
-        where: str = "in-process",
+        place: str = "in-process",
+        **options: Any,
     ) -> None:
-        super().__init__(device, threads=threads, watch=watch)
-        self.where, self._metric, self._report = where, metric, report
+        super().__init__(device, **options)
+        self.where, self._metric, self._report = place, metric, report
 
     def report(self, job: Job, line: dict[str, Any]) -> None:
         value = self._metric.of_line(line)

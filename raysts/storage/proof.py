@@ -15,7 +15,7 @@ ROOM = 1 << 30
 
 @dataclass(frozen=True)
 class Proof:
-    """A file that was written into a folder to be read elsewhere. In a bucket it has no name."""
+    """A folder that was made in a storage to be seen elsewhere, for answers. In a bucket it has no name."""
 
     uri: str
     name: str
@@ -27,14 +27,14 @@ class Proof:
             store.check()
         except InputError as error:
             return f"it does not reach the storage: {error}"
-        if self.name and not (store.root / self.name).is_file():
+        if self.name and not (store.root / self.name).is_dir():
             return (
                 f"it does not see --storage {self.uri}: what was just written there is not to be found; give a bucket "
                 f"(s3://..., gs://...), or a folder of a file system that is mounted on all nodes"
             )
         if self.name and answer:
             try:
-                (store.root / f"{self.name}-{answer}").touch()
+                (store.root / self.name / answer).touch()
             except OSError as error:
                 return f"it cannot write to --storage {self.uri}: {error.strerror}; give it the right to"
         existing = next(path for path in (store.root, *store.root.parents) if path.exists())
@@ -44,22 +44,19 @@ class Proof:
         return None
 
     def answered(self, answer: str) -> bool:
-        return not self.name or (Store.open(self.uri).root / f"{self.name}-{answer}").exists()
+        return not self.name or (Store.open(self.uri).root / self.name / answer).exists()
 
 
 @contextlib.contextmanager
 def proof_in(store: Store) -> Iterator[Proof]:
-    """Write a file into a storage for the length of the block."""
+    """Make a folder in a storage for the length of the block. Of a process that is killed a later run removes it."""
     if store.remote:
         yield Proof(store.uri, "")
         return
     name = draft_name("preflight")
     with no_empty_folders(store.root):
-        store.root.mkdir(parents=True, exist_ok=True)
-        (store.root / name).touch()
+        (store.root / name).mkdir(parents=True)
         try:
             yield Proof(store.uri, name)
-        finally:
-            with contextlib.suppress(OSError):  # what ended the block may be that nothing can be written there any more
-                for path in store.root.glob(f"{name}*"):
-                    path.unlink()
+        finally:  # what ended the block may be that nothing can be written there any more
+            shutil.rmtree(store.root / name, ignore_errors=True)

@@ -181,7 +181,6 @@ class CheckpointPolicy:
     def __init__(self, by_clock: bool) -> None:
         self.by_clock = by_clock
         self._vote = AsyncMax()
-        self._heeded = Preemption.NONE
 
     def decide(self, notice: Preemption, seconds_since: float, seconds_to_write: float | None) -> Preemption:
         """Return the decision after this step, the same on all workers.
@@ -192,8 +191,5 @@ class CheckpointPolicy:
             seconds_to_write: duration of that checkpoint; None before the first.
         """
         pause = FIRST if seconds_to_write is None else max(EVERY, DEAR * seconds_to_write)
-        vote = Preemption.SAVE if self.by_clock and seconds_since >= pause else Preemption.NONE
-        decision = Preemption(self._vote(notice if notice > self._heeded else vote))
-        if decision:
-            self._heeded = max(notice, self._heeded)
-        return decision
+        due = self.by_clock and seconds_since >= pause
+        return Preemption(self._vote(max(notice, Preemption.SAVE if due else Preemption.NONE)))

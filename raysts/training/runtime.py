@@ -10,6 +10,7 @@ from torch import nn
 from raysts.data.batches import Reader, read_batches
 from raysts.training.job import Job
 from raysts.training.metrics import figures
+from raysts.training.shard import shard
 
 
 class Preemption(IntEnum):
@@ -17,7 +18,7 @@ class Preemption(IntEnum):
 
     NONE = 0
     SAVE = 1
-    """The machine may go soon: what is not saved may be lost."""
+    """A checkpoint is due."""
     END = 2
     """This process has to end now."""
 
@@ -27,7 +28,7 @@ class Preempted(BaseException):  # noqa: N818
 
 
 class Runtime:
-    """Process of a training run. This class trains alone, in the caller's process.
+    """Process of a training run, alone or with the other ranks of torch's process group.
 
     Args:
         say: receives the reported lines as text.
@@ -60,11 +61,10 @@ class Runtime:
             torch.set_num_threads(threads)
 
     def wrap(self, module: nn.Module, precision: str) -> nn.Module:
-        """Return the module to call, in which several processes average gradients.
-
-        ``precision``: resolved. Sharded weights are sent in it.
-        """
-        return module
+        """Return the module to call, sharded or with averaged gradients. ``precision``: that of sent weights."""
+        if self.shards:
+            return shard(module, self.device, precision)
+        return average_gradients(module, self.device) if self.world > 1 else module
 
     def report(self, job: Job, line: dict[str, Any]) -> None:
         """Report one metrics line (dev evaluations and the end of a run)."""
@@ -79,9 +79,11 @@ class Runtime:
 
     def barrier(self) -> None:
         """Wait for the other processes."""
+        if self.world > 1:
+            torch.distributed.barrier()
 
     def preemption(self) -> Preemption:
-        """Return the termination notice so far. It never decreases."""
+        """Return the termination notice so far."""
         return Preemption.NONE
 
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -88,60 +87,34 @@ def test_a_run_per_node_and_wider_ones_for_what_may_come(
     assert [(node and node.id, width) for node, width in placements] == expected
 
 
-Said = tuple[Any, list[str], Callable[[], None]]
-
-
-def _asks(resources: Resources, count: int, monkeypatch: pytest.MonkeyPatch) -> Said:
-    """The room of a command that has asked for groups, what it said, and a look at it in which it trains."""
+@pytest.mark.parametrize("grows", [True, False])
+def test_what_waits_is_said_once_in_a_while(grows: bool, cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the cluster does not grow only when none trains: runs take turns."""
     import ray
 
     from raysts.cluster import capacity
 
     monkeypatch.setattr(capacity, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(capacity, "may_grow", lambda: grows)
     said: list[str] = []
-    room = capacity.Room(resources, said.append)
-    for _ in range(count):
-        ray.util.placement_group([{"CPU": float(resources.cpus)}] * resources.workers)
-    wait_until(lambda: [*room.groups().values()] == ["PENDING"] * count, 60)
-    return room, said, lambda: [room.report(1) for _ in range(4)] and None  # type: ignore[func-returns-value]
-
-
-def test_what_waits_is_said_once_and_again_when_it_changes(
-    cluster: None, growing: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    room, said, look = _asks(Resources(cpus=3, gpus=0), 2, monkeypatch)
-    look()
+    room = capacity.Room(Resources(cpus=3, workers=2, gpus=0), said.append)
+    for _ in range(2):
+        ray.util.placement_group([{"CPU": 3.0}] * 2)
+    wait_until(lambda: [*room.groups().values()] == ["PENDING"] * 2, 60)
+    for training, expected in ((1, 0), (1, grows), (0, 1), (0, 1)):
+        room.report(training)
+        assert len(said) == expected
     assert said == [
-        "waiting for the cluster to have room for 2 training runs: needs 3 CPUs, 0 GPUs each; its nodes have: 2 CPUs, 0 GPUs"
+        "waiting for the cluster to have room for 2 training runs: needs 2 workers with 3 CPUs, 0 GPUs each; its nodes have: "
+        "2 CPUs, 0 GPUs"
     ]
-    for left in (1, 0):
-        room.give_back([*room.groups()][:1])
-        wait_until(lambda count=left: len(room.groups()) == count, 60)
-        look()
-    assert len(said) == 2 and "for 1 training run:" in said[1]
-
-
-def test_runs_that_take_turns_are_silent_until_none_trains(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    import ray
-
-    from raysts.cluster import capacity
-
-    holder = ray.util.placement_group([{"CPU": 1.0}])
-    assert holder.wait(60)
-    rooms = [
-        _asks(resources, 1, monkeypatch)
-        for resources in (Resources(cpus=2, gpus=0), Resources(workers=4, min_workers=3, gpus=0))
-    ]
-    for _, _, look in rooms:
-        look()
-    (turns, quiet, _), (_, said, _) = rooms
-    assert quiet == [] and "needs 4 workers with 1 CPU, 0 GPUs each" in said[0]
-    monkeypatch.setattr(capacity, "IDLE_SECONDS", 0.0)
-    turns.report(0)
-    assert "needs 2 CPUs, 0 GPUs each" in quiet[0]
-    for room, _, _ in rooms:
-        room.give_back(room.groups())
-    ray.util.remove_placement_group(holder)
+    room.look_at = 0.0  # minutes later
+    room.report(0)
+    room.give_back(room.groups())
+    wait_until(lambda: not room.groups(), 60)
+    room.look_at = 0.0
+    room.report(0)
+    assert len(said) == 2
 
 
 def test_requests_for_room_are_told_apart_and_taken_back(cluster: None) -> None:

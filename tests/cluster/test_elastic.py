@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -14,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import wait_until, writer_of
+from processes import wait_until
 from small_runs import tokenize_table
 
 from raysts.models.pretrained import load_tokenizer
@@ -72,50 +68,6 @@ def _started(jobs: list[Job], resources: Resources) -> tuple[threading.Thread, l
 def _step(job: Job) -> int:
     saved = checkpoint.last(job.folder / "checkpoints")
     return int(saved.stem.split("-")[1]) if saved else 0
-
-
-def _lines(job: Job) -> int:
-    return len(read_metrics(job.folder / "metrics.jsonl"))
-
-
-def _drain(address: str, node_id: str, seconds: float) -> None:
-    """As a cloud's notice that it takes a node away."""
-    words = ["drain-node", "--address", address, "--node-id", node_id, "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
-    words += ["--reason-message", "to be taken away", "--deadline-remaining-seconds", str(int(seconds))]
-    subprocess.run([sys.executable, "-m", "ray.scripts.scripts", *words], check=True, capture_output=True, timeout=120)
-
-
-def test_a_node_that_is_drained_is_worth_a_checkpoint(planned: Callable[..., Plan], tmp_path: Path, nodes: Any) -> None:
-    """The recipe asks for none before the end; the notice makes one, and on another node the member goes on from there. The
-    other member, on a node of its own, goes on as if nothing had happened."""
-    of_node = {node.node_id: node for node in (nodes.add_node(num_cpus=1) for _ in range(3))}
-    long = {**QUICK, "train.max_steps": 6000, "train.checkpoint_every": 100_000}
-    jobs = [_job(planned(tmp_path, "nli", {**long, "seed": seed})) for seed in (1, 2)]
-    run, found = _started(jobs, Resources())
-    wait_until(lambda: all(_lines(job) >= 2 for job in jobs))
-    assert [_step(job) for job in jobs] == [0, 0]
-    writers = [writer_of(job.folder) for job in jobs]
-    assert all(writers)
-    first = next(node for node in of_node.values() if _parent(writers[0]) == _raylet(node))
-    _drain(nodes.address, first.node_id, 20.0)
-    wait_until(lambda: _step(jobs[0]) > 0)
-    saved = _step(jobs[0])
-    assert _step(jobs[1]) == 0, "nobody told the other one"
-    nodes.remove_node(first, allow_graceful=False)
-    with contextlib.suppress(ProcessLookupError):  # by itself it outlives its node's raylet by seconds
-        os.kill(writers[0] or 0, signal.SIGKILL)
-    wait_until(lambda: not run.is_alive())
-    assert found == [None, None] and 0 < saved < 6000
-    assert [(read_json(job.folder / "run.json") or {})["status"] for job in jobs] == ["done", "done"]
-    assert [writer_of(job.folder) == writer for job, writer in zip(jobs, writers, strict=True)] == [False, True]
-
-
-def _parent(pid: int | None) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
-
-
-def _raylet(node: Any) -> int:
-    return int(node.all_processes["raylet"][0].process.pid)
 
 
 def test_a_member_goes_on_with_fewer_workers_and_then_with_more(

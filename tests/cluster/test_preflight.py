@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 from heads import running_head
-from processes import wait_until
+from processes import Command, wait_until
 
 from raysts.cluster.connect import LOOPBACK
 from raysts.commands.options import RunOptions
 from raysts.errors import InputError, RunFailed
 from raysts.recipes.names import pipeline_of
+from raysts.storage.atomic import remove_drafts
 from raysts.storage.proof import Proof, proof_in
 from raysts.storage.store import Store
 
@@ -29,9 +30,9 @@ def seen(tmp_path: Path) -> Any:
     """A storage and a data folder as their driver sees them."""
     from raysts.cluster.preflight import Requirements, current_versions, digest_of
 
-    for file in ("storage/.preflight-1", "data/sts/stsb_dev.parquet"):
-        (tmp_path / file).parent.mkdir(parents=True)
-        (tmp_path / file).write_text("x")
+    (tmp_path / "storage/.preflight-1").mkdir(parents=True)
+    (tmp_path / "data/sts").mkdir(parents=True)
+    (tmp_path / "data/sts/stsb_dev.parquet").write_text("x")
     data = tmp_path / "data"
     return Requirements(
         Proof(str(tmp_path / "storage"), ".preflight-1"), (("--data", str(data), digest_of(data)),), current_versions()
@@ -39,13 +40,24 @@ def seen(tmp_path: Path) -> Any:
 
 
 def test_a_node_that_sees_the_same_is_fit(seen: Any, tmp_path: Path) -> None:
-    assert seen.misfit("n") is None and (tmp_path / "storage/.preflight-1-n").exists()
+    assert seen.misfit("n") is None and (tmp_path / "storage/.preflight-1/n").exists()
 
 
 def test_why_a_run_failed_is_not_what_cannot_be_cleaned_up_after_it(tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match="the reason"), proof_in(Store.of(tmp_path)) as proof:
-        (tmp_path / f"{proof.name}-n").mkdir()  # in place of a file that may not be removed
+        shutil.rmtree(tmp_path / proof.name)
         raise RunFailed("the reason")
+
+
+def test_what_a_killed_driver_leaves_of_its_check_goes_with_the_next_run(tmp_path: Path) -> None:
+    """The nodes' answers too, which were files beside the driver's own: drafts of nobody, for a day."""
+    code = "import os, sys; from pathlib import Path; from raysts.storage import proof, store\n"
+    code += "with proof.proof_in(store.Store.of(Path(sys.argv[1]))) as left: left.problem('n'); os._exit(9)"
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == 9
+    (left,) = tmp_path.iterdir()
+    assert [path.name for path in left.iterdir()] == ["n"]
+    remove_drafts(tmp_path, of="*")
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_makes_a_node_unfit(seen: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,19 +162,15 @@ def apart(own_nodes: None, tmp_path: Path) -> Iterator[Path]:
         f"mount -t tmpfs tmpfs {shlex.quote(str(folder))} && exec {shlex.quote(sys.executable)} -m ray.scripts.scripts "
         f"start --address {cluster.address} --num-cpus 1 --object-store-memory {100 << 20} --disable-usage-stats --block"
     )
-    second = subprocess.Popen(
-        ["unshare", "-m", "bash", "-c", start],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    apart = "import os, sys; os.execvp('unshare', ['unshare', '-m', 'bash', '-c', sys.argv[1]])"
+    second = Command(["-c", apart, start], tmp_path / "second.log")
     try:
         ray.init(address=cluster.address, log_to_driver=False)
-        wait_until(lambda: sum(node["Alive"] for node in ray.nodes()) == 2 or second.poll() is not None)
+        wait_until(lambda: sum(node["Alive"] for node in ray.nodes()) == 2 or second.ended())
         yield folder
     finally:
         ray.shutdown()
-        second.terminate()
-        second.wait(60)
+        second.sweep()
         cluster.shutdown()
 
 

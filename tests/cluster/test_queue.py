@@ -10,12 +10,12 @@ from raysts.cluster.queue import Ended, MemberQueue
 def test_members_are_handed_out_once_and_in_order() -> None:
     queue = MemberQueue(3)
     assert [queue.take((run, 0)) for run in (0, 1)] == [0, 1]
-    assert queue.state() == ([], [0, 1], 1, 0, ())
+    assert queue.state() == ([], [0, 1], [2], 0, ())
     queue.end((1, 0), "it cannot be learned")
     assert queue.take((1, 0)) == 2 and queue.take((2, 0)) is None
     queue.end((0, 0), None)
-    assert queue.state() == ([(1, "it cannot be learned"), (0, None)], [2], 0, 0, ())
-    assert queue.state() == ([], [2], 0, 0, ())  # what ended is told once
+    assert queue.state() == ([(1, "it cannot be learned"), (0, None)], [2], [], 0, ())
+    assert queue.state() == ([], [2], [], 0, ())  # what ended is told once
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,9 @@ def test_what_a_dead_worker_had_is_next() -> None:
     queue = MemberQueue(4)
     for slot in ((0, 0), (0, 1), (0, 2), (1, 0)):
         queue.take(slot)
-    assert queue.release(0, Ended("", {1: ("out of memory", False), 2: ("", True)})) == (True, 0, set())
+    assert queue.release(0, Ended("", {1: ("out of memory", False), 2: ("", True)})) == (True, 0, set(), set())
     assert [queue.release(2, Ended())[1] for _ in range(3)] == [1, 2, 3]  # it begins no member
-    assert queue.release(2, Ended("no room", {}, waited=True)) == (True, 0, set())
+    assert queue.release(2, Ended("no room", {}, waited=True)) == (True, 0, set(), set())
     assert [queue.take((0, rank)) for rank in range(3)] == [0, 1, 2]
     assert [queue.begin((0, rank), None).deaths for rank in range(3)] == [0, 1, 0]
     assert queue.state().restarts == 2
@@ -58,7 +58,7 @@ def test_a_run_that_is_gone_without_a_word_leaves_its_room() -> None:
         queue.take(slot)
     queue.hold(0, "the room of another run")
     queue.hold(1, "its room")
-    assert queue.release(1, Ended("the node died", None)) == (True, 0, {"the room of another run"})
+    assert queue.release(1, Ended("the node died", None)) == (True, 0, {"its room"}, {"the room of another run"})
     assert queue.taken == {(0, 0): 0} and list(queue.waiting) == [1, 2]
     queue.end((9, 9), None)  # who has nothing changes nothing
-    assert queue.state().ended == [] and MemberQueue(0).release(0, Ended()) == (False, 1, set())
+    assert queue.state().ended == [] and MemberQueue(0).release(0, Ended()) == (False, 1, set(), set())

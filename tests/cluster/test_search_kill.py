@@ -17,7 +17,7 @@ from processes import Command, family_of_title, trainer, wait_until
 from run_commands import raysts
 
 from raysts.commands.tune import tune as run_search
-from raysts.search.searches import SEARCHES
+from raysts.search.search import SEARCHES
 from raysts.storage.atomic import ASIDE
 
 SHORT = {"train.max_length": 24, "sts.data.sample": 96, "train.precision": "fp32"}

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from processes import writer_of
-from run_commands import listening
 
 from raysts.commands.options import RunOptions
 from raysts.commands.study import plan_study
@@ -17,7 +16,7 @@ from raysts.commands.tune import tune as run_search
 from raysts.errors import InputError
 from raysts.pipeline.local import LocalExecutor
 from raysts.recipes.recipe import Resources
-from raysts.search.searches import SEARCHES
+from raysts.search.search import SEARCHES
 from raysts.storage.foreign import read_json
 
 BOUND = "sts.settings.lower_bound"
@@ -83,41 +82,6 @@ def test_a_search_over_two_stages_on_ray_is_that_of_a_plain_loop(
     assert len(models) == 2 + 2
     assert models == {path.relative_to(tmp_path / "there"): path.read_bytes()
                       for path in tmp_path.glob("there/runs/*/model/*.safetensors")}  # fmt: skip
-
-
-def test_mlflow_gets_a_run_per_trial_and_when_it_fails_the_search_goes_on(
-    small_world: Path, tiny_backbone: Path, tmp_path: Path, cluster: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mlflow = pytest.importorskip("mlflow")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    overrides = {**FOUR, "backbone": str(tiny_backbone), "train.max_steps": 4, "train.eval_every": 2}
-    uri = f"file:{tmp_path}/alice:hunter22@runs"
-    found = run_search("lower-bound", overrides, small_world, tmp_path / "s", mlflow=uri)
-    client = mlflow.MlflowClient(tracking_uri=uri)
-
-    def runs() -> list[Any]:
-        return list(client.search_runs([client.get_experiment_by_name("lower-bound").experiment_id]))
-
-    by_id = {run.data.params["run"]: run for run in runs()}
-    assert by_id.keys() == {point["run"] for point in found["points"]} and len(by_id) == 4
-    for point in found["points"]:
-        run = by_id[point["run"]]
-        tried = {**point["overrides"], "seed": point["seed"], "run": point["run"]}
-        assert run.data.params == {key: str(value) for key, value in tried.items()} and run.info.status == "FINISHED"
-        assert run.data.metrics["metric"] == point["value"]
-        assert len(client.get_metric_history(run.info.run_id, "metric")) > 1
-
-    def full(*of: Any, **more: Any) -> None:
-        raise mlflow.exceptions.MlflowException("http://alice:hunter22@host/ is full")
-
-    monkeypatch.setattr(mlflow.MlflowClient, "log_metric", full)
-    said: list[str] = []
-    more = {**overrides, "seeds": 3}
-    with listening(said.append):
-        found = run_search("lower-bound", more, small_world, tmp_path / "s", mlflow=uri)
-    assert found["trials"] == 6 and len(runs()) < 7
-    (failure,) = [text for text in said if text.startswith("mlflow: ")]
-    assert "the search goes on" in failure and "hunter22" not in failure
 
 
 @pytest.mark.slow  # samplers and early stopping go the same way without Ray, in search/test_metric.py

@@ -22,7 +22,7 @@ from raysts.papers.published import PAPERS
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.verdict import ABOUT_POINTS
 from raysts.recipes.names import pipeline
-from raysts.search.searches import find_search
+from raysts.search.search import find_search
 
 STS = ["sts12", "sts13", "sts14", "sts15", "sts16"]
 QUICK: dict[str, Any] = {

@@ -11,8 +11,7 @@ from raysts.papers.experiments import DEPTHS, EXPERIMENTS, SEARCHED, commands, i
 from raysts.papers.published import BACKBONES, Value, load
 from raysts.recipes.grammar import STAGES
 from raysts.recipes.recipe import Pipeline
-from raysts.search.search import Search
-from raysts.search.searches import find_search
+from raysts.search.search import Search, find_search
 
 
 @functools.cache

@@ -31,16 +31,10 @@ def test_a_tool_that_cannot_get_the_trials_is_refused(
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == tool else real(name, *rest))
     outcome = raysts("tune", "lower-bound", "--set", "backbone=tiny", "--storage", tmp_path / "s", f"--{tool}", "x")
-    assert outcome.code == 2 and f"pip install {tool}" in outcome.err and not (tmp_path / "s").exists()
+    assert outcome.code == 2 and f"pip install raysts[{tool}]" in outcome.err and not (tmp_path / "s").exists()
     monkeypatch.setattr(importlib.util, "find_spec", real)
-    for more, reason in (
-        (("",), "is empty and must be"),
-        (("x", "--address", "none"), "--address none trains without Ray"),
-    ):
-        outcome = raysts(
-            "tune", "lower-bound", "--set", "backbone=tiny", "--storage", tmp_path / "s", f"--{tool}", *more
-        )
-        assert outcome.code == 2 and reason in outcome.err and not (tmp_path / "s").exists()
+    outcome = raysts("tune", "lower-bound", "--set", "backbone=tiny", "--storage", tmp_path / "s", f"--{tool}", "")
+    assert outcome.code == 2 and "is empty and must be" in outcome.err and not (tmp_path / "s").exists()
 
 
 def dashboard(path: Path) -> Callable[[str], Any]:
@@ -115,3 +109,38 @@ def test_a_search_shows_in_every_tool_while_it_runs_and_when_it_goes_on(
     after = {path: path.stat().st_mtime_ns for path in (folder / "tensorboard").glob("*/*")}
     assert len(after) == 6 and {path: after[path] for path in before} == before  # what was there is not written again
     assert len(trials()) == 6
+
+
+def test_mlflow_gets_a_run_per_trial_and_when_it_fails_the_search_goes_on(
+    small_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    overrides = {**TWO, "backbone": str(tiny_backbone)}
+    uri = f"file:{tmp_path}/alice:hunter22@runs"
+    quiet = {"address": "none", "say": lambda text: None}
+    found = run_search("lower-bound", overrides, small_world, tmp_path / "s", mlflow=uri, **quiet)
+    client = mlflow.MlflowClient(tracking_uri=uri)
+
+    def runs() -> list[Any]:
+        return list(client.search_runs([client.get_experiment_by_name("lower-bound").experiment_id]))
+
+    by_id = {run.data.params["run"]: run for run in runs()}
+    assert by_id.keys() == {point["run"] for point in found["points"]} and len(by_id) == 4
+    for point in found["points"]:
+        run = by_id[point["run"]]
+        tried = {**point["overrides"], "seed": point["seed"], "run": point["run"]}
+        assert run.data.params == {key: str(value) for key, value in tried.items()} and run.info.status == "FINISHED"
+        assert run.data.metrics["kept"] == point["value"] and run.info.end_time > run.info.start_time
+        assert len(client.get_metric_history(run.info.run_id, found["metric"])) == 2
+
+    def full(*of: Any, **more: Any) -> None:
+        raise mlflow.exceptions.MlflowException("http://alice:hunter22@host/ is full")
+
+    monkeypatch.setattr(mlflow.MlflowClient, "log_metric", full)
+    said: list[str] = []
+    more = {**overrides, "seeds": 3}
+    quiet["say"] = said.append
+    found = run_search("lower-bound", more, small_world, tmp_path / "s", mlflow=uri, **quiet)
+    assert found["trials"] == 6 and len(runs()) < 7
+    (failure,) = [text for text in said if text.startswith("mlflow: ")]
+    assert "the search goes on" in failure and "hunter22" not in failure

@@ -26,11 +26,11 @@ from raysts.recipes.names import pipeline
 from raysts.recipes.overrides import dump, parse_overrides
 from raysts.report.study import winning_command
 from raysts.search import scores
+from raysts.search.exports import exporter
 from raysts.search.queue import TrialQueue
 from raysts.search.record import Record, as_table, read_records
-from raysts.search.sampler import Sampler, View
-from raysts.search.search import configured
-from raysts.search.searches import find_search
+from raysts.search.sampler import Sampler
+from raysts.search.search import configured, find_search
 from raysts.search.space import Dimension, corners, grid, key_of
 from raysts.search.stored import best_models
 from raysts.search.study import Study
@@ -467,7 +467,7 @@ def test_the_best_trials_of_the_study_keep_their_models(study: StudyMaker) -> No
         "lower-bound",
         {"space.optim.lr": "log(1e-6,1e-2)", f"space.{BOUND}": None, "num_samples": 30, "seeds": 1, "keep": 4},
     )
-    made.search = replace(made.search, by="trial")
+    made.search = made.search.updated(by="trial")
     dice, most = random.Random(1), 0
 
     def score(trial: Any) -> TrialOutcome:
@@ -508,28 +508,27 @@ def test_the_best_point_keeps_its_seeds_and_what_others_use_stays(study: StudyMa
 
     shutil.rmtree(made.folder / "trials")  # the records are lost, the runs are not
     again = study("lower-bound", {"space.lower_bound": "0,.1,.2", "seeds": 2})
-    again.reuse_grid()
+    assert TrialQueue(again).next() is None
     assert len(again.records) == 6 and {r.value for r in again.records.values()} == {0.1}
 
 
-def test_the_database_is_a_view_of_the_records_whatever_it_held(study: StudyMaker, tmp_path: Path) -> None:
+def test_the_database_is_a_view_of_the_records_whatever_it_held(study: StudyMaker) -> None:
     import optuna
 
     said: list[str] = []
     made = study("lower-bound", {"seeds": 2})
-    path = tmp_path / "optuna.db"
+    path = made.folder / "optuna.db"
+    ended = record(0.0, 0, curve=((5, 0.3), (10, 0.5))), record(0.0, 1, "stopped", 0.2, curve=((5, 0.2),))
+    made.records = {each.id: each for each in ended}
+    path.mkdir(parents=True)
+    exporter(made, {}, said.append)
+    assert len(said) == 1 and said[0].startswith("optuna.db: ") and "the search goes on" in said.pop()
+    path.rmdir()
     path.write_bytes(b"torn by a kill")
-    view = View(path, "s", made.search, said.append)
-    view.rebuild([record(0.0, 0, curve=((5, 0.3), (10, 0.5))), record(0.0, 1, "stopped", 0.2, curve=((5, 0.2),))])
-    view.add(record(0.05, 0, "infeasible", None, reason="out of memory"))
-    View(path, "s", made.search, said.append).rebuild([record(0.0, 0, curve=((5, 0.3), (10, 0.5)))])
-    view = View(path, "s", made.search, said.append)
-    view.rebuild([record(0.0, 0, curve=((5, 0.3), (10, 0.5))), record(0.0, 1, "stopped", 0.2, curve=((5, 0.2),))])
-    view.add(record(0.05, 0, "infeasible", None, reason="out of memory"))
+    for _ in range(2):
+        exporter(made, {}, said.append)(record(0.05, 0, "infeasible", None, reason="out of memory"))
     assert said == []
-    found = optuna.load_study(study_name="s", storage=f"sqlite:///{path}").trials
+    found = optuna.load_study(study_name="lower-bound", storage=f"sqlite:///{path}").trials
     assert [trial.state.name for trial in found] == ["COMPLETE", "PRUNED", "FAIL"]
     assert found[0].params == {BOUND: 0.0, "seed": 0} and found[0].value == 0.5
     assert found[0].intermediate_values == {5: 0.3, 10: 0.5} and found[2].user_attrs["reason"] == "out of memory"
-    View(tmp_path / "no" / "folder.db", "s", made.search, said.append).rebuild([])
-    assert len(said) == 1 and "the search does not need it" in said[0]

@@ -20,7 +20,7 @@ from raysts.commands.run import run as run_recipe
 from raysts.commands.tune import tune
 from raysts.errors import InputError
 from raysts.search.queue import TrialQueue
-from raysts.search.searches import find_search
+from raysts.search.search import find_search
 from raysts.search.study import Study
 
 SHORT: dict[str, Any] = {

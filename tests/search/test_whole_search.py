@@ -26,7 +26,7 @@ from raysts.evaluation.dev import load_dev
 from raysts.evaluation.run_metric import RunMetric
 from raysts.models import pretrained
 from raysts.recipes.names import pipeline
-from raysts.search.searches import SEARCHES
+from raysts.search.search import SEARCHES
 from raysts.search.trial import TrialRuntime, run_trial
 
 LR = "sts.optim.lr"

@@ -102,11 +102,3 @@ def test_who_is_told_to_end_saves_first(stage: Stage, tmp_path: Path) -> None:
     assert saved(told.folder) == [6]
     train(told, after := Told(1, Preemption.NONE))
     assert after.steps == 15 - 6 and difference(calm.weights(), after.weights()) == 0.0
-
-
-def test_who_is_warned_saves_once_and_goes_on(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps: list[int] = []
-    save = checkpoint.save
-    monkeypatch.setattr(checkpoint, "save", lambda *a: (steps.append(a[3].step), save(*a))[1])
-    record = train(job(stage, tmp_path, checkpoint_every=1000), Told(6, Preemption.SAVE))
-    assert record["status"] == "done" and steps == [6, 15]

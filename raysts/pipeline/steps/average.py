@@ -56,13 +56,13 @@ def average_step(inputs: Inputs, role: Role, members: Sequence[Model]) -> Step:
 class ScoreAverage:
     """Scores weight averages on a development set. Units are the folders of the models."""
 
-    def __init__(self, device: str | None, dev: Dev) -> None:
-        self.device, self.dev = device, dev
+    def __init__(self, device: str | None, dev: Dev, options: dict[str, Any] | None = None) -> None:
+        self.device, self.dev, self.options = device, dev, options or {}
 
     def __call__(self, folders: Sequence[Path]) -> dict[str, Score]:
         import torch
 
-        model = average(folders)
+        model = average(folders, **self.options)
         model.encoder.to(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         try:
             return dict(self.dev.scores(model))
