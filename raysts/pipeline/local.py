@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from raysts.log import screen
 from raysts.recipes.recipe import Resources
 from raysts.training.job import Job
 
@@ -79,7 +78,7 @@ class LocalExecutor:
             runtime = Runtime(
                 self.device or resources.device,
                 threads=self.threads,
-                say=None if screen.bars else say,
+                say=None if monitor.draws else say,
                 watch=lambda job: monitor.update([job], len(chains) - len(reasons) - 1),
             )
             for chain in chains:

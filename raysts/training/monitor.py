@@ -42,6 +42,11 @@ class RunMonitor:
     def __enter__(self) -> RunMonitor:
         return self
 
+    @property
+    def draws(self) -> bool:
+        """Return True if bars show the runs, which then need no messages."""
+        return screen.bars is not None
+
     def __exit__(self, *error: object) -> None:
         self.looked = self.looked_far = 0.0
         self.update([], self.waiting)
@@ -76,7 +81,7 @@ class RunMonitor:
                 self.lines.pop(job.id, None)
 
         screen.within(self._progress / self.total)
-        if screen.bars is None and time.monotonic() - self.spoke >= STATUS_EVERY:
+        if not self.draws and time.monotonic() - self.spoke >= STATUS_EVERY:
             self.spoke = time.monotonic()
             self.say(self.status())
 

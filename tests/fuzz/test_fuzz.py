@@ -16,7 +16,7 @@ from inputs import KINDS, Ground
 from run_commands import EVALUATION, TINY, overrides, raysts, result
 
 from raysts import cli
-from raysts.commands import context, study
+from raysts.commands import context, experiment, study
 from raysts.errors import RunFailed
 
 SECONDS, MOST_RECORDED = 60, 400
@@ -52,6 +52,7 @@ def _nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
         raise Hangs
 
     monkeypatch.setattr(context, "executor", start)
+    monkeypatch.setattr(experiment, "executor", start)
     monkeypatch.setattr(context, "ray_context", start)
     monkeypatch.setattr(study, "run_session", start)
     monkeypatch.setattr(cli, "_unexpected", surprised)
