@@ -50,8 +50,6 @@ _MOST = 5
 
 logger = logging.getLogger("raysts")
 
-# -- vectors ---------------------------------------------------------------------------------------------------------------
-
 UNKNOWN = -1
 """Row of a word that has no vector."""
 
@@ -109,9 +107,6 @@ def static_words(model: SentenceModel) -> Words:
 def is_static(model: SentenceModel) -> bool:
     """Return True if a word has one vector in any context."""
     return bool(model.encoder.config.model_type == MODEL_TYPE)
-
-
-# -- sets ------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +212,6 @@ def read_relations(word_set: WordSet) -> tuple[list[tuple[RelationWords, np.ndar
     return relations, problems[:_MOST]
 
 
-# -- scores of a vocabulary ------------------------------------------------------------------------------------------------
-
 _QUESTIONS = 1024
 
 RelationWords = tuple[Sequence[str], ...]
@@ -311,9 +304,6 @@ def select_largest(clusters: np.ndarray, classes: np.ndarray) -> np.ndarray:
 
     largest = contingency_matrix(classes, clusters).argmax(axis=0)
     return largest[np.unique(clusters, return_inverse=True)[1]] == np.unique(classes, return_inverse=True)[1]
-
-
-# -- the task --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
