@@ -384,7 +384,8 @@ class WordSets:
             from raysts.evaluation.word_components import contextual_words
 
             choices = tuple(layers or single_layers(model.depth))
-            tables = contextual_words(model, self.sentences, choices)
+            index, components_LVH = contextual_words(model, self.sentences, choices)
+            tables = [Words(index, components_VH) for components_VH in components_LVH]
         self._warn(tables[0])
         by_choice: dict[Layers, list[RowScores]] = {choice: [] for choice in choices}
         for choice, words in zip(choices, tables, strict=True):

@@ -194,7 +194,10 @@ def test_the_student_is_delivered_where_a_teacher_scores_higher(options: list[st
     }
     expected = {"value": pytest.approx(value["member"]), "delivered": pytest.approx(value["student"])}
     best = {key: told["reference"][key] for key in ("model", "value", "delivered", "on")}
-    assert best == {"model": "gold.parquet", **expected, "on": "stsb"} and (told["margin"], told["within"]) == (0.01, False)
+    assert best == {"model": "gold.parquet", **expected, "on": "stsb"} and (told["margin"], told["within"]) == (
+        0.01,
+        False,
+    )
     sentence = f"The teacher still scores higher: {100 * value['member']:.2f} against"
     shown = raysts("distill", teacher, *options, "--name", "below").out
     assert all(
