@@ -116,7 +116,13 @@ def check_tasks(corpus: Corpus, names: Sequence[str] | None = None, heavy: bool 
         possible = ", ".join(by_name)
         raise InputError([f"unknown task '{name}'{nearest(name, by_name)}; tasks are {possible}" for name in unknown])
     if absent := [name for name in names or () if not by_name[name].tables(corpus)]:
-        raise InputError([_no_files(corpus, name, by_name[name]) for name in absent])
+        present = ", ".join(default_tasks(corpus)) or "none"
+        expected = {name: ", ".join(f"{table}.parquet" for table in by_name[name].expected_tables()) for name in absent}
+        raise InputError(
+            f"task '{name}' has no files in {corpus.where} (it reads {tables}, each a file or a folder of shards); "
+            f"tasks with files: {present}; 'raysts data fetch' makes the rest"
+            for name, tables in expected.items()
+        )
     chosen = tuple(dict.fromkeys(names)) if names else default_tasks(corpus, heavy)
     if retrieval.NAME in chosen:  # holds that of every set
         chosen = tuple(name for name in chosen if not name.startswith(f"{retrieval.NAME}:"))
@@ -130,15 +136,6 @@ def check_tasks(corpus: Corpus, names: Sequence[str] | None = None, heavy: bool 
     if problems := [problem for name in chosen for problem in by_name[name].problems(corpus)]:
         raise InputError(problems)
     return chosen
-
-
-def _no_files(corpus: Corpus, name: str, task: Task) -> str:
-    expected = ", ".join(f"{table}.parquet" for table in task.expected_tables())
-    present = ", ".join(default_tasks(corpus)) or "none"
-    return (
-        f"task '{name}' has no files in {corpus.where} (it reads {expected}, each a file or a folder of shards); "
-        f"tasks with files: {present}; 'raysts data fetch' makes the rest"
-    )
 
 
 def sets_of(corpus: Corpus, tasks: Iterable[str], probe: str = PROBE) -> list[LabelledSet]:

@@ -50,11 +50,6 @@ def read(storage: Path) -> pa.Table:
     return pa.concat_tables(parts) if parts else RESULTS.empty_table()
 
 
-def read_part(storage: Path, name: str) -> list[ResultRow]:
-    """Return the rows of one part, or nothing if it is missing."""
-    return read_rows(storage / "results" / f"{name}.parquet")
-
-
 def read_rows(path: Path) -> list[ResultRow]:
     """Return the rows of a file that :func:`write_rows` wrote, or nothing if it is missing."""
     file = Store.of(path).get(path)

@@ -321,13 +321,7 @@ def search_index(represent: Represent, index: Mapping[Text, np.ndarray]) -> Repr
 def index_scores(
     sets: Sequence[LabelledSet], represent: Represent, index: Mapping[Text, np.ndarray]
 ) -> list[RowScores]:
-    """Return the row scores of a model's queries among documents that another model embedded.
-
-    Args:
-        sets: labelled sets; those of retrieval are measured.
-        represent: returns the model's vectors of texts.
-        index: the other model's vector of each document.
-    """
+    """Return the row scores of a model's queries among documents that another model embedded (``index``)."""
     represent, by_cosine = search_index(represent, index), {INDEX: cosine_of_vectors}
     searched = [labelled for labelled in sets if isinstance(labelled, RetrievalSet)]
     scores = [of_set for labelled in searched for of_set in labelled.row_scores(represent, by_cosine)]

@@ -15,13 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysts.evaluation.words import UNKNOWN, Words, unit
 from raysts.models.layers import Layers
 from raysts.models.sentence_model import TOKEN_BUDGET, SentenceModel
 from raysts.models.tokens import Tokens
+from raysts.ops.ensemble import unit
 
 WORD = re.compile(r"\w+(?:['’-]\w+)*")
 """Words of a sentence, independent of a model's pieces: ``dog``, ``dog's``, ``brand-new``."""
+
+NO_WORD = -1
+"""A piece that no word holds."""
 
 MEMORY = 2**30
 """Bytes of contextual vectors that are kept at once."""
@@ -53,10 +56,10 @@ def find_words(model: SentenceModel, sentences: Sequence[str]) -> tuple[Tokens, 
     places: list[tuple[int, int, int, int]] = []
     for number, (text, pieces) in enumerate(zip(sentences, read["offset_mapping"], strict=True)):
         spans = [(match.start(), match.end()) for match in WORD.finditer(text)]
-        starts, before = [start for start, _ in spans], UNKNOWN
+        starts, before = [start for start, _ in spans], NO_WORD
         for place, (start, end) in enumerate(pieces):
-            nearest = bisect_right(starts, end - 1) - 1 if end > start else UNKNOWN
-            if nearest == UNKNOWN or end > spans[nearest][1]:
+            nearest = bisect_right(starts, end - 1) - 1 if end > start else NO_WORD
+            if nearest == NO_WORD or end > spans[nearest][1]:
                 continue
             if nearest == before:  # the next piece of the same word
                 places[-1] = (*places[-1][:3], place + 1)
@@ -73,8 +76,8 @@ def find_words(model: SentenceModel, sentences: Sequence[str]) -> tuple[Tokens, 
 
 def contextual_words(
     model: SentenceModel, sentences: Sequence[str], layers: Sequence[Layers], memory: int = MEMORY
-) -> list[Words]:
-    """Return by choice of layers each word's first principal component over its occurrences.
+) -> tuple[dict[str, int], np.ndarray]:
+    """Return the row of each word, and each word's first principal component by choice of layers [L, V, H].
 
     Latte-Mix, section 4.3, A.7. It is the first right singular vector of the matrix of its contextual vectors, not centred,
     with the sign that gives a positive mean product with them. The vector of an occurrence is the mean of its word pieces'.
@@ -95,7 +98,7 @@ def contextual_words(
             places_WO = (starts_V[chosen_W] - begin)[:, None] + np.arange(count)
             for layer, rows_OH in enumerate(rows_LOH, first):
                 components_LVH[layer, chosen_W] = principal(rows_OH[places_WO])
-    return [Words(index, components_VH) for components_VH in components_LVH]
+    return index, components_LVH
 
 
 def _ranges(counts_V: np.ndarray, most: int) -> list[slice]:

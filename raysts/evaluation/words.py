@@ -50,8 +50,6 @@ _MOST = 5
 
 logger = logging.getLogger("raysts")
 
-# -- vectors ---------------------------------------------------------------------------------------------------------------
-
 UNKNOWN = -1
 """Row of a word that has no vector."""
 
@@ -109,9 +107,6 @@ def static_words(model: SentenceModel) -> Words:
 def is_static(model: SentenceModel) -> bool:
     """Return True if a word has one vector in any context."""
     return bool(model.encoder.config.model_type == MODEL_TYPE)
-
-
-# -- sets ------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +212,6 @@ def read_relations(word_set: WordSet) -> tuple[list[tuple[RelationWords, np.ndar
     return relations, problems[:_MOST]
 
 
-# -- scores of a vocabulary ------------------------------------------------------------------------------------------------
-
 _QUESTIONS = 1024
 
 RelationWords = tuple[Sequence[str], ...]
@@ -313,9 +306,6 @@ def select_largest(clusters: np.ndarray, classes: np.ndarray) -> np.ndarray:
     return largest[np.unique(clusters, return_inverse=True)[1]] == np.unique(classes, return_inverse=True)[1]
 
 
-# -- the task --------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class WordsTask(Task):
     """Every existing set of words, for each single layer of a contextual model, or word vectors."""
@@ -394,7 +384,8 @@ class WordSets:
             from raysts.evaluation.word_components import contextual_words
 
             choices = tuple(layers or single_layers(model.depth))
-            tables = contextual_words(model, self.sentences, choices)
+            index, components_LVH = contextual_words(model, self.sentences, choices)
+            tables = [Words(index, components_VH) for components_VH in components_LVH]
         self._warn(tables[0])
         by_choice: dict[Layers, list[RowScores]] = {choice: [] for choice in choices}
         for choice, words in zip(choices, tables, strict=True):

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Any, Literal, NamedTuple, TypeGuard
 
 from raysts.errors import InputError
+from raysts.models.layers import single_layers
 from raysts.papers.published import BACKBONES, read_yaml
 from raysts.recipes.grammar import POST
 from raysts.recipes.names import Entry, at_scale, papers_pooling, pipeline
@@ -185,14 +186,9 @@ def _expand(point: Point, depth: int) -> Iterator[Point]:
     if not point.vary:
         yield point._replace(settings=_add_layers(point.settings, depth))
     for key, values in point.vary.items():
-        for value in _each(depth) if values == "each" else values:
+        for value in list(single_layers(depth)) if values == "each" else values:
             if not (key.endswith(".layers") and isinstance(value, int) and value > depth):
                 yield point._replace(settings=_add_layers({**point.settings, key: value}, depth), vary={})
-
-
-def _each(depth: int) -> list[str]:
-    """Return every layer alone."""
-    return [f"only-{layer}" for layer in range(1, depth + 1)]
 
 
 def _add_layers(settings: Mapping[str, Any], depth: int) -> dict[str, Any]:
@@ -200,7 +196,9 @@ def _add_layers(settings: Mapping[str, Any], depth: int) -> dict[str, Any]:
     complete = dict(settings)
     for key, layers in settings.items():
         if key == "evaluation.layers":
-            complete[key] = _each(depth) if layers == "each" else [count for count in layers if count <= depth]
+            complete[key] = (
+                list(single_layers(depth)) if layers == "each" else [count for count in layers if count <= depth]
+            )
         elif key == "evaluation.compare":
             complete[key] = min(layers, depth)
         elif key.endswith(".layers"):

@@ -114,7 +114,7 @@ def every_row(storage: Path) -> list[MeasuredRow]:
     of_runs: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {}
     for path in store.get_all("results", "*.parquet"):
         evaluation = path.stem.startswith(results.EVALUATION)
-        for row in _repeat_aggregations(results.read_part(storage, path.stem)):
+        for row in _repeat_aggregations(results.read_rows(path)):
             if row["rows"] != "all" or row["value"] is None or not math.isfinite(row["value"]):
                 continue
             # A model that 'raysts evaluate' measured again is still one of its pipeline's.
@@ -248,7 +248,8 @@ def _study_rows(store: Store) -> Iterator[MeasuredRow]:
 
 def _label_backbones(rows: list[MeasuredRow]) -> list[MeasuredRow]:
     """Return the rows with the last part of the backbone's path, and an id prefix on a clash."""
-    labels = {row.backbone: _label(row.backbone) for row in rows}
+    paths = {row.backbone: Path(row.backbone) for row in rows}
+    labels = {name: path.name if path.is_absolute() or path.exists() else name for name, path in paths.items()}
     ids: dict[str, set[str]] = {}
     for row in rows:
         ids.setdefault(labels[row.backbone], set()).add(row.backbone_id)
@@ -258,8 +259,3 @@ def _label_backbones(rows: list[MeasuredRow]) -> list[MeasuredRow]:
         for row in rows
         for label in [labels[row.backbone]]
     ]
-
-
-def _label(backbone: str) -> str:
-    path = Path(backbone)
-    return path.name if path.is_absolute() or path.exists() else backbone
