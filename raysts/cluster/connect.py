@@ -11,9 +11,11 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from raysts.errors import InputError, RunFailed
 
@@ -142,7 +144,19 @@ def _init(address: str, dashboard: bool) -> None:
         ray.data.range(1).materialize()
     with contextlib.suppress(ValueError):  # not in the main thread
         # Ray's own handler for SIGTERM leaves processes behind; an exception takes the way of Ctrl-C.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, _interrupt if private else signal.default_int_handler)
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    """Raise KeyboardInterrupt when a private cluster, which a signal to the process group reaches too, has had time to end."""
+    time.sleep(2.0)
+    raise KeyboardInterrupt
+
+
+def head_answers() -> bool:
+    """Return True if this process is connected to a head that lives. Ray ends a process that asks a dead one for a minute."""
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized() and _answers(ray.get_runtime_context().gcs_address)
 
 
 def quiet_data() -> None:

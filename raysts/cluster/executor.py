@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from raysts.cluster.capacity import announce, at_once, with_gpus
+from raysts.cluster.connect import head_answers
 from raysts.cluster.preflight import Requirements, node_problem
 from raysts.errors import InputError, RunFailed
 from raysts.recipes.recipe import Resources
@@ -93,7 +94,7 @@ def start_actors(
 
 def end(actors: Iterable[Any]) -> None:
     """Kill actors. Without Ray, to which this would connect again, they have ended."""
-    for actor in actors if ray.is_initialized() else ():
+    for actor in actors if head_answers() else ():
         ray.kill(actor)
 
 

@@ -24,7 +24,7 @@ import torch
 
 from raysts.cluster import runs
 from raysts.cluster.capacity import UNKNOWN, ClusterNode, Room, affinity, at_once, holds, may_grow, nodes
-from raysts.cluster.connect import quiet_data
+from raysts.cluster.connect import head_answers, quiet_data
 from raysts.cluster.metrics import show_line, show_members
 from raysts.cluster.preflight import Requirements, node_problem
 from raysts.cluster.queue import Ended, MemberQueue, QueueState, Slot
@@ -109,7 +109,9 @@ class _Runs:
 
     def close(self) -> None:
         """End the runs that wait for room and, where the command ends, all others."""
-        with contextlib.suppress(Exception):  # Ray may be what has ended
+        if not head_answers():  # Ray is what has ended
+            return
+        with contextlib.suppress(Exception):
             for run in self.runs.values():
                 ray.kill(run.host)
             ray.kill(self.queue)
