@@ -61,7 +61,7 @@ def test_sentence_transformers_reads_it(table: Path) -> None:
 
 def distilled(teacher: Path, text: Path, storage: Path, **sets: Any) -> raysts.commands.result.Result:  # type: ignore[name-defined]
     asked = {"student": "static", "backbone": str(teacher), "evaluation.resamples": 20, "sed.batch": 32, **sets}
-    return raysts.distill([str(teacher)], asked, text=text, storage=storage, address="none", say=lambda line: None)
+    return raysts.distill([str(teacher)], asked, text=text, storage=storage, address="none")
 
 
 def test_a_static_student_is_trained(tiny_backbone: Path, small_corpus: Corpus, tmp_path: Path) -> None:

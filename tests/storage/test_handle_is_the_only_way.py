@@ -32,8 +32,8 @@ ASKED = {
     # files of the user and of the machine
     "training/record.py": "Path('/proc/cpuinfo').read_text",
     "pipeline/embed.py": "output.exists output.glob output.is_dir output.iterdir",
-    "search/sampler.py": "path.unlink self.path.parent.glob",
-    "search/searches.py": "Path(__file__).with_name('searches.yaml').read_text",
+    "search/exports.py": "old.unlink path.parent.glob",
+    "search/search.py": "Path(__file__).with_name('searches.yaml').read_text",
     "cluster/connect.py": "file.is_file file.read_text",
     "cluster/preflight.py": "folder.is_dir folder.rglob path.is_file path.stat",
     "commands/data.py": "local_path(input,'--input').exists",
