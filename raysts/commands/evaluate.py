@@ -162,7 +162,7 @@ def evaluate(
         say(f"the results are not kept for reports: {store.uri} cannot be written to ({error.strerror})")
     result |= {"results": rows, "contamination": contamination.entries(str(model))}
     result["notes"] = contamination.lines(str(model)) + _silent(tasks, rows)
-    if teacher is None and progress.seconds:
+    if teacher is None and graph is None and progress.seconds:
         cost = ModelCost.measure(loaded, harness.sentences(corpus, tasks), progress.seconds, progress.cpu_seconds)
         result["cost"] = asdict(cost)
         result["notes"].append(f"{model}: {cost.text}")

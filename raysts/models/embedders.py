@@ -126,9 +126,17 @@ class Embedder(ABC):
     def vectors(self, tokens: Tokens) -> np.ndarray:
         """Return the vectors of tokenised texts, float32 [N, D]."""
 
-    def represent_layers(self, texts: Sequence[Text], layers: Sequence[Layers]) -> dict[Layers, Representation]:
-        """Return representations for several choices of layers, or for the first alone if they cannot vary."""
-        return {layers[0]: {"vectors": self.vectors(self.tokenize([str(text) for text in texts]))}}
+    def represent_layers(
+        self, texts: Sequence[Text], layers: Sequence[Layers], progress: Callable[[int], None] | None = None
+    ) -> dict[Layers, Representation]:
+        """Return representations for several choices of layers, or for the first alone if they cannot vary.
+
+        ``progress``: takes the number of texts of each batch that is done.
+        """
+        vectors = self.vectors(self.tokenize([str(text) for text in texts]))
+        if progress is not None:
+            progress(len(texts))
+        return {layers[0]: {"vectors": vectors}}
 
 
 class EncoderModel(Embedder):
@@ -188,8 +196,10 @@ class EncoderModel(Embedder):
         (representation,) = represent_tokens(self.model.encoder, tokens, (self.model.layers,), self.model.precision)
         return check_finite(self.model.finish(representation)["vectors"], f"teacher '{self.path}'")
 
-    def represent_layers(self, texts: Sequence[Text], layers: Sequence[Layers]) -> dict[Layers, Representation]:
-        return self.model.represent_layers(texts, layers)
+    def represent_layers(
+        self, texts: Sequence[Text], layers: Sequence[Layers], progress: Callable[[int], None] | None = None
+    ) -> dict[Layers, Representation]:
+        return self.model.represent_layers(texts, layers, progress=progress)
 
 
 class OnnxModel(Embedder):

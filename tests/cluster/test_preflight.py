@@ -56,7 +56,7 @@ def test_what_a_killed_driver_leaves_of_its_check_goes_with_the_next_run(tmp_pat
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == 9
     (left,) = tmp_path.iterdir()
     assert [path.name for path in left.iterdir()] == ["n"]
-    remove_drafts(tmp_path, of="*")
+    remove_drafts(tmp_path, "*")
     assert not list(tmp_path.iterdir())
 
 

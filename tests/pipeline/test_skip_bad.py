@@ -64,7 +64,7 @@ def test_a_run_goes_on_without_it_and_says_so_everywhere(world: Path, tmp_path: 
     assert run["skipped"] == [left_out] and run["skip_bad"]
     for page in (Path(found["report"]), Path(found["model"]) / "README.md"):
         assert "Training data is not whole" in page.read_text(encoding="utf-8"), page
-    assert result("report", "--storage", storage)["reports"] == [found["report"]]
+    assert result("report", "--storage", storage)["reports"][0] == found["report"]
     text = raysts("run", *arguments, "--skip-bad")  # nothing is left to do, and it is said again
     assert text.code == 0 and "left out of nli/train: nli/train/part-2.parquet" in text.out
 

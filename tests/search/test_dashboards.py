@@ -117,8 +117,7 @@ def test_mlflow_gets_a_run_per_trial_and_when_it_fails_the_search_goes_on(
     mlflow = pytest.importorskip("mlflow")
     overrides = {**TWO, "backbone": str(tiny_backbone)}
     uri = f"file:{tmp_path}/alice:hunter22@runs"
-    quiet = {"address": "none", "say": lambda text: None}
-    found = run_search("lower-bound", overrides, small_world, tmp_path / "s", mlflow=uri, **quiet)
+    found = run_search("lower-bound", overrides, small_world, tmp_path / "s", mlflow=uri, address="none")
     client = mlflow.MlflowClient(tracking_uri=uri)
 
     def runs() -> list[Any]:
@@ -139,8 +138,8 @@ def test_mlflow_gets_a_run_per_trial_and_when_it_fails_the_search_goes_on(
     monkeypatch.setattr(mlflow.MlflowClient, "log_metric", full)
     said: list[str] = []
     more = {**overrides, "seeds": 3}
-    quiet["say"] = said.append
-    found = run_search("lower-bound", more, small_world, tmp_path / "s", mlflow=uri, **quiet)
+    with listening(said.append):
+        found = run_search("lower-bound", more, small_world, tmp_path / "s", mlflow=uri, address="none")
     assert found["trials"] == 6 and len(runs()) < 7
     (failure,) = [text for text in said if text.startswith("mlflow: ")]
     assert "the search goes on" in failure and "hunter22" not in failure
