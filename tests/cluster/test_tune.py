@@ -96,8 +96,7 @@ def test_early_stopping_stops_some_and_says_so(
         "asha.grace": 0.3, "asha.reduction": 2.0, "optim.schedule": "constant", "optim.warmup": 0.0, "metric": "loss",
     }  # fmt: skip
     study = plan_study("lower-bound", overrides, RunOptions(data=small_world, storage=tmp_path))
-    study.plan.write_backbone()
-    study.tokenize(LocalExecutor(threads=1), quiet)
+    study.prepare(LocalExecutor(threads=1), quiet)
     found = run_search("lower-bound", overrides, small_world, tmp_path)
     points = {point["overrides"]["sts.optim.lr"]: point for point in found["points"]}
     assert found["mode"] == "min" and found["best"]["value"] == min(point["value"] for point in found["points"])
