@@ -221,15 +221,15 @@ def _finished_members(record: Mapping[str, Any], store: Store) -> list[str]:
 
 def _common_backbone(folders: Sequence[Path], store: Store) -> str | None:
     """Return the starting model that all records of the models agree on, or None."""
-    from raysts.commands.models import made_backbone
+    from raysts.pipeline.inputs import made_backbone
     from raysts.storage.runs import record_of
 
     records = [record_of(folder) for folder in folders]
-    backbones = {(record.get("backbone"), record.get("backbone_id"), "backbone_layers" in record) for record in records}
+    backbones = {(r.get("backbone"), r.get("backbone_id"), "backbone_layers" in r, "student" in r) for r in records}
     if len(backbones) != 1:
         return None
-    backbone, backbone_id, has_layers = backbones.pop()
-    folder = made_backbone(backbone or "", backbone_id or "", has_layers)
+    backbone, backbone_id, has_layers, is_static = backbones.pop()
+    folder = made_backbone(backbone or "", backbone_id or "", has_layers, is_static)
     return str(store.path(folder)) if folder else backbone
 
 

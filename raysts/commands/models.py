@@ -10,7 +10,7 @@ from typing import Any
 
 from raysts.errors import InputError, nearest
 from raysts.models import pretrained
-from raysts.pipeline.inputs import TINY
+from raysts.pipeline.inputs import made_backbone
 from raysts.pipeline.outcome import Outcome, outcome_of
 from raysts.recipes.recipe import SOUPS, name_problem
 from raysts.storage.runs import RunFolder
@@ -116,7 +116,8 @@ def _run_models(record: Mapping[str, Any], role: str, store: Store) -> tuple[tup
         return locate(named, store) if named in pipeline["teachers"] else store.get_dir(f"runs/{model}/model")
 
     def backbone() -> Path | None:
-        folder = made_backbone(pipeline["backbone"], record["backbone_id"], bool(pipeline["backbone_layers"]))
+        layers, static = bool(pipeline["backbone_layers"]), pipeline.get("student") == "static"
+        folder = made_backbone(pipeline["backbone"], record["backbone_id"], layers, static)
         return store.get_dir(folder) if folder else locate(pipeline["backbone"], store)
 
     folders: list[Path | None]
@@ -137,13 +138,6 @@ def _run_models(record: Mapping[str, Any], role: str, store: Store) -> tuple[tup
     if unfinished or not models or len(models) < len(folders):
         raise InputError(f"run '{name}': its {role} are not finished; finish it with: {record['command']}")
     return models, role == "ensemble"
-
-
-def made_backbone(backbone: str, backbone_id: str, has_layers: bool) -> str | None:
-    """Return the path in the storage of a backbone that runs made, tiny or cut, else None."""
-    if has_layers:
-        return f"backbones/layers-{backbone_id}"
-    return f"backbones/tiny-{backbone_id}" if backbone == TINY else None
 
 
 def _roles(record: Mapping[str, Any]) -> list[str]:

@@ -58,6 +58,13 @@ ENOUGH, MEASURED = 0.95, 2_000
 """Share of the texts that an automatic length reads whole, and texts that it is measured on at most."""
 
 
+def made_backbone(backbone: str, backbone_id: str, layers: bool, static: bool) -> str | None:
+    """Return the path in the storage of a starting model that runs make, else None."""
+    kinds = {"static": static, "layers": layers, "tiny": backbone == TINY}
+    kind = next((name for name, is_made in kinds.items() if is_made), None)
+    return f"backbones/{kind}-{backbone_id}" if kind else None
+
+
 class ReadingLength(NamedTuple):
     """An automatic length."""
 
@@ -119,28 +126,26 @@ class Inputs:
     @cached_property
     def distributed(self) -> tuple[str, Layers]:
         """Return the pooling and layers that the backbone's folder configures."""
-        return (
-            ("mean", 1) if self.pipeline.backbone == TINY or self.is_table else describe(self.backbone).stored_pooling
-        )
+        is_mean = self.pipeline.backbone == TINY or self.is_table
+        return ("mean", 1) if is_mean else describe(self.backbone).stored_pooling
 
     @property
     def start(self) -> Path:
         """Return the folder from which steps read the backbone.
 
-        The run writes that of some of its layers. With an object store, it copies a backbone from elsewhere into the
+        The run writes one that it makes of the backbone. With an object store, it copies a backbone from elsewhere into the
         store.
         """
-        if self.kept_layers is not None or self.is_table:
-            kind = "static" if self.is_table else "layers"
-            return self.storage / "backbones" / f"{kind}-{self.backbone_id}"
+        if made := made_backbone(self.pipeline.backbone, self.backbone_id, self.kept_layers is not None, self.is_table):
+            return self.storage / made
         if not self.store.remote or self.backbone.is_relative_to(self.storage):
             return self.backbone
         return self.storage / "backbones" / f"copy-{self.backbone_id}"
 
     @cached_property
     def worker_gigabytes(self) -> float:
-        resources = self.pipeline.resources
-        return pretrained.worker_gigabytes(self.backbone if self.kept_layers else self.start, bool(resources.gpus))
+        folder = self.backbone if self.is_table or self.kept_layers else self.start
+        return pretrained.worker_gigabytes(folder, bool(self.pipeline.resources.gpus))
 
     @cached_property
     def kept_layers(self) -> tuple[int, ...] | None:
@@ -177,10 +182,8 @@ class Inputs:
 
     @cached_property
     def backbone_id(self) -> str:
-        if self.pipeline.backbone == TINY:
-            full_id = content_id([TINY, WORLD_VERSION, self._tiny_seed])
-        else:
-            full_id = folder_id(self.backbone)
+        tiny = [TINY, WORLD_VERSION, self._tiny_seed]
+        full_id = content_id(tiny) if self.pipeline.backbone == TINY else folder_id(self.backbone)
         if self.is_table:
             return content_id([full_id, "static", TABLE_VERSION])
         return full_id if self.kept_layers is None else content_id([full_id, *self.kept_layers])
@@ -197,24 +200,21 @@ class Inputs:
 
     @cached_property
     def tokenizer_id(self) -> str:
-        if self.pipeline.backbone == TINY:
-            whole = content_id([TINY, WORLD_VERSION])
-        else:
-            whole = tokenizer_id(self.backbone)
+        tiny = self.pipeline.backbone == TINY
+        whole = content_id([TINY, WORLD_VERSION]) if tiny else tokenizer_id(self.backbone)
         return content_id([whole, "static", TABLE_VERSION]) if self.is_table else whole
 
     @cached_property
     def prompt(self) -> str:
-        if self.pipeline.backbone == TINY or self.is_table:
-            return Prompts().resolve(self.pipeline.prompt)
-        return describe(self.backbone).prompts.resolve(self.pipeline.prompt)
+        has_none = self.pipeline.backbone == TINY or self.is_table
+        return (Prompts() if has_none else describe(self.backbone).prompts).resolve(self.pipeline.prompt)
 
     def write_backbone(self) -> None:
         """Write the tiny backbone, some layers of another, or its copy, unless it exists."""
         if self.start.parent != self.storage / "backbones":
             return
         exists, tiny = self.store.get_dir(self.start, fresh=True), self.pipeline.backbone == TINY
-        made = self.kept_layers is not None or self.is_table
+        made = self.is_table or self.kept_layers is not None
         if exists and (tiny or made or _is_copy(exists, self.backbone)):
             return
         with self.store.put_dir(self.start) as draft:

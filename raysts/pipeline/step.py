@@ -27,7 +27,7 @@ OUTPUTS: dict[Kind, str] = {
     "train": "runs/{}/model", "average": "runs/{}/model", "agreement": "agreements/{}.parquet", "vectors": "embeddings/{}",
     "scores": "results/{}.parquet",
 }  # fmt: skip
-"""Where steps of a kind write, by their ids."""
+"""Output folders of the kinds of steps, by the ids of these."""
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ def _backbone_problems(inputs: Inputs) -> list[str]:
     most, depth = family.most_tokens(config), config[family.depth]
     if problem := _kept_layers_problem(inputs, config, depth):
         return [problem]
-    depth = 1 if inputs.is_table else len(inputs.kept_layers or range(depth))
+    depth = len(inputs.kept_layers or range(inputs.depth))
     lengths = {f"{name}.train.max_length": recipe.train.max_length for name, recipe in pipeline.recipes.items()}
     problems = [
         f"{option}={length}: the backbone '{backbone}' has positions for {most} tokens; take at most that many"

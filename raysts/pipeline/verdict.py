@@ -30,7 +30,7 @@ from raysts.recipes.recipe import DEFAULTS, SOUPS, Pipeline
 
 TITLES = {name: name.upper() for name in harness.TASKS}
 TITLES |= {"stsb": "STS-B", "sickr": "SICK-R", "sickr-all": "SICK-R (all rows)"}
-"""How sentences name a public test set; one of the user's own has the name that it was given."""
+"""Names of public test sets in sentences; one of the user's own has the name that it was given."""
 
 GAP = ("difference", "ci_low", "ci_high")
 """Fields of a paired difference."""

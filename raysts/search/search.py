@@ -43,7 +43,7 @@ class Search(Tree):
     space: dict[str, Dimension]
     """Options of the pipeline by dotted path, and the values that they may take."""
     metric: str = ""
-    """What trials are compared by: a dev score of the kept model, to maximise, or ``loss``, the training loss at the end, to
+    """Measure that compares trials: a dev score of the kept model, to maximise, or ``loss``, the training loss at the end, to
     minimise. Empty: the dev score that selects checkpoints."""
     first: tuple[Point, ...] = ()
     """Points to try first."""

@@ -12,10 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysts
+from raysts.commands.distill import _common_backbone
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.models.pretrained import check, load, weight_bytes
 from raysts.models.weights import FREQUENT, token_table
+from raysts.storage.store import Store
 
 TEXTS = ["a dog runs in the park", "the tall man is not tall", "dog", "", "  zzqx!"]
 
@@ -80,6 +82,7 @@ def test_a_static_student_is_trained(tiny_backbone: Path, small_corpus: Corpus, 
     assert not after.encoder.backbone.weight[after.tokenizer.pad_token_id].any()
     assert any("a table of token vectors" in note for note in done["notes"])
     assert json.loads((folder.parent / "run.json").read_text())["student"] == "static"
+    assert _common_backbone([folder], Store.of(tmp_path / "storage")) == str(start), "and not the teacher"
     again = distilled(tiny_backbone, tmp_path / "texts.parquet", tmp_path / "storage", **{"sed.train.epochs": 4})
     assert again["model"] == done["model"]
 
