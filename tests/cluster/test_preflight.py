@@ -123,7 +123,7 @@ def test_addresses_that_are_none(address: str, said: str) -> None:
 def test_a_port_where_no_head_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     from raysts.cluster import connect
 
-    monkeypatch.setattr(connect, "HEAD_SECONDS", 2.0)
+    monkeypatch.setattr(connect, "HEAD_SECONDS", 0.1)
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         pytest.raises(InputError, match="something listens there, but no Ray head"),
