@@ -9,7 +9,7 @@ import ray
 
 from raysts.cluster.capacity import affinity, nodes
 from raysts.errors import InputError
-from raysts.pipeline.requirements import Requirements, required
+from raysts.pipeline.requirements import Requirements, requirements_of
 
 NODE_SECONDS = 60.0  # a node may take so long to answer: it starts a process for it
 
@@ -27,7 +27,7 @@ def checked(storage: Path, folders: Sequence[tuple[str, Path]]) -> Iterator[Requ
 
     ``folders``: what the command reads beside the storage, each with the option that named it.
     """
-    with required(storage, folders) as requirements:
+    with requirements_of(storage, folders) as requirements:
         if problems := _ask_nodes(requirements):
             raise InputError(sorted(problems))
         yield requirements
@@ -35,13 +35,13 @@ def checked(storage: Path, folders: Sequence[tuple[str, Path]]) -> Iterator[Requ
 
 def _ask_nodes(requirements: Requirements) -> list[str]:
     """Return why nodes cannot take part."""
-    asked, problems = {}, []
+    tasks, problems = {}, []
     for node in nodes():
         options = {"name": "preflight", "num_cpus": 0, "max_retries": 0, "scheduling_strategy": affinity(node.id)}
-        asked[node.id] = ray.remote(Requirements.misfit).options(**options).remote(requirements, node.id)
-    answered, _ = ray.wait([*asked.values()], num_returns=len(asked), timeout=NODE_SECONDS)
+        tasks[node.id] = ray.remote(Requirements.misfit).options(**options).remote(requirements, node.id)
+    answered, _ = ray.wait([*tasks.values()], num_returns=len(tasks), timeout=NODE_SECONDS)
     for node in nodes():  # one that has gone says nothing of the others
-        if (answer := asked.get(node.id)) is None:
+        if (answer := tasks.get(node.id)) is None:
             continue
         try:
             problem = ray.get(answer) if answer in answered else f"it has not answered for {NODE_SECONDS:g} s"

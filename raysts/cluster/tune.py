@@ -61,14 +61,14 @@ ENVIRONMENT = {
 
 def per_trial(study: Study) -> Resources:
     """Return what a trial asks of the cluster. Small ones share a GPU unless the search says."""
-    asked, resources = study.search.pipeline.resources, with_gpus(study.search.pipeline.resources)
-    small = asked.gpus is None and resources.gpus and weight_bytes(study.plan.backbone) < SMALL
+    stated, resources = study.search.pipeline.resources, with_gpus(study.search.pipeline.resources)
+    small = stated.gpus is None and resources.gpus and weight_bytes(study.plan.backbone) < SMALL
     return resources.updated(gpus=0.25) if small else resources
 
 
 @cache
 def _thread() -> ThreadPool:
-    """Return the one thread of all trials of this process: oneDNN keeps its kernels per thread, also after its end."""
+    """Return the thread of all trials of this process, for oneDNN keeps kernels per thread."""
     gc.freeze()  # imports stay: a collection that looks through them takes 0.1 s
     return ThreadPool(1)
 
@@ -76,12 +76,12 @@ def _thread() -> ThreadPool:
 def train_trial(config: dict[str, Any], **shared: Any) -> None:
     """Train the trial ``config["run"]`` in a process that Tune keeps for the next one."""
     ray.tune.report({ACTOR: ray.get_runtime_context().get_actor_id()})
-    if (error := _thread().apply(_ended, (config["run"],), shared)) is not None:
+    if (error := _thread().apply(_error_of, (config["run"],), shared)) is not None:
         raise error
 
 
-def _ended(trial: Trial, **shared: Any) -> BaseException | None:
-    """Train a trial and return its error. To stop a trial, Tune raises SystemExit in a report, which would end the thread."""
+def _error_of(trial: Trial, **shared: Any) -> BaseException | None:
+    """Train a trial and return its error. Tune stops it by a SystemExit, which would end the thread."""
     try:
         _train(trial, **shared)
     except BaseException as error:
@@ -229,7 +229,7 @@ class _Display(_Unsaved, ray.tune.Callback):
 
 
 def scheduler(study: Study) -> TrialScheduler:
-    """Return ASHA, which compares a trial with those of earlier sessions too, or a scheduler that stops nothing."""
+    """Return ASHA with the curves of earlier sessions, or a scheduler that stops nothing."""
     asha = study.search.asha
     if asha is None:
         return FIFOScheduler()

@@ -1,4 +1,4 @@
-"""What another machine must have to do the work of a command: the files and the versions of this one."""
+"""The files and versions that another machine must have to do work of a command."""
 
 import contextlib
 import hashlib
@@ -49,8 +49,8 @@ class Requirements:
 
 
 @contextlib.contextmanager
-def required(storage: Path, folders: Sequence[tuple[str, Path]]) -> Iterator[Requirements]:
-    """Yield what others must have, while the storage holds a proof of it.
+def requirements_of(storage: Path, folders: Sequence[tuple[str, Path]]) -> Iterator[Requirements]:
+    """Yield the requirements of a command, while the storage holds a proof of it.
 
     ``folders``: what the command reads beside the storage, each with the option that named it.
     """
