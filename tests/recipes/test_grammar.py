@@ -111,7 +111,7 @@ def test_scales() -> None:
     assert text.post["flow"].data.sources == ("sts12", "sts13", "sts14", "sts15", "sts16")
     assert (text.backbone, text.members, text.student_pooling) == (paper.backbone, paper.members, 2)
     assert pipeline("latte@paper-text") == pipeline("latte@paper")
-    with pytest.raises(InputError, match=r"'smal' is no scale \(did you mean 'small'\?\)"):
+    with pytest.raises(InputError, match=r"'smal' is not a scale \(did you mean 'small'\?\)"):
         pipeline("nli@smal")
     for name in RECIPES:
         for scale in {"quickstart": (), "best": ("small",)}.get(name, tuple(SCALES)):
