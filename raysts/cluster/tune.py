@@ -63,7 +63,7 @@ def per_trial(study: Study) -> Resources:
     """Return what a trial asks of the cluster. Small ones share a GPU unless the search says."""
     stated, resources = study.search.pipeline.resources, with_gpus(study.search.pipeline.resources)
     small = stated.gpus is None and resources.gpus and weight_bytes(study.plan.backbone) < SMALL
-    return resources.updated(gpus=0.25) if small else resources
+    return resources.replace(gpus=0.25) if small else resources
 
 
 @cache
