@@ -30,6 +30,7 @@ class Point(NamedTuple):
     backbone: Literal["encoders", "words", "any"] = "encoders"
     searched: bool = False
     alone: bool = False
+    larger: bool = False
 
     @property
     def name(self) -> str:
@@ -92,10 +93,13 @@ def experiment_of(recipe: str) -> Experiment:
 
 def backbones(recipe: str, overrides: Mapping[str, Any]) -> list[str | None]:
     """Return the backbones of an experiment. None means that of its systems."""
-    if backbone := overrides.get("backbone"):
-        return [str(backbone)]
-    listed = experiment_of(recipe).backbones if "@paper" in recipe else ()
-    return list(listed) or [None]
+    experiment = experiment_of(recipe)
+    named = overrides.get("backbone") or (experiment.backbones if "@paper" in recipe else ())
+    names = [named] if isinstance(named, str) else [*named]
+    most = 1 + any(point.larger for point in experiment.points)
+    if experiment.claims and len(names) > most:
+        raise InputError(f"backbone={names}: '{recipe}' compares at most {most}; name fewer")
+    return names or [None]
 
 
 def prefix(backbone: str | None) -> str:
@@ -120,21 +124,26 @@ def pipelines(
     Raises:
         InputError: an override fits no point, or sets a value that the experiment varies.
     """
-    names = backbones(recipe, overrides)
+    names, experiment = backbones(recipe, overrides), experiment_of(recipe)
     by_label: dict[str, Pipeline] = {}
-    for backbone in names:
+    for place, backbone in enumerate(names):
         choice = {"backbone": backbone} if backbone else {}
-        of_backbone = _for_backbone(recipe, {**overrides, **choice}, depth, (best or {}).get(backbone, {}))
-        before = prefix(backbone) if len(names) > 1 else ""
+        points = [point for point in experiment.points if not experiment.claims or point.larger == (place > 0)]
+        chosen, of_best = experiment._replace(points=points), (best or {}).get(backbone, {})
+        of_backbone = _for_backbone(recipe, chosen, {**overrides, **choice}, depth, of_best)
+        before = prefix(backbone) if len(names) > 1 and not experiment.claims else ""
         by_label |= {f"{before}{label}": pipeline for label, pipeline in of_backbone.items()}
     return by_label
 
 
 def _for_backbone(
-    recipe: str, overrides: Mapping[str, Any], depth: Callable[[str], int], best: Mapping[str, Any]
+    recipe: str,
+    experiment: Experiment,
+    overrides: Mapping[str, Any],
+    depth: Callable[[str], int],
+    best: Mapping[str, Any],
 ) -> dict[str, Pipeline]:
     name, separator, scale = recipe.partition("@")
-    experiment = EXPERIMENTS[name]
 
     def pipeline_of(point: Point) -> Pipeline:
         base = pipeline(point.system)

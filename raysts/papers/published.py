@@ -14,6 +14,10 @@ PAPERS = {"sed": "sed.yaml", "gausscse": "gausscse.yaml", "latte-mix": "latte_mi
 """Files by the name that ``raysts report --paper`` knows."""
 
 
+UNPRINTED = "?"
+"""Text of a cell that is measured and not printed."""
+
+
 def read_yaml(name: str) -> dict[str, Any]:
     """Return the content of a YAML file beside this module."""
     text = Path(__file__).with_name(name).read_text(encoding="utf-8")
@@ -51,13 +55,13 @@ class Measure(NamedTuple):
 
 
 class Value(NamedTuple):
-    """A printed number, perhaps with its deviation.
+    """A printed number, perhaps with its deviation. None: the paper has no such row.
 
     ``measures``: a measurement is the mean over these. ``settings``: those of the run, by dotted paths below its stages.
     ``remark``: a misprint, or a contradiction.
     """
 
-    value: float
+    value: float | None
     std: float | None = None
     measures: tuple[Measure, ...] = ()
     statistic: Literal["mean", "max", "std"] = "mean"
@@ -144,8 +148,9 @@ def _table(plain: Mapping[str, Any], by_system: Mapping[str, Mapping[str, Any]])
         name, system, unmade = row["name"], row.get("system", plain.get("system")), row.get("unmade")
         assert (system is None) == bool(unmade), f"table {plain['number']}, {name}: a system, or why there is none"
         cells = []
-        for (title, column), text in zip(columns.items(), row["cells"].split(), strict=True):
-            numbers = text.split("/") if text != "-" else ["-"] * len(column["metrics"])
+        texts = row["cells"].split() if "cells" in row else [UNPRINTED] * len(columns)
+        for (title, column), text in zip(columns.items(), texts, strict=True):
+            numbers = text.split("/") if text not in ("-", UNPRINTED) else [text] * len(column["metrics"])
             assert len(numbers) == len(column["metrics"]), f"table {plain['number']}, {name}: {text}"
             levels = ({"settings": by_system.get(system or "", {})}, plain, column, row)
             traits: dict[str, Any] = {
@@ -181,6 +186,8 @@ def _table(plain: Mapping[str, Any], by_system: Mapping[str, Mapping[str, Any]])
 def _value(number: str, measures: tuple[Measure, ...], traits: Mapping[str, Any]) -> Value | None:
     if number == "-":
         return None
+    if number == UNPRINTED:
+        return Value(None, None, measures, **traits)
     value, _, std = number.partition("±")
     return Value(float(value), float(std) if std else None, measures, **traits)
 

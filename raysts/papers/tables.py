@@ -82,9 +82,9 @@ def _align(body: Sequence[list[str] | str]) -> list[str]:
 
 def printed(cell: Sequence[Value | None]) -> str:
     """Return a published cell: ``69.63 / 69.50``, ``42.70 ±0.74``, or a dash."""
-    if all(value is None for value in cell):
+    if all(value is None or value.value is None for value in cell):
         return ""
-    texts = ["–" if value is None else _number(value.value, value.std) for value in cell]
+    texts = ["–" if value is None or value.value is None else _number(value.value, value.std) for value in cell]
     return " / ".join(texts) + (MARK if any(value is not None and value.remark for value in cell) else "")
 
 

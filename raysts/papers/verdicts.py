@@ -22,6 +22,7 @@ from raysts.evaluation.sts import Pairs
 from raysts.evaluation.tasks import Representation
 from raysts.models.prompts import Text
 from raysts.papers.claims import CLAIMS, STAND_INS, Claim, Side
+from raysts.papers.experiments import EXPERIMENTS
 from raysts.papers.published import BACKBONES
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Pipeline
@@ -73,7 +74,8 @@ def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus, stand_
         }
     points = {*pipelines, OVERLAP, LONGER}
     chosen = could if stand_ins else CLAIMS[paper]
-    claims = {claim: _obstacle(claim, points, tasks, corpus, first.backbone) for claim in chosen}
+    larger = {point.name for point in EXPERIMENTS[f"claims-{paper}"].points if point.larger}
+    claims = {claim: _obstacle(claim, points, tasks, corpus, first.backbone, larger) for claim in chosen}
     measured = {side.point for claim, why in claims.items() if why is None for side in claim.sides}
     notes = []
     if reasons := Counter(why for why in claims.values() if why):
@@ -113,11 +115,18 @@ def _stood_in(claim: Claim, corpus: Corpus) -> Claim:
 
 
 def _obstacle(
-    claim: Claim, points: Collection[str], tasks: Collection[str], corpus: Corpus, backbone: str
+    claim: Claim,
+    points: Collection[str],
+    tasks: Collection[str],
+    corpus: Corpus,
+    backbone: str,
+    larger: Collection[str],
 ) -> str | None:
     if claim.backbone and not re.fullmatch(BACKBONES[claim.backbone].names, Path(backbone).name.lower()):
         return f"the paper says it of {claim.backbone}"
     for side in claim.sides:
+        if side.point not in points and side.point in larger:
+            return "needs two encoders, --set backbone=[SMALLER,LARGER]"
         if side.point not in points:
             return f"'{side.point}' cannot be made of word vectors"
     if not {*claim.tasks} & {*tasks}:
@@ -188,7 +197,7 @@ def claims_data(
         name=name,
         command=command,
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        backbone=first.pipeline.backbone,
+        backbone=" and ".join(dict.fromkeys(plan.pipeline.backbone for plan in plans.values())),
         seeds=max(plan.pipeline.members for plan in plans.values()),
         verdicts=conclude(verdicts),
         environment=environment(first.members[0].record, data=first.corpus.where, storage=Store.of(first.storage).uri),
