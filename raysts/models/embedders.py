@@ -191,7 +191,7 @@ class EncoderModel(Embedder):
         return self.model.tokenize(texts)
 
     def vectors(self, tokens: Tokens, variance: bool = False) -> np.ndarray:
-        """Return the vectors, of Gaussians with ``variance`` mean and log variance side by side -> float32 [N, D or 2D]."""
+        """Return the vectors [N, D], or mean and log variance of Gaussians side by side [N, 2D]."""
         from raysts.models.sentence_model import represent_tokens
 
         (representation,) = represent_tokens(self.model.encoder, tokens, (self.model.layers,), self.model.precision)

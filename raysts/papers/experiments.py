@@ -17,7 +17,7 @@ from raysts.recipes.overrides import apply_overrides, has_option
 from raysts.recipes.recipe import Pipeline
 
 
-class Point(NamedTuple):
+class SystemPoint(NamedTuple):
     """A pipeline of an experiment, or one for each value that it varies.
 
     `experiments.yaml` describes the fields.
@@ -45,7 +45,7 @@ class Experiment(NamedTuple):
     """A list of pipelines. `experiments.yaml` describes the fields."""
 
     entry: Entry
-    points: Sequence[Point]
+    points: Sequence[SystemPoint]
     paper: str | None = None
     tables: Sequence[int] = ()
     settings: Mapping[str, Any] = {}
@@ -57,7 +57,7 @@ class Experiment(NamedTuple):
 def _read(plain: Mapping[str, Any]) -> Experiment:
     fields = dict(plain)
     entry = Entry(fields.pop("source"), fields.pop("shows"), fields.pop("cost"))
-    points = [Point(point) if isinstance(point, str) else Point(**point) for point in fields.pop("points")]
+    points = [SystemPoint(point) if isinstance(point, str) else SystemPoint(**point) for point in fields.pop("points")]
     return Experiment(entry, points, **fields)
 
 
@@ -145,7 +145,7 @@ def _for_backbone(
 ) -> dict[str, Pipeline]:
     name, separator, scale = recipe.partition("@")
 
-    def pipeline_of(point: Point) -> Pipeline:
+    def pipeline_of(point: SystemPoint) -> Pipeline:
         base = pipeline(point.system)
         if set(base.stages) - set(POST):
             base = apply_overrides(base, {key: n for key, n in experiment.settings.items() if _takes(base, key)})
@@ -159,7 +159,7 @@ def _for_backbone(
     backbone = overrides.get("backbone", pipeline_of(experiment.points[0]).backbone)
     layers = depth(str(backbone)) if depends else 1
     kinds = ("any", "encoders" if layers else "words")
-    points = [one for point in experiment.points if point.backbone in kinds for one in _expand(point, max(1, layers))]
+    points = [part for point in experiment.points if point.backbone in kinds for part in _expand(point, max(1, layers))]
     if not points:
         raise InputError(f"backbone={backbone}: word vectors, of which '{name}' makes nothing; take an encoder")
     before = [pipeline_of(point) for point in points]
@@ -190,7 +190,7 @@ def _for_backbone(
     return by_label
 
 
-def _expand(point: Point, depth: int) -> Iterator[Point]:
+def _expand(point: SystemPoint, depth: int) -> Iterator[SystemPoint]:
     """Yield a point at each value that it varies, on an encoder with so many layers."""
     if not point.vary:
         yield point._replace(settings=_add_layers(point.settings, depth))

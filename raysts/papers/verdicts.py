@@ -70,7 +70,8 @@ def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus, stand_
     if stand_ins and substituted:
         tasks = tuple(dict.fromkeys([*tasks, *(on for claim in could if claim.in_place_of for on in claim.on)]))
         pipelines = {
-            point: one.updated(evaluation=one.evaluation.updated(tasks=tasks)) for point, one in pipelines.items()
+            point: pipeline.updated(evaluation=pipeline.evaluation.updated(tasks=tasks))
+            for point, pipeline in pipelines.items()
         }
     points = {*pipelines, OVERLAP, LONGER}
     chosen = could if stand_ins else CLAIMS[paper]
@@ -94,7 +95,7 @@ def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus, stand_
             f"{paper}: {notes[0]}; at least one must be, or there is nothing to run: give data with such a set "
             f"('raysts data fetch' makes them), or name one that is there in evaluation.tasks"
         )
-    needed = {point: one for point, one in pipelines.items() if point in measured}
+    needed = {point: pipeline for point, pipeline in pipelines.items() if point in measured}
     return Agenda(claims, needed, [f"{paper}: {note}" for note in notes])
 
 
@@ -135,7 +136,7 @@ def _obstacle(
     return None
 
 
-class Verdict(NamedTuple):
+class ClaimVerdict(NamedTuple):
     """A claim with its measurement. Values are not times 100.
 
     ``on``: the compared sets; empty if they could not be compared. ``p``: of no difference: Williams' (McNemar's) for two
@@ -160,7 +161,7 @@ class Verdict(NamedTuple):
     def as_plain(self) -> dict[str, Any]:
         claim = self.claim
         fields = {
-            "source": claim.source, "claim": claim.says, "a": claim.a.text, "b": claim.b.text, "of": claim.of,
+            "source": claim.source, "claim": claim.says, "a": claim.a.text, "b": claim.b.text, "of": claim.measure,
             "a_over": claim.a_over and claim.a_over.text, "b_over": claim.b_over and claim.b_over.text,
             "printed": claim.printed, "holds": claim.holds, "in_place_of": claim.in_place_of,
         }  # fmt: skip
@@ -178,7 +179,7 @@ class ClaimsData(NamedTuple):
     created_at: str
     backbone: str
     seeds: int
-    verdicts: Sequence[Verdict]
+    verdicts: Sequence[ClaimVerdict]
     environment: Mapping[str, str]
 
 
@@ -190,7 +191,8 @@ def claims_data(
     sets = {on for claim in claims for on in claim.on}
     baselines = baseline_scores(first.corpus, [task for task in first.tasks if task in sets])
     verdicts = [
-        Verdict(claim=claim, why=why) if why else _compare(claim, plans, baselines) for claim, why in claims.items()
+        ClaimVerdict(claim=claim, why=why) if why else _compare(claim, plans, baselines)
+        for claim, why in claims.items()
     ]
     return ClaimsData(
         paper=paper,
@@ -204,7 +206,7 @@ def claims_data(
     )
 
 
-def conclude(verdicts: Sequence[Verdict]) -> list[Verdict]:
+def conclude(verdicts: Sequence[ClaimVerdict]) -> list[ClaimVerdict]:
     """Return the verdicts with p values adjusted by table.
 
     A difference is shown if both interval and adjusted p show it.
@@ -219,7 +221,7 @@ def conclude(verdicts: Sequence[Verdict]) -> list[Verdict]:
     ]
 
 
-def _verdict(result: Verdict, p: float) -> str | None:
+def _verdict(result: ClaimVerdict, p: float) -> str | None:
     if result.low is None or result.high is None:
         return None
     shown = p < LEVEL and not result.low <= 0 <= result.high
@@ -231,21 +233,21 @@ def _verdict(result: Verdict, p: float) -> str | None:
     return SEEN if above else NOT_SEEN
 
 
-def _compare(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, ModelScores]) -> Verdict:
+def _compare(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, ModelScores]) -> ClaimVerdict:
     """Return the difference of a claim's two systems, with an unadjusted p value."""
     first = next(iter(plans.values())).pipeline
     sides = [_models(side, plans, baselines) for side in claim.sides]
     on = [name for name in claim.on if all(models and all(name in model for model in models) for models in sides)]
     if not on:
-        return Verdict(claim=claim, why=f"no scores at these layers: {', '.join(claim.on)}")
+        return ClaimVerdict(claim=claim, why=f"no scores at these layers: {', '.join(claim.on)}")
     a, b, *over = (
         _best(models, on) if side.role == "best member" else [{name: model[name] for name in on} for model in models]
         for side, models in zip(claim.sides, sides, strict=True)
     )
-    if claim.of == "spread" and min(len(a), len(b)) < 2:
-        return Verdict(claim=claim, why="models of several seeds are needed: --seeds 2 or more")
+    if claim.measure == "spread" and min(len(a), len(b)) < 2:
+        return ClaimVerdict(claim=claim, why="models of several seeds are needed: --seeds 2 or more")
     resamples = first.evaluation.resamples
-    if claim.of == "spread":
+    if claim.measure == "spread":
         row = compare_spread(a, b, resamples)
     elif over:
         row = compare_gains(a, over[0], b, over[1], resamples)
@@ -255,7 +257,7 @@ def _compare(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, Mo
     # But for the last bits of means over numbers of models that differ.
     constant = row["ci_low"] is not None and max(abs(row["ci_low"]), abs(row["ci_high"])) < 1e-12
     p = row["p"] if row.get("test_p") is None else row["test_p"]
-    return Verdict(
+    return ClaimVerdict(
         claim=claim,
         a=row["a"],
         b=row["b"],
@@ -277,8 +279,8 @@ def baseline_scores(corpus: Corpus, tasks: Sequence[str]) -> dict[str, ModelScor
     place = {text: index for index, text in enumerate(texts)}
     words = [frozenset(str(text).lower().split()) for text in texts]
 
-    def represent(wanted: Sequence[Text]) -> Representation:
-        return {"vectors": np.array([place[text] for text in wanted])}
+    def represent(texts: Sequence[Text]) -> Representation:
+        return {"vectors": np.array([place[text] for text in texts])}
 
     def overlap(a: Representation, b: Representation) -> np.ndarray:
         pairs = [(words[i], words[j]) for i, j in zip(a["vectors"], b["vectors"], strict=True)]
@@ -331,7 +333,7 @@ def _transductive(plan: Plan, side: Side) -> bool:
 
 # -- the page, its table as Markdown, and the text --------------------------------------------------------------------------
 
-HEADS = ("Claim", "Source", "Published", "Measured", "Difference", "p (Holm)", "Verdict")
+HEADS = ("Claim", "Source", "Published", "Measured", "Difference", "p (Holm)", "ClaimVerdict")
 VERDICTS = {
     SEEN: "the difference is shown, in the paper's direction",
     NOT_SEEN: "no difference is shown",
@@ -343,7 +345,7 @@ VERDICTS = {
 def write_report(data: ClaimsData, folder: Path) -> Path:
     """Write the page and ``claims.md`` into ``folder`` and return the page's path."""
     with Store.of(folder).put(folder / "claims.md") as draft:
-        draft.write_text(markdown(data), encoding="utf-8")
+        draft.write_text(to_markdown(data), encoding="utf-8")
     return html.write_page(render(data), folder)
 
 
@@ -366,10 +368,10 @@ def rows(data: ClaimsData) -> list[Sequence[str]]:
     return [HEADS, *map(_row, data.verdicts)]
 
 
-def _row(result: Verdict) -> Sequence[str]:
+def _row(result: ClaimVerdict) -> Sequence[str]:
     """Return a claim as a row of text, with values times 100."""
     claim = result.claim
-    says = claim.marked + (" (transductive)" if result.transductive else "")
+    says = claim.title + (" (transductive)" if result.transductive else "")
     if result.a is None or result.b is None or result.difference is None:
         return says, claim.source, claim.printed, "", "", "", f"not measured: {result.why}"
     counts = " and ".join(str(count) for count in (result.models[1], result.models[0]))
@@ -384,7 +386,7 @@ def _row(result: Verdict) -> Sequence[str]:
     return says, claim.source, claim.printed, measured, f"{100 * result.difference:+.2f}{interval}", p, verdict
 
 
-def markdown(data: ClaimsData) -> str:
+def to_markdown(data: ClaimsData) -> str:
     """Return the table as Markdown."""
     header = f"`{data.command}`\n\n{data.seeds} seeds from {data.backbone}, {data.created_at}\n\n"
     return header + html.markdown_table(rows(data))

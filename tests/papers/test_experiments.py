@@ -8,7 +8,7 @@ import pytest
 
 from raysts.errors import InputError
 from raysts.papers.experiments import DEPTHS, EXPERIMENTS, SEARCHED, commands, is_experiment, pipelines
-from raysts.papers.published import BACKBONES, Value, load
+from raysts.papers.published import BACKBONES, PrintedValue, load
 from raysts.recipes.grammar import STAGES
 from raysts.recipes.recipe import Pipeline
 from raysts.search.search import Search, find_search
@@ -71,7 +71,7 @@ def test_every_published_row_is_made_by_the_command_of_its_table(paper: str, num
                 assert fits, (row.name, layers, dict(value.settings))
 
 
-def set_of(search: Search, value: Value) -> set[tuple[str, Any]]:
+def set_of(search: Search, value: PrintedValue) -> set[tuple[str, Any]]:
     """The settings of a value that a search goes through."""
     return {
         (key, at)
@@ -80,7 +80,7 @@ def set_of(search: Search, value: Value) -> set[tuple[str, Any]]:
     }
 
 
-def has(pipeline: Pipeline, value: Value) -> bool:
+def has(pipeline: Pipeline, value: PrintedValue) -> bool:
     found = {}
     for path in value.settings:
         stage, *rest = path.split(".")

@@ -15,7 +15,7 @@ from raysts.errors import InputError
 from raysts.evaluation import results
 from raysts.papers.match import MeasuredRow, MeasuredValue, empty_rows, match_value, paper_tables
 from raysts.papers.measured import every_row, report_data
-from raysts.papers.published import PAPERS, Measure, Value
+from raysts.papers.published import PAPERS, Measure, PrintedValue
 from raysts.papers.tables import filling, format_paper, render
 from raysts.pipeline.outcome import system_of
 from raysts.recipes.names import pipeline
@@ -186,7 +186,7 @@ def test_a_cell_holds_one_protocol_and_one_copy_of_a_set(names: tuple[str, ...])
 
     def cell(*rows: list[MeasuredRow]) -> tuple[float, int]:
         measures = tuple(Measure(dataset=name, metric="spearman", layers="2") for name in names)
-        value = Value(value=50.0, measures=measures, settings={})
+        value = PrintedValue(value=50.0, measures=measures, settings={})
         fitting: dict[Any, list[MeasuredRow]] = {}
         for one in sorted((each for part in rows for each in part), key=lambda each: each.created_at):
             fitting.setdefault((one.system, one.row["dataset"], one.row["metric"]), []).append(one)

@@ -9,7 +9,7 @@ import pytest
 
 from raysts.evaluation.statistics import METRICS
 from raysts.evaluation.sts import STS_TASKS
-from raysts.papers.published import BACKBONES, PAPERS, Row, Table, Value, load
+from raysts.papers.published import BACKBONES, PAPERS, PrintedRow, PrintedTable, PrintedValue, load
 from raysts.recipes import grammar
 from raysts.recipes.names import RECIPES, pipeline
 from raysts.recipes.tree import has_path, to_plain
@@ -22,7 +22,7 @@ SHAPES = {
 """Rows and columns of every table, counted in the papers. Five rows of SED's Table 1 are not in the paper."""
 
 
-def table(paper: str, number: int) -> Table:
+def table(paper: str, number: int) -> PrintedTable:
     return load(paper).tables[number - 1]
 
 
@@ -31,7 +31,7 @@ def cells(paper: str, number: int, name: str) -> list[tuple[float | None, ...]]:
     return [tuple(value.value if value else None for value in cell) for cell in row.cells]
 
 
-def printed(paper: str) -> Iterator[tuple[Table, Row, str, str, Value]]:
+def printed(paper: str) -> Iterator[tuple[PrintedTable, PrintedRow, str, str, PrintedValue]]:
     for found in load(paper).tables:
         for row in found.rows:
             for column, cell in zip(found.columns, row.cells, strict=True):
