@@ -70,12 +70,8 @@ def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus, stand_
     if stand_ins and substituted:
         tasks = tuple(dict.fromkeys([*tasks, *(on for claim in could if claim.in_place_of for on in claim.on)]))
         pipelines = {
-<<<<<<< HEAD
-            point: pipeline.updated(evaluation=pipeline.evaluation.updated(tasks=tasks))
+            point: pipeline.replace(evaluation=pipeline.evaluation.replace(tasks=tasks))
             for point, pipeline in pipelines.items()
-=======
-            point: one.replace(evaluation=one.evaluation.replace(tasks=tasks)) for point, one in pipelines.items()
->>>>>>> origin/main
         }
     points = {*pipelines, OVERLAP, LONGER}
     chosen = could if stand_ins else CLAIMS[paper]
