@@ -67,8 +67,9 @@ class ExperimentPlan:
 
     @property
     def name(self) -> str:
-        """Return the name of the run."""
-        return self.options.name or _name(self.recipe)
+        """Return the name of the run. ``@paper-text`` has another one, so that both protocols stay on record."""
+        text = isinstance(self.recipe, str) and self.recipe.endswith("@paper-text")
+        return self.options.name or _name(self.recipe) + ("-text" if text else "")
 
     def replan(self, best: Best) -> ExperimentPlan:
         """Return the plans at the best points. Contamination was checked before the searches."""
