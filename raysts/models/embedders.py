@@ -24,7 +24,7 @@ from raysts.models import pretrained
 from raysts.models.layers import Layers, pooling_modes
 from raysts.models.modules import Description, describe, head_of
 from raysts.models.precision import Precision, check_finite
-from raysts.models.prompts import Text
+from raysts.models.prompts import Prompts, SideText, Text
 from raysts.models.tokens import Tokens, tokenize
 from raysts.ops.ensemble import unit
 from raysts.ops.similarity import Similarity, cosine_of_vectors
@@ -82,9 +82,13 @@ class Embedder(ABC):
         return int(self.description.max_length or self.tokenizer.model_max_length)
 
     @property
+    def prompts(self) -> Prompts:
+        return self.description.prompts
+
+    @property
     def prompt(self) -> str:
         """Text before every text."""
-        return self.description.prompts.resolve(self.prompt_name)
+        return self.prompts.resolve(self.prompt_name)
 
     @property
     def stored_pooling(self) -> tuple[str, Layers] | None:
@@ -133,10 +137,15 @@ class Embedder(ABC):
 
         ``progress``: takes the number of texts of each batch that is done.
         """
-        vectors = self.vectors(self.tokenize([str(text) for text in texts]))
+        vectors = self.vectors(tokenize(self.tokenizer, list(map(self._prompted, texts)), self.max_length))
         if progress is not None:
             progress(len(texts))
         return {layers[0]: {"vectors": vectors}}
+
+    def _prompted(self, text: Text) -> str:
+        if isinstance(text, SideText) and self.prompt_name is None:
+            return f"{self.prompts.side_prompt(text.side)}{text}"
+        return f"{self.prompt}{text}"
 
 
 class EncoderModel(Embedder):
@@ -330,6 +339,7 @@ class VectorsModel(Embedder):
 
     kind = "vectors"
     prompt = ""
+    prompts = Prompts()
     max_length = sys.maxsize
 
     @cached_property
