@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 from cyclopts import Parameter
 
@@ -192,17 +192,18 @@ def _models_pipeline(
         and recipe.train.init == "given"
         and starts_of(folders) != {folder_id(locate(start, store))}
     )
-    within = (
-        elsewhere
-        and student_pipeline.backbone_layers is not None
-        and folder_id(locate(start, store)) in {folder_id(folder) for folder in folders if folder.is_dir()}
-    )
+    text = corpus_of(options.data, user_data=options.user_data).text if options.user_data else None
+    documents = text is not None and are_documents(text.sample)
+    within: Literal["all", "some"] | None = None
+    if elsewhere and folder_id(locate(start, store)) in {folder_id(folder) for folder in folders if folder.is_dir()}:
+        layers = student_pipeline.backbone_layers
+        within = "some" if layers is not None else "all" if documents else None
     defaults = STATIC if static else student_defaults(settings.updated(target=target), elsewhere, within)
     if student_pipeline.keep_index:
         defaults = {**defaults, "settings.axes": "teachers", "settings.projection": settings.projection}
-    if options.user_data and (text := corpus_of(options.data, user_data=options.user_data).text):
+    if text is not None:
         has_vectors = any(open_embedder(folder).kind == "vectors" for folder in folders)  # of texts, not of pieces
-        defaults = {**defaults, **text_defaults(not static and not has_vectors and are_documents(text.sample))}
+        defaults = {**defaults, **text_defaults(not static and not has_vectors and documents)}
     return pipeline_of(pipeline, {"sed.target": target, **{f"sed.{key}": value for key, value in defaults.items()}})
 
 
