@@ -33,6 +33,8 @@ def distill(
     top: Annotated[int | None, Parameter(metavar="K")] = None,
     prompt: Annotated[str | None, Parameter(metavar="NAME|TEXT")] = None,
     keep_index: Annotated[str | None, Parameter(metavar="MODEL")] = None,
+    teacher_url: Annotated[str | None, Parameter(metavar="URL")] = None,
+    teacher_model: opt.Name = None,
     **options: Unpack[opt.RunGroup],
 ) -> Result:
     """Distil a student from trained models, a run's members, or a study's best (SED section 4).
@@ -58,17 +60,23 @@ def distill(
             (default: each one's default prompt); the student's own is --set prompt=NAME|TEXT.
         keep_index: the one teacher. The student keeps its space and width, and its queries search an index that this model
             embedded.
+        teacher_url: another teacher: a server's address in the format of OpenAI (http://HOST/v1/embeddings). Its key is read
+            from $RAYSTS_TEACHER_KEY, and the most requests a minute from $RAYSTS_TEACHER_RATE; the storage keeps its vectors.
+        teacher_model: the name of its model.
 
     Returns:
         as :func:`raysts.run`.
     """
     from raysts.commands import experiment
     from raysts.commands.context import run_record, store_of
+    from raysts.models.endpoint import name_of
     from raysts.recipes.names import pipeline_of
 
     if from_study is not None and (models or from_run):
         raise InputError("distill: --from-study NAME names the teachers. Remove MODEL and --from-run")
     models = [str(models)] if isinstance(models, str | Path) else models
+    if teacher_url is not None or teacher_model is not None:
+        models = [*models, name_of(teacher_url, teacher_model)]
     if keep_index is not None:
         if from_run or from_study or any(model != keep_index for model in models):
             raise InputError(
@@ -150,7 +158,8 @@ def _models_pipeline(
     store = store_of(options.storage)
     folders = [find_embedder(model, lambda name: locate(name, store)) for model in models]
     static = (overrides or {}).get("student") == "static"
-    backbone = str(models[0]) if static else _common_backbone(folders, store)
+    encoders = [m for m, folder in zip(models, folders, strict=True) if open_embedder(folder).kind == "encoder"]
+    backbone = next(map(str, encoders), None) if static else _common_backbone(folders, store)
     if backbone is None and "backbone" not in (overrides or {}):
         raise InputError(
             f"distill: which encoder becomes the student? The records of the teachers name no common starting model. Give one: "

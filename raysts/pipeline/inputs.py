@@ -456,7 +456,9 @@ class Inputs:
             replace(
                 spec,
                 tokenizer=self.teacher_tokenizers[embedder.path],
-                max_length=min(spec.max_length, embedder.max_length),
+                max_length=embedder.max_length
+                if embedder.kind == "address"
+                else min(spec.max_length, embedder.max_length),
                 **self.sides(recipe, embedder.prompts, None if embedder.kind == "vectors" else named),
             )
             for embedder in map(open_embedder, self.teacher_folders)
