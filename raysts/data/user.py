@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from raysts.data.facts import Facts
-from raysts.data.importing import SET_NAME, Source, Values, framed, match_columns, table_of
+from raysts.data.importing import SET_NAME, Source, Values, frame_values, match_columns, table_of
 from raysts.data.parquet import BATCH_ROWS
 from raysts.data.readers import HUB, LINES, TABLES, files_of, format_of, require_columns, title_of
 from raysts.errors import InputError, RunFailed
@@ -139,7 +139,7 @@ class UserText:
         """Yield the documents that are trained on. Raises as :meth:`batches`."""
         held_out, digest = {key for key, *_ in self.scan.smallest[: self.held]}, hashlib.sha256()
         for row in self.source.rows({}):
-            digest.update(framed(row))
+            digest.update(frame_values(row))
             if not held_out or _hash(row[0]) not in held_out:
                 yield row
         if digest.hexdigest() != self.scan.sha256:
@@ -169,7 +169,7 @@ class UserText:
         return "; ".join(parts)
 
 
-def open_text(where: str | Path, column: str | None, option: str = "--text", named: str = "--column") -> UserText:
+def open_text(place: str | Path, column: str | None, option: str = "--text", named: str = "--column") -> UserText:
     """Open text in a file, a folder, a saved data set or one of the hub, and read it once from end to end.
 
     Messages call it by its ``option``, and the option of its column ``named``.
@@ -177,18 +177,18 @@ def open_text(where: str | Path, column: str | None, option: str = "--text", nam
     Raises:
         InputError: it cannot be read, has no such column, or no text.
     """
-    files = files_of(where, option)
+    files = files_of(place, option)
     source = _text_source(files, column, named)
     scan = _scan(files, column, source.states(), named)
     if not scan.rows:
         empty = f" ({scan.empty:,} empty rows)" if scan.empty else ""
-        raise InputError(f"{option} '{where}': holds no text{empty}; every row needs a text of at least one character")
+        raise InputError(f"{option} '{place}': holds no text{empty}; every row needs a text of at least one character")
     if scan.rows == scan.repeated + 1 > 1:
         ((_, text, _), *_) = scan.smallest
         raise InputError(
-            f"{option} '{where}': all {scan.rows:,} rows hold the same text ({text!r:.60}); {named} must name the column of texts"
+            f"{option} '{place}': all {scan.rows:,} rows hold the same text ({text!r:.60}); {named} must name the column of texts"
         )
-    return UserText(title_of(str(where)), source, scan)
+    return UserText(title_of(str(place)), source, scan)
 
 
 def _text_source(files: tuple[Path, ...], column: str | None, named: str) -> Source:
@@ -219,7 +219,7 @@ def _scan(files: tuple[Path, ...], column: str | None, states: tuple[Any, ...], 
     smallest: dict[str, str] = {}
     bound = "g"
     for row in _text_source(files, column, named).rows(counts):
-        digest.update(framed(row))
+        digest.update(frame_values(row))
         key = _hash(row[0])
         hashes.append(int(key, 16))
         if key < bound:
@@ -315,7 +315,7 @@ def _read(files: tuple[Path, ...], columns: tuple[Column, ...], remedy: str, tit
         )
     digest = hashlib.sha256()
     for row in rows:
-        digest.update(framed(row))
+        digest.update(frame_values(row))
     table = table_of(rows, source.schema())
     unused = [c.name for c in columns if not c.required and table.column(c.name).null_count == len(rows)]
     return UserRows(title, files[0], digest.hexdigest(), table.drop_columns(unused))
@@ -450,10 +450,10 @@ def _join(devs: Mapping[str, UserRows]) -> UserRows:
     return UserRows(title, next(iter(devs.values())).path, fingerprint, table)
 
 
-def _is_folder(where: str) -> bool:
-    if "://" in where:
-        return not where.startswith(HUB) and format_of(Path(where)) not in TABLES
-    return Path(where).is_dir()
+def _is_folder(place: str) -> bool:
+    if "://" in place:
+        return not place.startswith(HUB) and format_of(Path(place)) not in TABLES
+    return Path(place).is_dir()
 
 
 def _absolute(path: str | Path) -> str:
