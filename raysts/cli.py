@@ -16,6 +16,7 @@ from typing import Any, NoReturn, TextIO
 from raysts.commands.options import Command, Result
 from raysts.commands.parser import parse
 from raysts.errors import FORBIDDEN, InputError, RunFailed, limit_of, limit_reached, without_secrets
+from raysts.log import showing
 
 MOST_PROBLEMS, LONGEST_PROBLEM = 50, 4_000
 """Lines that say what is wrong with the input, and their characters: a file may be wrong everywhere."""
@@ -83,7 +84,7 @@ def execute(arguments: list[str]) -> int:
     line = written_down(arguments)
     try:
         with contextlib.redirect_stdout(io.StringIO()) as written:
-            command, options, as_json = parse(arguments)
+            command, options, output = parse(arguments)
     except InputError as error:
         return _refuse(error)
     if command is None:  # help or the version was asked for
@@ -94,7 +95,7 @@ def execute(arguments: list[str]) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         # Ray prints to stdout from threads of its own; stdout is for the result.
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(sys.stderr), showing(verbose=output.verbose, quiet=output.quiet):
             result, text = _call(command, options, line)
     except InputError as error:
         return _refuse(error)
@@ -108,7 +109,7 @@ def execute(arguments: list[str]) -> int:
         limit = limit_reached(error)
         print(f"raysts: {without_secrets(limit) if limit else _unexpected(error, line)}", file=sys.stderr)
         return 2 if limit_of(error) in FORBIDDEN else 3
-    if not _shown(sys.stdout, json.dumps(result, default=str) if as_json else text):
+    if not _shown(sys.stdout, json.dumps(result, default=str) if output.json else text):
         return 3
     return 2 if result.get("problems") else 0
 

@@ -1,7 +1,8 @@
 """Messages of the logger ``raysts``, and the screen that shows them with how far the command is.
 
 A message goes to stderr, because stdout is for results. On a terminal bars stay below the messages. Without a terminal a
-message names the step after 5 s of silence, then after 10, 20, 40 and every 60.
+message names the step after 5 s of silence, then after 10, 20, 40 and every 60. Debug records go to the log in the storage,
+and with ``-v`` to the screen.
 """
 
 from __future__ import annotations
@@ -10,16 +11,23 @@ import contextlib
 import functools
 import logging
 import math
+import os
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+from raysts.errors import without_secrets
 
 logger = logging.getLogger("raysts")
 logger.propagate = False  # a handler of the root would show every message twice
-logger.setLevel(logging.INFO)
+logger.setLevel(logging.DEBUG)
 say = logger.info
+
+VERBOSE = "RAYSTS_VERBOSE"
+"""Environment variable that shows debug records, in the processes of a cluster too."""
 
 FIRST_SIGN, LAST_SIGN = 5.0, 60.0
 """Seconds of silence before the first sign of life in a log, and before those of a long step."""
@@ -29,7 +37,7 @@ class Screen(logging.Handler):
     """Handler that prints messages and draws bars: one for the command, one for each run in training."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(logging.DEBUG if os.environ.get(VERBOSE) else logging.INFO)
         self.bars: Any = None
         self.active = False
         self._begin()
@@ -42,7 +50,8 @@ class Screen(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print a message."""
         self.spoke, self.pause = time.monotonic(), FIRST_SIGN
-        print(record.getMessage(), file=sys.stderr, flush=True)  # noqa: T201
+        seconds = f"{self.spoke - self.began:8.2f} s  " if self.level == logging.DEBUG else ""
+        print(f"{seconds}{record.getMessage()}", file=sys.stderr, flush=True)  # noqa: T201
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
@@ -52,7 +61,7 @@ class Screen(logging.Handler):
             return
         self._begin()
         self.active, ended = True, threading.Event()
-        if bars := progress_bars():
+        if bars := progress_bars() if self.level <= logging.INFO else None:
             self.bars = bars
             bars.start()
         thread = threading.Thread(target=self._live, args=(ended,), daemon=True)
@@ -108,7 +117,7 @@ class Screen(logging.Handler):
         if self.bars is not None:
             self.show()
         elif self.total and time.monotonic() - self.spoke >= self.pause:  # wrong input has one message alone
-            pause = min(2 * self.pause, LAST_SIGN)
+            pause, self.spoke = min(2 * self.pause, LAST_SIGN), time.monotonic()
             say("... %s: %s", self.title, self.note)
             self.pause = pause
 
@@ -119,6 +128,50 @@ class Screen(logging.Handler):
 
 screen = Screen()
 logger.addHandler(screen)
+
+
+@contextlib.contextmanager
+def showing(*, verbose: bool = False, quiet: bool = False) -> Iterator[None]:
+    """Show debug records too, or warnings and errors alone, for the block."""
+    before = screen.level, os.environ.get(VERBOSE)
+    if verbose:
+        os.environ[VERBOSE] = "1"
+        screen.setLevel(logging.DEBUG)
+    elif quiet:
+        screen.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        screen.setLevel(before[0])
+        if before[1] is None:
+            os.environ.pop(VERBOSE, None)
+
+
+class _LogFile(logging.FileHandler):
+    """Log file that holds no secrets. What cannot be written there is dropped."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return without_secrets(super().format(record))
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Do nothing: the disk may be full."""
+
+
+@contextlib.contextmanager
+def log_file(path: Path) -> Iterator[None]:
+    """Append all messages and debug records to a file, for the block, and the traceback that ends it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = _LogFile(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger.addHandler(handler)
+    try:
+        yield
+    except BaseException:
+        logger.debug("the command ends here", exc_info=True)
+        raise
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
 
 
 @functools.cache

@@ -21,6 +21,7 @@ from run_commands import EVALUATION, TINY, options_of, overrides, raysts, result
 from raysts import __version__, cli
 from raysts.commands import parser
 from raysts.commands.result import run_text
+from raysts.log import logger
 from raysts.papers.experiments import EXPERIMENTS
 from raysts.recipes.names import RECIPES
 from raysts.search.search import SEARCHES
@@ -76,7 +77,7 @@ def test_help_explains_every_option_and_gives_an_example_that_parses(name: str) 
 def test_an_argument_is_a_parameter_of_the_function(name: str) -> None:
     """What is typed reaches the function, and what the function takes can be typed."""
     parameters = set(inspect.signature(parser.COMMANDS[name].function).parameters) - {"command"}
-    assert {argument.field_info.name for argument in options_of(name)} - {"json"} == parameters
+    assert {argument.field_info.name for argument in options_of(name)} - {*parser.PrintOptions._fields} == parameters
 
 
 def test_the_help_of_tune_names_every_search() -> None:
@@ -269,3 +270,24 @@ def test_an_empty_place_is_not_the_default(option: str) -> None:
         and f"{option}" in outcome.err
         and "is empty; name a place, or remove the option" in outcome.err
     )
+
+
+def test_v_shows_what_is_read_and_written_and_q_errors_alone(
+    finished: run_commands.Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log in the storage has everything with times and no secret, whatever the screen shows."""
+    monkeypatch.setenv("MY_TOKEN", "hunter22-hunter22")
+    arguments = ["run", *finished.arguments("nli", members=1), "--name", "loud-hunter22-hunter22", "--address", "none"]
+    loud = raysts(*arguments, "-v").err
+    assert re.search(r"^ +\d+\.\d\d s  wrote \S+/pipelines/loud-\S+\.json$", loud, re.M)
+    logger.debug("a record outside of any command")
+    quiet = raysts(*arguments, "-q")
+    assert quiet.code == 0 and quiet.err == "" and "report:" in quiet.out
+    wrong = raysts("status", "nothing", "--storage", finished.storage, "-q")
+    assert wrong.code == 2 and "no run 'nothing'" in wrong.err
+    (path,) = (finished.storage / "logs").glob("loud-*.log")
+    text = path.read_text(encoding="utf-8")
+    assert len(re.findall(r"DEBUG wrote \S+/reports/", text)) >= 2, "of both runs"
+    assert " INFO " in text and "${MY_TOKEN}" in text and "hunter22" not in text
+    both = raysts(*arguments, "-v", "-q")
+    assert both.code == 2 and "-v and -q: give one of them" in both.err

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from raysts.errors import InputError, RunFailed
+from raysts.log import VERBOSE, logger, screen
 
 OLDEST = (2, 51)  # the oldest Ray that is tried (``pyproject.toml``)
 REACHABLE_SECONDS, HEAD_SECONDS = 3.0, 60.0
@@ -115,7 +116,10 @@ def _check_installed() -> None:
 
 def _init(address: str, dashboard: bool) -> None:
     private = address == "local"
-    options = {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"} if private else {}
+    options: dict[str, Any] = {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"} if private else {}
+    verbose = screen.level == logging.DEBUG
+    if verbose and not private:  # the processes of a private cluster have the environment of this one
+        options["runtime_env"] = {"env_vars": {VERBOSE: "1"}}
     for name, value in PRIVATE.items() if private else ():
         os.environ.setdefault(name, value)
     try:
@@ -127,13 +131,14 @@ def _init(address: str, dashboard: bool) -> None:
     except ImportError as error:
         raise InputError(f"a part of Ray {version('ray')} is missing here ({error}); {INSTALL}") from error
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
+        ray.init(address=address, log_to_driver=verbose, logging_level=logging.ERROR, **options)
     except SystemExit:  # Ray's answer to SIGTERM while it starts
         raise KeyboardInterrupt from None
     except Exception as error:  # a folder that is read-only, a process that does not come up, a limit of the machine
         if private:
             raise RunFailed(NOT_STARTED.format(error)) from error
         raise
+    logger.debug("Ray %s answers at %s", version("ray"), ray.get_runtime_context().gcs_address)
     quiet_data()
     with contextlib.suppress(OSError):  # Ray lets everybody read the file, which a token of the environment replaces
         if private:

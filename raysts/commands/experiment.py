@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysts.commands.context import check_name, checked_plan, corpus_of, executor, store_of
+from raysts.commands.context import check_name, checked_plan, corpus_of, driver_log, executor, store_of
 from raysts.commands.models import locate
 from raysts.commands.options import Result, RunOptions
 from raysts.commands.result import RunResult
@@ -271,7 +271,7 @@ def run(checked: ExperimentPlan) -> Result:
     with screen.working():
         for line in cautions(plans[""], options.address) if "" in plans else ():
             say(line)
-        with executor(options.address, *plans.values()) as chosen:
+        with executor(options.address, *plans.values()) as chosen, driver_log(store_of(options.storage), name):
             for number, (label, plan) in enumerate(plans.items(), start=1):
                 if label:
                     say(f"{name}: {label}, {number} of {len(plans)}")

@@ -6,7 +6,7 @@ import re
 import typing
 from collections.abc import Mapping, Sequence
 from inspect import Parameter as Argument
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnusedCliTokensError
 
@@ -21,12 +21,19 @@ COMMANDS: dict[str, Command] = {command.name: command for module in MODULES for 
 WORDS = {"data": "Fetch, import, prepare and check data."}
 """Help of the first word of commands with two words."""
 
-JSON = Annotated[bool, option("print one JSON object as the last line of stdout", show_default=False)]
-"""Option of every command that is not a parameter of its function."""
+
+class PrintOptions(NamedTuple):
+    """Options of every command that are not parameters of its function."""
+
+    json: Annotated[bool, option("print one JSON object as the last line of stdout")] = False
+    verbose: Annotated[
+        bool, option("show what each step reads and writes, with times, and Ray's lines", name=("--verbose", "-v"))
+    ] = False
+    quiet: Annotated[bool, option("show warnings, errors and the result alone", name=("--quiet", "-q"))] = False
 
 
-def parse(arguments: Sequence[str]) -> tuple[Command | None, dict[str, Any], bool]:
-    """Return the command, the arguments of its function, and True if ``--json`` is set.
+def parse(arguments: Sequence[str]) -> tuple[Command | None, dict[str, Any], PrintOptions]:
+    """Return the command, the arguments of its function, and what it prints.
 
     The command is None after printing the help or the version.
 
@@ -46,9 +53,12 @@ def parse(arguments: Sequence[str]) -> tuple[Command | None, dict[str, Any], boo
         if not {"--help", "-h", "--version"} & {*arguments}:
             raise InputError(f"name a command: '{f'raysts {words}'.strip()} --help' lists them")
         function(*bound.args, **bound.kwargs)
-        return None, {}, False
+        return None, {}, PrintOptions()
     options = dict(bound.arguments)
-    return command, options, options.pop("json", False)
+    output = PrintOptions(**{name: options.pop(name) for name in PrintOptions._fields if name in options})
+    if output.verbose and output.quiet:
+        raise InputError("-v and -q: give one of them")
+    return command, options, output
 
 
 def _problem(error: CycloptsError) -> str:
@@ -116,7 +126,9 @@ def _entry(command: Command) -> Any:
             about.append(Parameter(show_default=False))
         hint = Annotated[value, *about, Parameter()]
         arguments.append(argument.replace(annotation=hint, kind=kind))
-    arguments.append(Argument("json", Argument.KEYWORD_ONLY, default=False, annotation=JSON))
+    for name, hint in typing.get_type_hints(PrintOptions, include_extras=True).items():
+        hint = Annotated[hint, Parameter(show_default=False)]
+        arguments.append(Argument(name, Argument.KEYWORD_ONLY, default=False, annotation=hint))
 
     def entry(**options: Any) -> None:
         raise AssertionError("parse() calls the command")

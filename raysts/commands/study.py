@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from raysts import log
-from raysts.commands.context import IN_PROCESS, check_name, plan_of, preflight, ray_context
+from raysts.commands.context import IN_PROCESS, check_name, driver_log, plan_of, preflight, ray_context
 from raysts.commands.options import Result, RunOptions
 from raysts.errors import InputError, RunFailed
 from raysts.evaluation.run_metric import LOSS
@@ -74,6 +74,7 @@ def run_study(
         log.screen.working(),
         contextlib.nullcontext() if study.complete else open_place() as place,
         study.store.lock(f"locks/study-{study.name}.lock", f"raysts tune {study.name}", of=study.folder),
+        driver_log(study.store, f"study-{study.name}"),
     ):
         study.open(options.command or f"raysts tune {study.search.name}")
         failures = run_session(study, earlier, place, open_place, to_tools, SearchProgress(study, log.say))
