@@ -13,10 +13,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TextIO
 
-from raysts.commands.options import Command, Result
+from raysts.commands.options import MAKE, MEASURE, USE, Command, Result
 from raysts.commands.parser import parse
 from raysts.errors import FORBIDDEN, InputError, RunFailed, limit_of, limit_reached, without_secrets
-from raysts.log import showing
+from raysts.log import screen, showing
 
 MOST_PROBLEMS, LONGEST_PROBLEM = 50, 4_000
 """Lines that say what is wrong with the input, and their characters: a file may be wrong everywhere."""
@@ -117,7 +117,9 @@ def execute(arguments: list[str]) -> int:
 def _call(command: Command, options: Mapping[str, Any], line: str) -> tuple[Result, str]:
     """Call the function of a command. Return the fields of the JSON line, and the text for people."""
     more = {"command": line} if "command" in inspect.signature(command.function).parameters else {}
-    result = command.function(**options, **more)
+    shown = {MAKE: "checking data and models", MEASURE: command.name, USE: command.name}.get(command.group)
+    with screen.working(shown) if shown else contextlib.nullcontext():
+        result = command.function(**options, **more)
     return result, command.text(result)
 
 

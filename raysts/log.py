@@ -1,7 +1,7 @@
 """Messages of the logger ``raysts``, and the screen that shows them with how far the command is.
 
 A message goes to stderr, because stdout is for results. On a terminal bars stay below the messages. Without a terminal a
-message names the step after 5 s of silence, then after 10, 20, 40 and every 60. Debug records go to the log in the storage,
+message names the step after 5 s of silence, and after five minutes once a minute. Debug records go to the log in the storage,
 and with ``-v`` to the screen.
 """
 
@@ -29,8 +29,8 @@ say = logger.info
 VERBOSE = "RAYSTS_VERBOSE"
 """Environment variable that shows debug records, in the processes of a cluster too."""
 
-FIRST_SIGN, LAST_SIGN = 5.0, 60.0
-"""Seconds of silence before the first sign of life in a log, and before those of a long step."""
+CHECKING, SIGN, LATE_SIGN, LATE = 1.0, 4.5, 60.0, 300.0
+"""Seconds of silence before a sign of life in a log: at first, then, and after ``LATE`` seconds."""
 
 
 class Screen(logging.Handler):
@@ -43,23 +43,24 @@ class Screen(logging.Handler):
         self._begin()
 
     def _begin(self) -> None:
-        self.title, self.began, self.spoke = "starting", time.monotonic(), time.monotonic()
-        self.pause, self.total, self.rest, self.running, self.part = FIRST_SIGN, 0.0, 0.0, 0.0, 0.0
+        self.title, self.began, self.spoke = "", time.monotonic(), time.monotonic()
+        self.total, self.rest, self.running, self.part = 0.0, 0.0, 0.0, 0.0
         self.tasks: dict[str, Any] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a message."""
-        self.spoke, self.pause = time.monotonic(), FIRST_SIGN
+        self.spoke = time.monotonic()
         seconds = f"{self.spoke - self.began:8.2f} s  " if self.level == logging.DEBUG else ""
         print(f"{seconds}{record.getMessage()}", file=sys.stderr, flush=True)  # noqa: T201
 
     @contextlib.contextmanager
-    def working(self) -> Iterator[None]:
+    def working(self, title: str = "checking data and models") -> Iterator[None]:
         """Show how far the command is, for the block. Within another such block it does nothing."""
         if self.active:
             yield
             return
         self._begin()
+        self.title = title
         self.active, ended = True, threading.Event()
         if bars := progress_bars() if self.level <= logging.INFO else None:
             self.bars = bars
@@ -102,7 +103,8 @@ class Screen(logging.Handler):
     def note(self) -> str:
         """Return the percentage, the time so far and an estimate of the time left."""
         seconds, fraction = time.monotonic() - self.began, self.fraction
-        parts = [f"{100 * fraction:.0f} %", f"{duration(seconds)} so far"]
+        parts = [f"{100 * fraction:.0f} %"] if self.total else []
+        parts.append(f"{duration(seconds)} so far")
         return ", ".join([*parts, f"about {duration(seconds * (1 / fraction - 1))} left"] if fraction > 0.02 else parts)
 
     def show(self) -> None:
@@ -116,10 +118,15 @@ class Screen(logging.Handler):
         """Draw the bar again, or break a silence in a log."""
         if self.bars is not None:
             self.show()
-        elif self.total and time.monotonic() - self.spoke >= self.pause:  # wrong input has one message alone
-            pause, self.spoke = min(2 * self.pause, LAST_SIGN), time.monotonic()
+        elif time.monotonic() - self.spoke >= self._pause:
             say("... %s: %s", self.title, self.note)
-            self.pause = pause
+            self.spoke = time.monotonic()  # also if the level hides it
+
+    @property
+    def _pause(self) -> float:
+        if not self.total and self.spoke == self.began:
+            return CHECKING  # wrong input has one message alone, unless it takes longer
+        return SIGN if time.monotonic() - self.began < LATE else LATE_SIGN
 
     def _live(self, ended: threading.Event) -> None:
         while not ended.wait(0.5):

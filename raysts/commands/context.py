@@ -15,7 +15,7 @@ from raysts.data.corpora import Corpus
 from raysts.data.user import UserData
 from raysts.data.world import world_path
 from raysts.errors import InputError, RunFailed, StoreFailed, nearest
-from raysts.log import log_file, say
+from raysts.log import log_file, say, screen
 from raysts.models import pretrained
 from raysts.models.embedders import load_embedder, open_embedder
 from raysts.pipeline.local import Executor, LocalExecutor
@@ -216,4 +216,5 @@ def ray_context(address: str | None) -> contextlib.AbstractContextManager[bool]:
 
     if (address or os.environ.get("RAY_ADDRESS") or "local") in ("local", "auto"):
         say("starting Ray on this machine ...")
+        screen.title = "starting Ray on this machine"
     return connected(address)
