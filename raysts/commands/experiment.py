@@ -338,7 +338,7 @@ def _run(executor: Executor, plan: Plan, name: str, options: RunOptions) -> RunR
 
     fields = run(plan, executor, name, options.command or f"raysts run {name}", say, report, follow)
     rows = named_teachers(fields["results"], fields.get("teachers", {}))
-    return RunResult(fields, summary(rows, plan.pipeline.compared, plan.distributed))
+    return RunResult(fields, summary(rows, plan.pipeline.compared_layers, plan.distributed))
 
 
 # -- what a run costs ----------------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def test_a_trial_ends_with_a_result_however_it_ends(stage: Any, tmp_path: Path) 
     alone = stage.job("sts", tmp_path / "alone", max_steps=8, eval_every=2, checkpoint_every=2, keep="best")
     assert done.value == run_trial(alone, SPEARMAN, runtime()).value
 
-    nan = stage.job("sts", tmp_path / "nan", max_steps=4, optim=job.recipe.optim.updated(lr=1e30))
+    nan = stage.job("sts", tmp_path / "nan", max_steps=4, optim=job.recipe.optim.replace(lr=1e30))
     found = run_trial(nan, SPEARMAN, runtime())
     assert found.status == "infeasible" and "lr" in str(found.reason)
 

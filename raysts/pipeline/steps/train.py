@@ -93,7 +93,7 @@ def train_step(
     if dev is None and agreement is not None:
         dev, judge = agreement.dev, agreement.step.id
     selected_by = None
-    if recipe.by_dev or recipe.train.patience is not None:
+    if recipe.uses_dev_labels or recipe.train.patience is not None:
         selected_by = judge or corpus.fingerprint(recipe.spec.dev)
     run = step_id(
         "train",
@@ -112,7 +112,7 @@ def train_step(
         "table": spec.table,
         "sha256": spec.fingerprint,
         "rows": inputs.rows(recipe),
-        "skipped": corpus.skipped([spec.table]),
+        "skipped": corpus.find_skipped([spec.table]),
     }
     if name := inputs.own_title(spec.table):
         data["name"] = name

@@ -119,9 +119,9 @@ class Teachers:
 
         A student of another width, or of another start, has another map of the same vectors.
         """
-        if not self.settings.mapped:
+        if not self.settings.learns_map:
             return None
-        width = self.inputs.student_width if self.settings.reduced else None
+        width = self.inputs.student_width if self.settings.is_reduced else None
         start = self.inputs.backbone_id if self.settings.axes == "student" else None
         step = step_id("target", vectors=self.vectors.id, width=width, start=start)
         return new_step(
@@ -170,7 +170,7 @@ class Teachers:
         assert self.target is not None
         tokens = self.inputs.store_folder(self.inputs.store_spec(self.recipe))
         start = self._source(self.inputs.start) if self.settings.axes == "student" else None
-        args = (self.target.output, len(Windows(tokens)), self.settings.reduced, start)
+        args = (self.target.output, len(Windows(tokens)), self.settings.is_reduced, start)
         list(context.map(FitTarget, args, [self.inputs.student_width]))
 
     def _compare(self, context: Context, sources: Sequence[Source]) -> None:
@@ -307,7 +307,7 @@ class FitTarget:
     """
 
     def __init__(self, device: str | None, path: Path, shards: int, reduced: bool, start: Source | None) -> None:
-        self.device, self.path, self.shards, self.reduced, self.start = device, path, shards, reduced, start
+        self.device, self.path, self.shards, self.is_reduced, self.start = device, path, shards, reduced, start
 
     def __call__(self, width: int) -> None:
         store, parts = Store.of(self.path), []
@@ -316,7 +316,7 @@ class FitTarget:
             shard = store.get(self.path.parent / shard_name(window))
             assert shard is not None, f"shard {window} is gone"
             parts.append(columns_of(pq.read_table(shard), (), ("embedding",))["embedding"])
-        map_DK = ensemble.reduction(parts, width) if self.reduced else np.eye(width, dtype=np.float32)
+        map_DK = ensemble.reduction(parts, width) if self.is_reduced else np.eye(width, dtype=np.float32)
         if self.start is not None:
             from raysts.models.sentence_model import represent_tokens
 
@@ -353,7 +353,7 @@ def write_targets(
     Arguments as of :class:`EmbedTeachers`, the weights by default equal.
     """
     windows, store = Windows(sources[0].tokens), Store.of(folder)
-    intact = {path.name for path in store.list(folder) if store.whole(path, deep=True)}
+    intact = {path.name for path in store.list(folder) if store.is_whole(path, deep=True)}
     missing = [window for window in range(len(windows)) if shard_name(window) not in intact]
     args = (sources, folder, target, weights or [1.0] * len(sources), context.resources)
     for done, _ in enumerate(context.map(EmbedTeachers, args, missing), 1):
