@@ -66,13 +66,9 @@ def run_study(study: Study, options: RunOptions, *, warm_start: str | None = Non
     with (
         log.screen.working(),
         contextlib.nullcontext() if study.complete else open_place() as place,
-<<<<<<< HEAD
-        study.store.lock(f"locks/study-{study.name}.lock", f"raysts tune {study.name}", of=study.folder),
+        study.store.lock(f"locks/study-{study.name}.lock", f"raysts tune {study.name}", protects=study.folder),
         driver_log(study.store, f"study-{study.name}"),
         Tracking(tools, study.store, f"studies/{study.name}"),
-=======
-        study.store.lock(f"locks/study-{study.name}.lock", f"raysts tune {study.name}", protects=study.folder),
->>>>>>> origin/main
     ):
         study.open(options.command or f"raysts tune {study.search.name}")
         failures = run_session(study, earlier, place, open_place, SearchProgress(study, log.say))
