@@ -171,7 +171,7 @@ def describe_plan(
 def plan_text(result: Result) -> str:
     """Return the plan as text."""
     from raysts.data.parquet import skipped_line
-    from raysts.evaluation.standings import aligned
+    from raysts.evaluation.standings import align_columns
 
     backbone = result["backbone"]
     layers = f", layers {', '.join(map(str, backbone['layers']))} of it" if "layers" in backbone else ""
@@ -186,7 +186,7 @@ def plan_text(result: Result) -> str:
         sentences = f"{node['sentences']:,} sentences"
         workers = f"{needs['workers']:g} x ({needs['cpus']:g} CPU{gpus}{memory})"
         rows.append((f"  {node['id']}", node["status"], node["title"], sentences, workers))
-    lines += aligned(rows, (0, 1, 2, 4))
+    lines += align_columns(rows, (0, 1, 2, 4))
     if text := result.get("text"):
         lines.append(
             f"  text {text['name']}: {text['rows']:,} texts; {text['empty']:,} empty rows left out; {text['repeated']:,} rows "

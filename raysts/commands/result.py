@@ -46,7 +46,7 @@ class RunResult(Result):
 
     def main_scores(self) -> dict[str, float]:
         """Return the scores of the first table, times 100, as ``student/stsb``."""
-        lines = self._table.plotted if self._table else ()
+        lines = self._table.plot_lines if self._table else ()
         return {f"{line.role}/{name}": 100 * value.value for line in lines for name, value in line.mean.items()}
 
     @property
