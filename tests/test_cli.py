@@ -93,6 +93,20 @@ def test_common_options(name: str) -> None:
     assert ("--name" in text) == (name != "plan")
 
 
+def test_the_shell_completes_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SHELL", "/bin/bash")
+    outcome = raysts("--install-completion")
+    assert outcome.code == 0 and "Completion script installed" in outcome.out
+    (script,) = tmp_path.glob(".local/share/**/raysts")
+    words = "COMP_WORDS=(raysts di); COMP_CWORD=1; COMP_LINE='raysts di'; COMP_POINT=9"
+    function = re.search(r"complete .*-F (\w+) raysts", script.read_text())
+    assert function
+    line = f"source {script}; {words}; {function[1]} raysts di raysts; echo ${{COMPREPLY[*]}}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["distill"], done.stderr
+
+
 def test_version() -> None:
     outcome = raysts("--version")
     assert outcome.code == 0 and re.fullmatch(rf"raysts {__version__} \(sources [0-9a-f]{{12}}\)\n", outcome.out)

@@ -22,6 +22,9 @@ WORDS = {"data": "Fetch, import, prepare and check data."}
 """Help of the first word of commands with two words."""
 
 
+COMPLETION = "--install-completion"
+
+
 class PrintOptions(NamedTuple):
     """Options of every command that are not parameters of its function."""
 
@@ -50,7 +53,7 @@ def parse(arguments: Sequence[str]) -> tuple[Command | None, dict[str, Any], Pri
     command = getattr(function, "raysts_command", None)
     if command is None:
         words = " ".join(word for word in arguments if not word.startswith("-"))
-        if not {"--help", "-h", "--version"} & {*arguments}:
+        if not {"--help", "-h", "--version", COMPLETION} & {*arguments}:
             raise InputError(f"name a command: '{f'raysts {words}'.strip()} --help' lists them")
         function(*bound.args, **bound.kwargs)
         return None, {}, PrintOptions()
@@ -89,6 +92,7 @@ def parser() -> App:
         version=lambda: f"raysts {__version__} (sources {sources()})",
         **shared,
     )
+    top.register_install_completion_command(COMPLETION, help="Have the shell complete commands and options on Tab.")
     groups = {"": top}
     for place, command in enumerate(COMMANDS.values()):
         word, _, name = command.name.rpartition(" ")

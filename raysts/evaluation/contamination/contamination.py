@@ -98,7 +98,9 @@ class Contamination:
         if free:
             lines.append(f"{model}: no training text ({searched}) in {', '.join(free)}")
         if self.unknown:
-            lines.append(f"{model}: training text not on record, so not searched: {', '.join(self.unknown)}")
+            lines.append(
+                f"{model}: not searched for test sentences, as their training text is unknown: {', '.join(self.unknown)}"
+            )
         return lines
 
     def refuse(self, model: str) -> list[str]:
