@@ -77,7 +77,7 @@ class Screen(logging.Handler):
                 bars.stop()
 
     def follow(self, title: str, rest: float, running: float) -> None:
-        """Take note of the steps that begin: their title, the cost of all that is left, these among it, and theirs."""
+        """Take note of steps that begin: their title, the cost of all steps left, and theirs."""
         self.title, self.rest, self.running = title, rest, running
         self.total, self.part = max(self.total, rest), 0.0
         self.show()

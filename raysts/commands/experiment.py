@@ -33,7 +33,7 @@ from raysts.recipes.tree import to_plain
 from raysts.report.run import report_data, write_report
 from raysts.report.scores import summary
 from raysts.storage.store import Store
-from raysts.training.trackers import LIVE, Tracking, open_tools
+from raysts.training.trackers import LIVE, TrackerThread, open_tools
 
 if TYPE_CHECKING:
     from raysts.papers.claims import Claim
@@ -278,7 +278,7 @@ def run(checked: ExperimentPlan) -> Result:
         with (
             executor(options.address, *plans.values()) as chosen,
             driver_log(store, name),
-            Tracking(tools, store, f"reports/{name}") as tracking,
+            TrackerThread(tools, store, f"reports/{name}") as tracking,
         ):
             for number, (label, plan) in enumerate(plans.items(), start=1):
                 if label:

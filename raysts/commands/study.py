@@ -19,7 +19,7 @@ from raysts.search.queue import Place, RunTrials, run_locally, run_session
 from raysts.search.search import Search, configured, find_search
 from raysts.search.stored import earlier_points
 from raysts.search.study import Study
-from raysts.training.trackers import LIVE, Tracking, open_tools
+from raysts.training.trackers import LIVE, TrackerThread, open_tools
 
 
 def plan_study(search: str | Search, overrides: Mapping[str, Any], options: RunOptions) -> Study:
@@ -68,7 +68,7 @@ def run_study(study: Study, options: RunOptions, *, warm_start: str | None = Non
         contextlib.nullcontext() if study.complete else open_place() as place,
         study.store.lock(f"locks/study-{study.name}.lock", f"raysts tune {study.name}", protects=study.folder),
         driver_log(study.store, f"study-{study.name}"),
-        Tracking(tools, study.store, f"studies/{study.name}"),
+        TrackerThread(tools, study.store, f"studies/{study.name}"),
     ):
         study.open(options.command or f"raysts tune {study.search.name}")
         failures = run_session(study, earlier, place, open_place, SearchProgress(study, log.say))

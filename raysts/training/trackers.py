@@ -1,7 +1,7 @@
 """Trackers: training runs in TensorBoard, MLflow, Weights & Biases and trackio while they train.
 
 A thread of the driver reads the records of the runs in training and sends their new lines. ``tracked.json`` in the storage
-has what each tool was sent, so a run that goes on goes on there. A tool that fails is left, and the run goes on.
+has what each tool was sent, so a resumed run continues there. A tool that fails gets no more lines, and the run continues.
 """
 
 from __future__ import annotations
@@ -46,7 +46,13 @@ class TrackedRun(NamedTuple):
 
 
 class Tracker(ABC):
-    """One tool. ``group``: name of the runs that belong together. ``place``: as the user names it, or empty."""
+    """Tool that shows training runs.
+
+    Args:
+        place: URI or project, as the user names it, or empty.
+        group: name of the runs that belong together.
+        folder: for files of the tool.
+    """
 
     def __init__(self, place: str, group: str, folder: Path) -> None:
         self.place, self.group, self.folder = place, group, folder
@@ -60,7 +66,7 @@ class Tracker(ABC):
         """Send the lines after step ``last``."""
 
     @abstractmethod
-    def end(self, key: str, state: str, kept: float | None) -> None:
+    def end(self, key: str, state: str, score: float | None) -> None:
         """Close a run in a state, with the dev score of the model that it keeps."""
 
 
@@ -73,7 +79,7 @@ class TensorBoard(Tracker):
     def send(self, key: str, lines: Lines, last: int) -> None:
         write_scalars(self.folder / key, lines, time.time() - lines[-1].get("seconds", 0.0))
 
-    def end(self, key: str, state: str, kept: float | None) -> None:
+    def end(self, key: str, state: str, score: float | None) -> None:
         if self.folder.name == LIVE:
             Store.of(self.folder).delete(self.folder / key)
 
@@ -107,14 +113,14 @@ class MLflow(Tracker):
         for start in range(0, len(metrics), 1000):
             self.client.log_batch(key, metrics[start : start + 1000])
 
-    def end(self, key: str, state: str, kept: float | None) -> None:
-        if kept is not None:
-            self.client.log_metric(key, "kept", kept)
+    def end(self, key: str, state: str, score: float | None) -> None:
+        if score is not None:
+            self.client.log_metric(key, "kept", score)
         status = {RunState.DONE: "FINISHED", RunState.PRUNED: "FINISHED", RunState.FAILED: "FAILED"}
         self.client.set_terminated(key, status.get(RunState(state), "KILLED"))
 
 
-class _Opened(Tracker):
+class _RunTracker(Tracker):
     """Tool with a run object in this process."""
 
     def __init__(self, place: str, group: str, folder: Path) -> None:
@@ -123,7 +129,7 @@ class _Opened(Tracker):
 
     @abstractmethod
     def open(self, run: TrackedRun) -> Any:
-        """Return the run of the tool, which goes on if it exists."""
+        """Return the run of the tool, an earlier one with this id if it exists."""
 
     def begin(self, run: TrackedRun, key: str | None) -> str:
         self.runs[run.id] = self.open(run)
@@ -136,14 +142,14 @@ class _Opened(Tracker):
         for step, values in by_step.items():
             self.runs[key].log(values, step=step)
 
-    def end(self, key: str, state: str, kept: float | None) -> None:
-        if kept is not None:
-            self.runs[key].log({"kept": kept})
+    def end(self, key: str, state: str, score: float | None) -> None:
+        if score is not None:
+            self.runs[key].log({"kept": score})
         with contextlib.redirect_stdout(None):
             self.runs.pop(key).finish()
 
 
-class WandB(_Opened):
+class WandB(_RunTracker):
     """Runs of a project of Weights & Biases. Its own variables choose server and mode."""
 
     def __init__(self, place: str, group: str, folder: Path) -> None:
@@ -163,7 +169,7 @@ class WandB(_Opened):
         return wandb.init(**names, config=dict(run.parameters), resume="allow", reinit="create_new", settings=settings)
 
 
-class Trackio(_Opened):
+class Trackio(_RunTracker):
     """Runs of a local trackio project."""
 
     def open(self, run: TrackedRun) -> Any:
@@ -187,7 +193,7 @@ def _numbers(lines: Lines, last: int) -> Iterator[tuple[int, tuple[str, float]]]
                 yield line["step"], (name, float(value))
 
 
-class Tracking:
+class TrackerThread:
     """Runs that the tools follow, for a ``with`` block."""
 
     def __init__(self, tools: Mapping[str, Tracker], store: Store, folder: str) -> None:
@@ -199,7 +205,7 @@ class Tracking:
         self._lock, self._ended = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._follow, name="trackers", daemon=True)
 
-    def __enter__(self) -> Tracking:
+    def __enter__(self) -> TrackerThread:
         global _current
         _current = self
         if self.tools:
@@ -260,8 +266,8 @@ class Tracking:
                 logger.warning("%s: %s; nothing more is written there, and the run goes on", tool, _reason(error))
 
 
-_current: Tracking | None = None
-"""Tracking of the command in this process."""
+_current: TrackerThread | None = None
+"""TrackerThread of the command in this process."""
 
 
 def follow(job: Job, name: str | None = None, parameters: Mapping[str, Any] | None = None) -> None:
