@@ -98,7 +98,8 @@ class Contamination:
         if free:
             lines.append(f"{model}: no training text ({searched}) in {', '.join(free)}")
         if self.unknown:
-            lines.append(f"{model}: training text not on record, so not searched: {', '.join(self.unknown)}")
+            models = ", ".join(self.unknown)
+            lines.append(f"{model}: training text not on record, so not searched for test sentences: {models}")
         return lines
 
     def refuse(self, model: str) -> list[str]:
