@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from raysts.errors import InputError, RunFailed
+from raysts.log import VERBOSE, logger, screen
 
 OLDEST = (2, 51)  # the oldest Ray that is tried (``pyproject.toml``)
 REACHABLE_SECONDS, HEAD_SECONDS = 3.0, 60.0
@@ -110,6 +111,10 @@ def _init(address: str) -> bool:
     """Connect, and return True for a private cluster."""
     private = address == "local"
     os.environ.update(PRIVATE | os.environ if private else {})
+    options: dict[str, Any] = {"include_dashboard": False} if private else {}
+    verbose = screen.level == logging.DEBUG
+    if verbose and not private:  # the processes of a private cluster have the environment of this one
+        options["runtime_env"] = {"env_vars": {VERBOSE: "1"}}
     try:
         import ray.data
         import ray.train
@@ -119,14 +124,14 @@ def _init(address: str) -> bool:
     except ImportError as error:
         raise InputError(f"a part of Ray {version('ray')} is missing here ({error}); {INSTALL}") from error
     try:
-        dashboard = False if private else None
-        ray.init(address=address, include_dashboard=dashboard, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(address=address, log_to_driver=verbose, logging_level=logging.ERROR, **options)
     except SystemExit:  # Ray's answer to SIGTERM while it starts
         raise KeyboardInterrupt from None
     except Exception as error:  # a folder that is read-only, a process that does not come up, a limit of the machine
         if not private:
             raise
         raise RunFailed(NOT_STARTED.format(error)) from error
+    logger.debug("Ray %s answers at %s", version("ray"), ray.get_runtime_context().gcs_address)
     quiet_data()
     with contextlib.suppress(OSError):  # Ray lets everybody read the file, which a token of the environment replaces
         if private:
