@@ -45,8 +45,7 @@ def environment(resources: Resources) -> dict[str, str]:
 class TrainRun:
     """The actor that waits in ``fit``, beside the workers. Ray's controller and the workers end with it.
 
-    ``folder`` gets a marker of Ray Train. ``work`` holds the reference of a function of the run's number: only workers unpack
-    it, and import torch for it.
+    ``folder`` gets a marker of Ray Train. ``work`` refers to a function of the run's number, which only workers unpack.
     """
 
     def __init__(
