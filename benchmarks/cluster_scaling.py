@@ -109,9 +109,11 @@ def saved(storage: Path) -> dict[Path, int]:
     return {path: int(step.stem[5:]) for path, step in last.items() if step is not None}
 
 
-def begun(storage: Path, members: int) -> dict[Path, int]:
+def begun(storage: Path, members: int, driver: Driver) -> dict[Path, int]:
     """Wait until so many members have come far enough to be killed."""
-    wait_until(lambda: len(saved(storage)) == members and min(saved(storage).values()) > 60, 600)
+    wait_until(lambda: driver.current.ended() or len(saved(storage)) == members and min(saved(storage).values()) > 60, 600)
+    if driver.current.ended():
+        raise SystemExit(driver.current.stderr())
     return saved(storage)
 
 
@@ -129,7 +131,7 @@ def by_hand(folder: Path, steps: int) -> None:
         storage, driver = folder / f"killed-{kind.split()[0]}", Driver(folder, arguments(2, 1000 * steps, 10))
         try:
             driver.start(storage, "local", "nli")
-            before = begun(storage, 2)
+            before = begun(storage, 2, driver)
             victims = [writer_of(path) for path in before]
             if kind in TITLES:
                 victims = family_of_title(TITLES[kind], driver.current.pid)
@@ -158,7 +160,7 @@ def lost_node(folder: Path, steps: int) -> None:
         nodes.start()
         nodes.ready()
         driver.start(storage, nodes.address, "nli")
-        before = begun(storage, 4)
+        before = begun(storage, 4, driver)
         pids = {path: writer_of(path) for path in before}
         owner, lost = next(
             (n, path) for n, c in enumerate(nodes.commands) for path in pids if n and pids[path] in c.family()
@@ -201,6 +203,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
     options = parser.parse_args()
+    os.environ.pop("RAYSTS_DATA", None)  # the embedded world, which the tiny backbone reads
     folder = Path(tempfile.mkdtemp(prefix="raysts-scaling-"))
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {folder}", flush=True)
     if "checkpoints" in options.parts:
