@@ -93,8 +93,8 @@ def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus, stand_
     if reasons := Counter(why for why in claims.values() if why):
         message = f"{reasons.total()} of {len(claims)} claims cannot be measured with {corpus.where}: {_count(reasons)}"
         if substituted and not stand_ins:
-            held = f"{substituted.total()} of them: {_count(substituted)}"
-            message += f"; 'raysts claims {paper} --stand-ins' holds {held}"
+            holds = f"{substituted.total()} of them: {_count(substituted)}"
+            message += f"; 'raysts claims {paper} --stand-ins' holds {holds}"
         notes.append(message)
     if substituted and stand_ins:
         notes.append(f"{substituted.total()} claims are held on other sets than the paper's: {_count(substituted)}")
