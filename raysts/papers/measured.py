@@ -178,7 +178,7 @@ def _part_row(row: ResultRow, part: str, chain: Callable[[str], Chain], backbone
     runs, evaluation = chain(run_id), part.startswith(results.EVALUATION)
     backbone_id = runs[-1][0]["backbone_id"] if runs else run_id
     # What has no run on record is itself what it started from
-    unnamed = row["system"] if evaluation and row["role"] == "backbone" else NOT_ON_RECORD
+    unnamed = str(row["system"]) if evaluation and row["role"] == "backbone" else NOT_ON_RECORD
     named = {record["backbone_id"]: record["backbone"] for record, _ in runs} | {**backbones}
     trial = "/".join(text for text in (row["study"], row["trial"]) if text)
     return MeasuredRow(
