@@ -82,6 +82,7 @@ def check(inputs: Inputs) -> None:
     for table in {members_dev(pipeline), *(recipe.spec.dev for recipe in pipeline.recipes.values())}:
         with problems.collect():
             inputs.dev(table)
+    problems += _side_problems(inputs)
     problems += _width_misfits(inputs)
     if pipeline.backbone == TINY:
         problems += _unknown_text(inputs, tables)
@@ -93,6 +94,20 @@ def check(inputs: Inputs) -> None:
 
 
 # -- the backbone --------------------------------------------------------------------------------------------------------
+
+
+def _side_problems(inputs: Inputs) -> Iterator[str]:
+    """Yield the models that cannot learn or teach queries beside documents."""
+    names, pipeline = [*inputs.pipeline.teachers, inputs.pipeline.backbone], inputs.pipeline
+    models = [*(open_embedder(path).prompts for path in inputs.teacher_folders), inputs.prompts]
+    named = [pipeline.teacher_prompt] * len(pipeline.teachers) + [pipeline.prompt]
+    for recipe in pipeline.recipes.values() if inputs.corpus.text and inputs.corpus.text.queries else ():
+        for name, prompts, prompt in zip(names, models, named, strict=True):
+            if not prompts.pooled and len({*inputs.sides(recipe, prompts, prompt).values()}) > 1:
+                yield (
+                    f"--queries: model '{name}' leaves the tokens of its prompts out of its vectors, and those of queries and "
+                    f"documents differ; name one for both with --prompt or --set prompt=TEXT"
+                )
 
 
 def _width_misfits(inputs: Inputs) -> Iterator[str]:

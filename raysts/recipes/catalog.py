@@ -492,7 +492,10 @@ WITHIN: Overrides = {
     "settings.bank": 0.1, "optim.name": "adamw", "optim.lr": 5e-4, "optim.weight_decay": 0.01, "train.dropout": False,
     "train.min_steps": 500,
 }  # fmt: skip
-"""Defaults of a student that starts from layers of a teacher (benchmarks/RESULTS.md)."""
+"""Defaults of a student that starts from a teacher, or some of its layers, near its axes (benchmarks/RESULTS.md)."""
+
+PASSES: Overrides = {"train.min_steps": 2_000}
+"""What of them changes where all layers start, which leaves little to learn at once: four passes of 3,300 documents."""
 
 
 STATIC: Overrides = {
@@ -510,7 +513,9 @@ def text_defaults(documents: bool) -> Overrides:
     return {"data.sample": None, "train.max_length": "auto", **({"data.spans": 4} if documents else {})}
 
 
-def student_defaults(settings: DistillationSettings, elsewhere: bool, within: bool = False) -> Overrides:
+def student_defaults(
+    settings: DistillationSettings, elsewhere: bool, within: Literal["all", "some"] | None = None
+) -> Overrides:
     """Return what changes in the default recipe of ``sed`` if existing models teach.
 
     Vectors of teachers with another starting model than the student's have nothing to do with its own, other than those of
@@ -519,7 +524,8 @@ def student_defaults(settings: DistillationSettings, elsewhere: bool, within: bo
 
     Args:
         elsewhere: the student starts from another encoder than its teachers did.
-        within: it starts from layers of a teacher, so that it is near its axes, and learns at a larger rate.
+        within: it starts from a teacher with all its layers (and reads documents), or from some of them, so that it is near
+            its axes, and learns at a larger rate.
     """
     if settings.compares_cosines:
         return {"optim.lr": 1e-4}
@@ -530,4 +536,4 @@ def student_defaults(settings: DistillationSettings, elsewhere: bool, within: bo
     if settings.loss in ("mse", "infonce"):
         return axes
     defaults = {"settings.loss": settings.loss or "cosine", "optim.lr": 3e-4, "optim.schedule": "linear", **axes}
-    return {**defaults, **(WITHIN if within else {})}
+    return {**defaults, **(WITHIN if within else {}), **(PASSES if within == "all" else {})}

@@ -114,7 +114,7 @@ class Teachers:
             [*self.members, spec.id, *(tokens.id for tokens in inputs.teacher_specs(recipe))],
             title=f"{TITLES[self.settings.target]} of {count} {role}{'s' if count > 1 else ''}",
             work=self._embed,
-            sentences=inputs.rows(recipe) * (1 + recipe.data.spans) * count,
+            sentences=inputs.all_rows(recipe) * count,
         )
 
     @cached_property
@@ -444,10 +444,10 @@ def _how_named_reads(inputs: Inputs, recipe: Recipe, member: Model) -> list[Any]
     if open_embedder(member.model).kind == "vectors":
         return ["vectors"]
     described = describe(member.model)
-    prompt = described.prompts.resolve(inputs.pipeline.teacher_prompt)
+    prompt, *query = inputs.sides(recipe, described.prompts, inputs.pipeline.teacher_prompt).values()
     pooled = [described.pooling, described.layers] if foreign(inputs, member) else [recipe.pooling, recipe.layers]
     reads = [*pooled, prompt, described.prompts.pooled, described.normalize, described.truncate_dim]
-    reads.append(open_embedder(member.model).tokenizer_id)
+    reads += [open_embedder(member.model).tokenizer_id, *query]
     return (
         None
         if reads == [recipe.pooling, recipe.layers, inputs.prompt, True, False, None, inputs.tokenizer_id]
