@@ -81,9 +81,10 @@ def check_resources(resources: Resources, private: bool) -> None:
     room, least = holds(resources), resources.least
     if room < least and (private or not may_grow()):
         part = f"a run of {least} workers (resources.workers) has no room, the cluster holds {room} of them"
+        why = part if room else "no node can hold such a worker"
         raise InputError(
             f"resources.cpus={resources.cpus}, resources.gpus={resources.gpus:g}: "
-            f"{part if room else 'no node can hold such a worker'} ({_needs(resources)}); the cluster's nodes have: "
+            f"{why} ({_needs(resources)}); the cluster's nodes have: "
             f"{_describe_nodes()}; ask for less, or connect to a larger cluster with --address"
         )
 

@@ -207,7 +207,11 @@ def _models_pipeline(
     if elsewhere and folder_id(locate(start, store)) in {folder_id(folder) for folder in folders if folder.is_dir()}:
         layers = student_pipeline.backbone_layers
         within = "some" if layers is not None else "all" if documents else None
-    defaults = STATIC if static else student_defaults(settings.replace(target=target), elsewhere, within)
+    defaults = (
+        STATIC
+        if static and target != "gaussian"
+        else student_defaults(settings.replace(target=target), elsewhere, within)
+    )
     if student_pipeline.keep_index:
         defaults = {**defaults, "settings.axes": "teachers", "settings.projection": settings.projection}
     if text is not None:

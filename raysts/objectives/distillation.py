@@ -38,10 +38,10 @@ class Distillation(VectorObjective):
 
     def __init__(self, settings: DistillationSettings, encoder: Encoder) -> None:
         width, in_model = settings.projection, settings.keeps_projection
-        if width is not None and in_model:
-            encoder = encoder.followed_by(Dense(encoder.dim, width, "identity"))
         if settings.target == "gaussian":
-            encoder = encoder.followed_by(GaussianHead(encoder.dim, encoder.dim, "identity"))
+            encoder = encoder.followed_by(GaussianHead(encoder.dim, width or encoder.dim, "identity"))
+        elif width is not None and in_model:
+            encoder = encoder.followed_by(Dense(encoder.dim, width, "identity"))
         super().__init__(settings, encoder)
         self.projection = nn.Identity() if width is None or in_model else nn.Linear(encoder.dim, width)
         self.log_variance: nn.Linear | None = None

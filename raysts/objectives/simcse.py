@@ -20,8 +20,15 @@ from raysts.recipes.catalog import SimCSESettings
 class SimCSE(Contrastive):
     """InfoNCE over the examples of all processes.
 
-    The negatives of an anchor are the positives and hard negatives of the other examples.
+    The negatives of an anchor are the positives and hard negatives of the other examples. ``head`` serves training alone.
     """
+
+    def __init__(self, settings: SimCSESettings, encoder: Encoder, head: nn.Module | None = None) -> None:
+        super().__init__(settings, encoder)
+        self.head = head or nn.Identity()
+
+    def embed(self, ids_BT: Tensor, lengths_B: Tensor, host_lengths: np.ndarray | None = None) -> Tensor:
+        return self.head(self.encoder(ids_BT, lengths_B, host_lengths))
 
     def loss(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return InfoNCE, and the share of positives that are nearest to their anchor."""
@@ -54,21 +61,12 @@ class SupervisedSimCSE(SimCSE):
             encoder = encoder.followed_by(Dense(encoder.dim, encoder.dim, "tanh"))
         super().__init__(settings, encoder)
 
-    def embed(self, ids_BT: Tensor, lengths_B: Tensor, host_lengths: np.ndarray | None = None) -> Tensor:
-        return self.encoder(ids_BT, lengths_B, host_lengths)
-
 
 class UnsupervisedSimCSE(SimCSE):
-    """Two dropout passes of one sentence.
-
-    A dense head with tanh serves training alone.
-    """
+    """Two dropout passes of one sentence, with a dense head with tanh that serves training alone."""
 
     views = ("sentence", "sentence")
 
     def __init__(self, settings: SimCSESettings, encoder: Encoder) -> None:
-        super().__init__(settings, encoder)
-        self.head = Dense(encoder.dim, encoder.dim, "tanh") if settings.head == "tanh" else nn.Identity()
-
-    def embed(self, ids_BT: Tensor, lengths_B: Tensor, host_lengths: np.ndarray | None = None) -> Tensor:
-        return self.head(self.encoder(ids_BT, lengths_B, host_lengths))
+        head = Dense(encoder.dim, encoder.dim, "tanh") if settings.head == "tanh" else None
+        super().__init__(settings, encoder, head)

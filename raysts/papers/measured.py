@@ -3,8 +3,9 @@
 import contextlib
 import copy
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,7 +113,7 @@ def every_row(storage: Path) -> list[MeasuredRow]:
     named = {record["name"]: _as_named(record["pipeline"]) for record in records}
     runs = {path.parent.name for path in store.get_all("runs", "run.json", "recipe.json") if path.name == "run.json"}
     rows: list[MeasuredRow] = []
-    of_runs: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {}
+    chain = cache(partial(_run_and_before, store))
     for path in store.get_all("results", "*.parquet"):
         evaluation = path.stem.startswith(results.EVALUATION)
         for row in _repeat_aggregations(results.read_rows(path)):
@@ -121,9 +122,7 @@ def every_row(storage: Path) -> list[MeasuredRow]:
             # A model that 'raysts evaluate' measured again is still one of its pipeline's.
             record = by_part.get(row["run_id"] if evaluation else path.stem)
             if record is None or named[record["name"]] or row["role"] == "backbone":
-                rows.append(
-                    _pipeline_row(row, record) if record else _part_row(row, path.stem, store, backbones, of_runs)
-                )
+                rows.append(_pipeline_row(row, record) if record else _part_row(row, path.stem, chain, backbones))
     rows += _study_rows(store)
     return _label_backbones([row for row in rows if not _made_here(row.backbone, store.path("runs"), runs)])
 
@@ -155,16 +154,16 @@ def _pipeline_row(row: ResultRow, record: Mapping[str, Any]) -> MeasuredRow:
     stages = list(tree["recipes"])
     if row["role"] != "student" and DISTILLATION in stages:
         stages = stages[: stages.index(DISTILLATION)]
+    origin = {"backbone": tree["backbone"], "backbone_id": record["backbone_id"]}
     return MeasuredRow(
-        row=row,
-        run=record["name"],
-        backbone=tree["backbone"],
-        backbone_id=record["backbone_id"],
-        stages={stage: tree["recipes"][stage] for stage in stages},
+        row=row, run=record["name"], stages={stage: tree["recipes"][stage] for stage in stages}, **origin
     )
 
 
-def _run_and_before(run_id: str, store: Store) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+Chain = list[tuple[dict[str, Any], dict[str, Any]]]
+
+
+def _run_and_before(store: Store, run_id: str) -> Chain:
     """Return records and recipes of a run and its ancestors in the storage."""
     chain = []
     while run_id and (record := store.read_json(f"runs/{run_id}/run.json")):
@@ -173,37 +172,21 @@ def _run_and_before(run_id: str, store: Store) -> list[tuple[dict[str, Any], dic
     return chain
 
 
-def _part_row(
-    row: ResultRow,
-    part: str,
-    store: Store,
-    backbones: Mapping[str, str],
-    of_runs: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]],
-) -> MeasuredRow:
-    """Return a row that no recorded pipeline has (a study's, or rerun), from its runs' records.
-
-    ``of_runs`` caches what is read of them.
-    """
-    ids = [row["run_id"]] if row["run_id"] else list(row["parent_run_ids"] or ())
-    stages: dict[str, Any] = {}
-    run_id, backbone_id = ids[0] if ids else None, None
-    if run_id and run_id not in of_runs:
-        of_runs[run_id] = _run_and_before(run_id, store)
-    for record, recipe in of_runs.get(run_id or "", ()):
-        stages[record["stage"]] = recipe
-        backbone_id, backbones = record["backbone_id"], {record["backbone_id"]: record["backbone"], **backbones}
-        run_id = next(iter(record.get("parents") or ()), None)
-    backbone_id = backbone_id or run_id or ""
-    evaluation = part.startswith(results.EVALUATION)
+def _part_row(row: ResultRow, part: str, chain: Callable[[str], Chain], backbones: Mapping[str, str]) -> MeasuredRow:
+    """Return a row that no recorded pipeline has (a study's, or rerun), from its runs' records."""
+    run_id = row["run_id"] or next(iter(row["parent_run_ids"] or ()), "")
+    runs, evaluation = chain(run_id), part.startswith(results.EVALUATION)
+    backbone_id = runs[-1][0]["backbone_id"] if runs else run_id
     # What has no run on record is itself what it started from
-    unnamed = row["system"] if evaluation and row["role"] == "backbone" else NOT_ON_RECORD
+    unnamed = str(row["system"]) if evaluation and row["role"] == "backbone" else NOT_ON_RECORD
+    named = {record["backbone_id"]: record["backbone"] for record, _ in runs} | {**backbones}
+    trial = "/".join(text for text in (row["study"], row["trial"]) if text)
     return MeasuredRow(
         row=row,
-        run="/".join(text for text in (row["study"], row["trial"]) if text)
-        or f"evaluation {part.removeprefix(results.EVALUATION)[:8]}",
-        backbone=backbones.get(backbone_id, unnamed),
+        run=trial or f"evaluation {part.removeprefix(results.EVALUATION)[:8]}",
+        backbone=named.get(backbone_id, unnamed),
         backbone_id=backbone_id,
-        stages=stages,
+        stages={record["stage"]: recipe for record, recipe in runs},
     )
 
 
@@ -214,13 +197,10 @@ def _study_rows(store: Store) -> Iterator[MeasuredRow]:
         study = store.read_json(file)
         if study is None:  # damaged, and said so
             continue
-        tree = study["pipeline"]
-        recipes = {
-            stage: recipe for stage, recipe in tree["recipes"].items() if CATALOG[recipe["objective"]].dev == DEV
-        }
+        tree, size = study["pipeline"], None
+        recipes = {key: recipe for key, recipe in tree["recipes"].items() if CATALOG[recipe["objective"]].dev == DEV}
         if not recipes:
             continue
-        size = None
         with contextlib.suppress(InputError, OSError):  # the data may have gone
             size = Corpus(study["data"]).rows(DEV)
         for path in files:
@@ -238,13 +218,8 @@ def _study_rows(store: Store) -> Iterator[MeasuredRow]:
                 "similarity": NAMES[recipe["settings"]["similarity"]], "selected_by": "snli-dev", "value": trial["value"],
                 "n": size, "created_at": trial["finished_at"],
             }  # fmt: skip
-            yield MeasuredRow(
-                row=row,
-                run=study["name"],
-                backbone=tree["backbone"],
-                backbone_id=study["identity"]["backbone"],
-                stages=stages,
-            )
+            origin = {"backbone": tree["backbone"], "backbone_id": study["identity"]["backbone"]}
+            yield MeasuredRow(row=row, run=study["name"], stages=stages, **origin)
 
 
 def _label_backbones(rows: list[MeasuredRow]) -> list[MeasuredRow]:
@@ -254,9 +229,5 @@ def _label_backbones(rows: list[MeasuredRow]) -> list[MeasuredRow]:
     ids: dict[str, set[str]] = {}
     for row in rows:
         ids.setdefault(labels[row.backbone], set()).add(row.backbone_id)
-    ambiguous = {label for label, content in ids.items() if len(content) > 1}
-    return [
-        replace(row, backbone=label + (f" ({row.backbone_id[:8]})" if label in ambiguous else ""))
-        for row in rows
-        for label in [labels[row.backbone]]
-    ]
+    endings = {row.backbone_id: f" ({row.backbone_id[:8]})" for row in rows if len(ids[labels[row.backbone]]) > 1}
+    return [replace(row, backbone=labels[row.backbone] + endings.get(row.backbone_id, "")) for row in rows]

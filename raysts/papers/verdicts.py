@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -73,18 +73,28 @@ def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus, stand_
             point: pipeline.replace(evaluation=pipeline.evaluation.replace(tasks=tasks))
             for point, pipeline in pipelines.items()
         }
-    points = {*pipelines, OVERLAP, LONGER}
-    chosen = could if stand_ins else CLAIMS[paper]
     larger = {point.name for point in EXPERIMENTS[f"claims-{paper}"].points if point.larger}
-    claims = {claim: _obstacle(claim, points, tasks, corpus, first.backbone, larger) for claim in chosen}
+    backbone = Path(first.backbone).name.lower()
+
+    def obstacle(claim: Claim) -> str | None:
+        if claim.backbone and not re.fullmatch(BACKBONES[claim.backbone].names, backbone):
+            return f"the paper says it of {claim.backbone}"
+        for point in {side.point: None for side in claim.sides if side.point not in (*pipelines, OVERLAP, LONGER)}:
+            needs_two = "needs two encoders, --set backbone=[SMALLER,LARGER]"
+            return needs_two if point in larger else f"'{point}' cannot be made of word vectors"
+        if {*claim.tasks} & {*tasks}:
+            return None
+        available = any(_exists(task, corpus) for task in claim.tasks)
+        return f"{'not among evaluation.tasks' if available else 'no test set'}: {', '.join(claim.tasks)}"
+
+    claims = {claim: obstacle(claim) for claim in (could if stand_ins else CLAIMS[paper])}
     measured = {side.point for claim, why in claims.items() if why is None for side in claim.sides}
     notes = []
     if reasons := Counter(why for why in claims.values() if why):
         message = f"{reasons.total()} of {len(claims)} claims cannot be measured with {corpus.where}: {_count(reasons)}"
         if substituted and not stand_ins:
-            message += (
-                f"; 'raysts claims {paper} --stand-ins' holds {substituted.total()} of them: {_count(substituted)}"
-            )
+            holds = f"{substituted.total()} of them: {_count(substituted)}"
+            message += f"; 'raysts claims {paper} --stand-ins' holds {holds}"
         notes.append(message)
     if substituted and stand_ins:
         notes.append(f"{substituted.total()} claims are held on other sets than the paper's: {_count(substituted)}")
@@ -113,27 +123,6 @@ def _stood_in(claim: Claim, corpus: Corpus) -> Claim:
     if not substitutes or any(_exists(task, corpus) for task in claim.on):
         return claim
     return claim._replace(on=substitutes, in_place_of=claim.on)
-
-
-def _obstacle(
-    claim: Claim,
-    points: Collection[str],
-    tasks: Collection[str],
-    corpus: Corpus,
-    backbone: str,
-    larger: Collection[str],
-) -> str | None:
-    if claim.backbone and not re.fullmatch(BACKBONES[claim.backbone].names, Path(backbone).name.lower()):
-        return f"the paper says it of {claim.backbone}"
-    for side in claim.sides:
-        if side.point not in points and side.point in larger:
-            return "needs two encoders, --set backbone=[SMALLER,LARGER]"
-        if side.point not in points:
-            return f"'{side.point}' cannot be made of word vectors"
-    if not {*claim.tasks} & {*tasks}:
-        available = any(_exists(task, corpus) for task in claim.tasks)
-        return f"{'not among evaluation.tasks' if available else 'no test set'}: {', '.join(claim.tasks)}"
-    return None
 
 
 class ClaimVerdict(NamedTuple):
@@ -194,16 +183,11 @@ def claims_data(
         ClaimVerdict(claim=claim, why=why) if why else _compare(claim, plans, baselines)
         for claim, why in claims.items()
     ]
-    return ClaimsData(
-        paper=paper,
-        name=name,
-        command=command,
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        backbone=" and ".join(dict.fromkeys(plan.pipeline.backbone for plan in plans.values())),
-        seeds=max(plan.pipeline.members for plan in plans.values()),
-        verdicts=conclude(verdicts),
-        environment=environment(first.members[0].record, data=first.corpus.where, storage=Store.of(first.storage).uri),
-    )
+    backbones = " and ".join(dict.fromkeys(plan.pipeline.backbone for plan in plans.values()))
+    seeds = max(plan.pipeline.members for plan in plans.values())
+    made_at, storage = datetime.now(UTC).isoformat(timespec="seconds"), Store.of(first.storage).uri
+    about = environment(first.members[0].record, data=first.corpus.where, storage=storage)
+    return ClaimsData(paper, name, command, made_at, backbones, seeds, conclude(verdicts), about)
 
 
 def conclude(verdicts: Sequence[ClaimVerdict]) -> list[ClaimVerdict]:
@@ -211,14 +195,12 @@ def conclude(verdicts: Sequence[ClaimVerdict]) -> list[ClaimVerdict]:
 
     A difference is shown if both interval and adjusted p show it.
     """
-    adjusted: dict[int, float] = {}
+    concluded = list(verdicts)
     for table in {verdict.claim.table for verdict in verdicts}:
         tested = [i for i, verdict in enumerate(verdicts) if verdict.claim.table == table and verdict.p is not None]
-        adjusted |= dict(zip(tested, holm([verdicts[i].p or 0.0 for i in tested]), strict=True))
-    return [
-        verdict._replace(p_holm=adjusted[i], verdict=_verdict(verdict, adjusted[i])) if i in adjusted else verdict
-        for i, verdict in enumerate(verdicts)
-    ]
+        for i, p in zip(tested, holm([verdicts[i].p or 0.0 for i in tested]), strict=True):
+            concluded[i] = verdicts[i]._replace(p_holm=p, verdict=_verdict(verdicts[i], p))
+    return concluded
 
 
 def _verdict(result: ClaimVerdict, p: float) -> str | None:
@@ -257,43 +239,32 @@ def _compare(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, Mo
     # But for the last bits of means over numbers of models that differ.
     constant = row["ci_low"] is not None and max(abs(row["ci_low"]), abs(row["ci_high"])) < 1e-12
     p = row["p"] if row.get("test_p") is None else row["test_p"]
+    values = row["a"], row["b"], (len(a), len(b)), tuple(on), row["difference"], row["ci_low"], row["ci_high"]
+    transductive = any(_transductive(plans[side.point], side) for side in claim.sides if side.point in plans)
     return ClaimVerdict(
-        claim=claim,
-        a=row["a"],
-        b=row["b"],
-        models=(len(a), len(b)),
-        on=tuple(on),
-        difference=row["difference"],
-        low=row["ci_low"],
-        high=row["ci_high"],
-        p=None if constant else p,
-        why=ALIKE if constant else None,
-        transductive=any(_transductive(plans[side.point], side) for side in claim.sides if side.point in plans),
+        claim, *values, None if constant else p, transductive=transductive, why=ALIKE if constant else None
     )
 
 
 def baseline_scores(corpus: Corpus, tasks: Sequence[str]) -> dict[str, ModelScores]:
     """Return the row scores of what needs no model: the Jaccard index of words, and the longer sentence."""
     sets = harness.sets_of(corpus, tasks)
-    texts = harness.distinct_texts(sets)
-    place = {text: index for index, text in enumerate(texts)}
-    words = [frozenset(str(text).lower().split()) for text in texts]
+    place = {text: index for index, text in enumerate(harness.distinct_texts(sets))}
+    words = [frozenset(str(text).lower().split()) for text in place]
 
     def represent(texts: Sequence[Text]) -> Representation:
         return {"vectors": np.array([place[text] for text in texts])}
 
     def overlap(a: Representation, b: Representation) -> np.ndarray:
-        pairs = [(words[i], words[j]) for i, j in zip(a["vectors"], b["vectors"], strict=True)]
+        pairs = ((words[i], words[j]) for i, j in zip(a["vectors"], b["vectors"], strict=True))
         return np.array([len(first & second) / max(1, len(first | second)) for first, second in pairs])
 
     overlaps = harness.row_scores(
         [labelled for labelled in sets if isinstance(labelled, Pairs)], represent, {OVERLAP: overlap}
     )
     directions = harness.row_scores([labelled for labelled in sets if isinstance(labelled, Direction)], represent, {})
-    longer = [scores for scores in directions if scores.role == "baseline"]
-    return {
-        name: {of_set.dataset: of_set for of_set in scores} for name, scores in ((OVERLAP, overlaps), (LONGER, longer))
-    }
+    scores = {OVERLAP: overlaps, LONGER: [row for row in directions if row.role == "baseline"]}
+    return {name: {of_set.dataset: of_set for of_set in of_name} for name, of_name in scores.items()}
 
 
 def _models(side: Side, plans: Mapping[str, Plan], baselines: Mapping[str, ModelScores]) -> list[ModelScores]:
@@ -302,9 +273,8 @@ def _models(side: Side, plans: Mapping[str, Plan], baselines: Mapping[str, Model
         return [baselines[side.point]] if baselines[side.point] else []
     plan = plans[side.point]
     outcome = next(iter(plan.soups), "member") if not plan.outcomes else "student"
-    role = {"model": outcome, "members": "member", "best member": "member", "ensemble": "member"}.get(
-        side.role, side.role
-    )
+    members = dict.fromkeys(("members", "best member", "ensemble"), "member")
+    role = {"model": outcome, **members}.get(side.role, side.role)
     node = next(node for node in plan.evaluations if node.role == role)
     models = [side.role] if side.role in ("ensemble", "backbone") else [model.id for model in node.models]
     layers, scores = str(side.layers or plan.pipeline.compared_layers), []
@@ -318,9 +288,7 @@ def _models(side: Side, plans: Mapping[str, Plan], baselines: Mapping[str, Model
 def _best(models: Sequence[ModelScores], on: Sequence[str]) -> list[dict[str, RowScores]]:
     def mean(model: ModelScores) -> float:
         rows = [model[name] for name in on]
-        return Value.mean_of(
-            [of_set.value(of_set.metrics[0] if of_set.gold is None else "spearman") for of_set in rows]
-        ).value
+        return Value.mean_of([row.value(row.metrics[0] if row.gold is None else "spearman") for row in rows]).value
 
     best = max(models, key=mean)
     return [{name: best[name] for name in on}]
@@ -333,7 +301,7 @@ def _transductive(plan: Plan, side: Side) -> bool:
 
 # -- the page, its table as Markdown, and the text --------------------------------------------------------------------------
 
-HEADS = ("Claim", "Source", "Published", "Measured", "Difference", "p (Holm)", "ClaimVerdict")
+HEADS = ("Claim", "Source", "Published", "Measured", "Difference", "p (Holm)", "Verdict")
 VERDICTS = {
     SEEN: "the difference is shown, in the paper's direction",
     NOT_SEEN: "no difference is shown",
@@ -376,14 +344,12 @@ def _row(result: ClaimVerdict) -> Sequence[str]:
         return says, claim.source, claim.printed, "", "", "", f"not measured: {result.why}"
     counts = " and ".join(str(count) for count in (result.models[1], result.models[0]))
     measured = f"{100 * result.b:.2f} -> {100 * result.a:.2f} ({counts} models; {', '.join(result.on)})"
-    interval = (
-        "" if result.low is None or result.high is None else f" [{100 * result.low:+.2f}, {100 * result.high:+.2f}]"
-    )
-    p = format_p(result.p_holm)
-    verdict = (
-        f"not measured: {result.why}" if result.why else result.verdict or "nothing is concluded without resamples"
-    )
-    return says, claim.source, claim.printed, measured, f"{100 * result.difference:+.2f}{interval}", p, verdict
+    difference = f"{100 * result.difference:+.2f}"
+    if result.low is not None and result.high is not None:
+        difference += f" [{100 * result.low:+.2f}, {100 * result.high:+.2f}]"
+    why = f"not measured: {result.why}" if result.why else "nothing is concluded without resamples"
+    verdict = why if result.why else result.verdict or why
+    return says, claim.source, claim.printed, measured, difference, format_p(result.p_holm), verdict
 
 
 def to_markdown(data: ClaimsData) -> str:

@@ -136,7 +136,7 @@ class DistillationSettings(Settings):
     target: Target = Field("mean", description="how the teachers are combined: the mean of their vectors, for members of one "
         "start (the papers); unit-mean, of vectors of unit length, for teachers of one width and space; concat, for any "
         "teachers: vectors of unit length one after the other; similarity, for any: the cosines of a batch; gaussian, for one "
-        "GaussCSE teacher: its mean and its variance, learnt by a student that has both")
+        "GaussCSE teacher: its mean and its variance, learnt by a student that has both (of the teacher's width by projection)")
     loss: Annotated[TargetLoss | dict[TargetLoss, float] | None, BeforeValidator(_loss)] = Field(None, description="mse of "
         "the vectors (the papers); cosine, of their directions; similarity, of the cosines within a batch; infonce, which "
         "tells the text's own target from the others of the batch; nll, the likelihood of the target's direction under a "
@@ -157,8 +157,8 @@ class DistillationSettings(Settings):
         compares_cosines, projected = self.compares_cosines, self.projection is not None
         if (self.target == "gaussian") != ("kl" in self.terms) or (self.target == "gaussian" and len(self.terms) > 1):
             yield f"loss={self.loss}: kl is the loss of target=gaussian, which has no other; leave loss out"
-        if self.target == "gaussian" and (projected or self.bank or self.matryoshka or self.axes == "student"):
-            yield "target=gaussian: takes no projection, bank, matryoshka or axes=student; leave them out"
+        if self.target == "gaussian" and (self.bank or self.matryoshka or self.axes == "student"):
+            yield "target=gaussian: takes no bank, matryoshka or axes=student; leave them out"
         if self.target == "similarity" and not compares_cosines:
             yield (
                 f"loss={self.loss}: target=similarity is the cosines of a batch, and no vectors that could be matched; take "
@@ -527,6 +527,8 @@ def student_defaults(
         within: it starts from a teacher with all its layers (and reads documents), or from some of them, so that it is near
             its axes, and learns at a larger rate.
     """
+    if settings.target == "gaussian":
+        return {"optim.lr": 3e-4, "optim.schedule": "linear"}
     if settings.compares_cosines:
         return {"optim.lr": 1e-4}
     if not elsewhere:

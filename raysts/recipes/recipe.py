@@ -526,6 +526,8 @@ class Pipeline(Tree):
             yield f"{DISTILLATION}: needed with combine={DISTILLATION} and only then"
         if self.student == "static" and (not self.teachers or self.sed is None or self.backbone_layers is not None):
             yield "student=static: it is of distillation by named models, and has no layers; leave backbone_layers out"
+        if self.student == "static" and getattr(self.sed and self.sed.settings, "target", None) == "gaussian":
+            yield "student=static: a table of tokens has no variance, which sed.target=gaussian needs; take student=encoder"
         if self.keep_index and (len(self.teachers) != 1 or self.sed is None or self.post):
             yield "keep_index: it is of a student that one named model teaches, and that nothing is fitted on"
         for stage, recipe in self.post.items():

@@ -302,7 +302,8 @@ def _named_search(name: str, scale: str) -> Search:
     first = [fields.pop("first")] if "first" in fields else []
     varied = fields.pop("vary", {})
     first += [{**first[0], key: value} for key, values in varied.items() for value in values]
-    return Search(name=name, pipeline=pipeline, space=space, first=tuple(first), **fields)
+    study = f"{name}-text" if scale == "@paper-text" else name  # both protocols stay on record
+    return Search(name=study, pipeline=pipeline, space=space, first=tuple(first), **fields)
 
 
 def _search_system(name: str) -> Search:

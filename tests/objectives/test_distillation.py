@@ -135,7 +135,7 @@ def test_a_gaussian_is_learnt_by_its_divergence() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"target": "gaussian", "loss": "mse"}, {"loss": "kl"}, {"target": "gaussian", "projection": 8},
+    [{"target": "gaussian", "loss": "mse"}, {"loss": "kl"}, {"target": "gaussian", "bank": 0.1},
      {"target": "gaussian", "axes": "student"}, {"target": "gaussian", "loss": {"kl": 1.0, "cosine": 1.0}}],
 )  # fmt: skip
 def test_what_a_gaussian_does_not_take(settings: dict[str, Any]) -> None:

@@ -48,6 +48,7 @@ def test_every_published_row_is_made_by_the_command_of_its_table(paper: str, num
         for row in table.rows:
             found = find_search(f"gausscse@{row.scale}")
             assert (found.pipeline.backbone, found.pipeline.name) == ("bert-base-uncased", row.system)
+            assert found.name == {"paper": "gausscse", "paper-text": "gausscse-text"}[row.scale]
             for value in (value for cell in row.cells for value in cell if value):
                 searched = dict(set_of(found, value))
                 assert len(searched) == 2

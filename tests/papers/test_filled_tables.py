@@ -83,7 +83,7 @@ RECIPES = [
     pytest.param(name, marks=pytest.mark.slow if name in SWEEPS else ())
     for name, experiment in EXPERIMENTS.items()
     if experiment.paper
-] + ["gausscse-main@paper-text", "sed-main@paper-text"]
+] + ["gausscse-main@paper-text", pytest.param("sed-main@paper-text", marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -61,6 +61,15 @@ def test_a_student_of_mean_and_variance(small_world: Path, tmp_path: Path, finis
     small = {key: value for key, value in settings.items() if key not in ("members", "backbone")}
     again = result("distill", teacher, *named, *overrides(small | {"sed.target": "gaussian"}))
     assert {"gauss", "variance"} <= {row["similarity"] for row in again["results"] if row["role"] == "student"}
+    other = {"backbone": small_runs.write_backbone(tmp_path / "other", "bert"), "sed.target": "gaussian"}
+    wide = load(tmp_path / "runs" / teacher / "model", device="cpu").dim
+    narrow = ["distill", teacher, *named[:-1], "narrow", *overrides(small | other)]
+    refused = raysts(*narrow)
+    assert refused.code == 2 and f"--set sed.projection={wide}" in refused.err
+    projected = result(*narrow, "--set", f"sed.projection={wide}")
+    assert "variance" in {row["similarity"] for row in projected["results"] if row["role"] == "student"}
+    static = raysts("distill", teacher, *named, *overrides({"student": "static", "sed.target": "gaussian"}))
+    assert static.code == 2 and "a table of tokens has no variance" in static.err
     two = raysts("run", *common, *overrides(settings | {"members": 2, "sed.target": "gaussian"}))
     assert two.code == 2 and "takes one GaussCSE model, because each has other axes" in two.err
     point = sorted({row["run_id"] for row in finished.results["nli"]["results"] if row["role"] == "member"})[0]
