@@ -68,6 +68,7 @@ class RunOptions:
     user_data: UserData | None = None
     verify: bool = False
     stand_ins: bool = False
+    prices: Mapping[str, float] | None = None
 
     @classmethod
     def from_arguments(cls, **options: Any) -> RunOptions:
@@ -75,6 +76,10 @@ class RunOptions:
         from raysts.data.user import UserData
 
         user_data = UserData.of(*(options.pop(key, None) for key in ("text", "column", "dev", "test")))
+        if (price := options.pop("price", None)) is not None:
+            from raysts.pipeline.price import parse_prices
+
+            options["prices"] = parse_prices(price)
         return cls(user_data=user_data, **options)
 
     def after(self, record: Result) -> RunOptions:
@@ -225,6 +230,15 @@ TextColumn = Annotated[
     str | None, option("the column of --text that holds the texts (default: the only one)", "NAME", name="--column")
 ]
 
+PriceOption = Annotated[
+    str | None,
+    option(
+        "what the work costs: 3.2/gpu-hour, also cpu-hour, gb-moved, 1000-requests, several with commas, or a YAML file of them "
+        "(UNIT: NUMBER)",
+        "PRICE",
+    ),
+]
+
 Dims = Annotated[int | None, option("the first N dimensions of the vectors alone (default: all)", "N")]
 
 Dtype = Annotated[
@@ -338,6 +352,7 @@ class WorkOptions(TypedDict, total=False):
     ]
     address: Address
     command: CommandLine
+    price: PriceOption
 
 
 class SearchOptions(TextOptions, WorkOptions, total=False):

@@ -97,7 +97,7 @@ def _place(study: Study, options: RunOptions) -> Iterator[Place]:
     if options.address == IN_PROCESS:
 
         def train_locally(say: Say) -> RunTrials:
-            _prepare(study, LocalExecutor(threads=trial_resources.cpus), 1, say)
+            _prepare(study, LocalExecutor(threads=trial_resources.cpus), 1, say, options)
             return lambda queue, progress: run_locally(queue, progress, trial_resources)
 
         yield train_locally
@@ -113,13 +113,14 @@ def _place(study: Study, options: RunOptions) -> Iterator[Place]:
             resources = on_tune.per_trial(study)
             capacity.announce(resources, say)
             at_once = capacity.at_once(resources)
-            _prepare(study, RayExecutor(seen), min(at_once, study.search.concurrency or at_once), say)
+            _prepare(study, RayExecutor(seen), min(at_once, study.search.concurrency or at_once), say, options)
             return lambda queue, progress: on_tune.run_on_ray(queue, progress, resources)
 
         yield train_on_cluster
 
 
-def _prepare(study: Study, executor: Executor, concurrent: int, say: Say) -> None:
+def _prepare(study: Study, executor: Executor, concurrent: int, say: Say, options: RunOptions) -> None:
+    say(study.price(concurrent, options.prices).text)
     study.prepare(executor, say)
     study.score_backbone(executor, say)
     unit = "point with all its seeds" if study.search.by == "point" else "trial"

@@ -398,6 +398,7 @@ class _Results:
                 judge = f"Agreement with {plan.judge}, without labels,"
             notes.append(f"{judge} chose the kept checkpoint in: {', '.join(by_labels)}.")
         notes += [self.outcome.choice] if self.outcome.choice else []
+        notes += [note] if plan.teacher and (note := plan.teacher.weights_note()) else []
         notes += [ABOUT_POINTS] if plan.outcomes and self._teaches_gaussians() else []
         for stage, recipe in recipes.items():
             rows, sample, widths = plan.rows(recipe), recipe.data.sample, recipe.settings.matryoshka

@@ -8,7 +8,7 @@ training run like any other: its folder is ``runs/<id>/``, and a finished run is
 """
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -21,10 +21,12 @@ from raysts import __version__
 from raysts.errors import InputError, RunFailed
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.run_metric import LOSS
+from raysts.log import duration
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.plan import Plan
-from raysts.pipeline.run import ready, run_batch
-from raysts.pipeline.step import Context, Step
+from raysts.pipeline.price import Price, Rates, price
+from raysts.pipeline.run import run_batch
+from raysts.pipeline.step import Context, Step, ready
 from raysts.pipeline.steps.average import ScoreAverage
 from raysts.pipeline.steps.train import tokens_step
 from raysts.recipes.tree import leaves, to_plain
@@ -38,6 +40,9 @@ from raysts.storage.runs import RunFolder, RunState
 from raysts.storage.store import at_once
 from raysts.training import checkpoint
 from raysts.training.metrics import read_metrics
+
+PRICED = 8
+"""Points whose trials stand for the others in the price of a study, at most."""
 
 BASIC = {"data", "max_length", "backbone", "backbone_layers"}
 """Parts of the paths of options that decide from which model a point starts, and which token shards it reads."""
@@ -242,13 +247,28 @@ class Study:
             plan.write_backbone()
         shared = self.shared
         if trained := [step for step in shared.values() if step.kind != "tokens"]:
-            say(f"{self.name}: every point begins with the same {len(trained)} steps; they are done once")
+            rates, others = Rates(self.store), self.search.points - 1
+            saved = duration(others * sum(rates.expected(step).seconds for step in trained))
+            say(
+                f"{self.name}: every point begins with the same {len(trained)} steps; they are done once, not by {others} "
+                f"points more, which saves about {saved} of devices"
+            )
         done = {step.id for step in shared.values() if step.state(self.store) == "done"}
         while batch := ready([*shared.values()], done):
             say(f"{batch[0].title} ...")
             if failures := run_batch(batch, Context(executor, self.store, self.search.pipeline.resources, say)):
                 raise RunFailed("\n".join(failures))
             done |= {step.id for step in batch}
+
+    def price(self, slots: int, prices: Mapping[str, float] | None = None) -> Price:
+        """Return the price of what is left: the shared steps, and for each trial the mean of those of some points."""
+        rates, shared = Rates(self.store), [*self.shared.values()]
+        left = {step.id: rates.expected(step) for step in shared if step.state(self.store) != "done"}
+        trials = [steps for plan in self.corners[:PRICED] for steps in self._steps(plan)]
+        own = {step.id: step for steps in trials for step in steps if step.id not in self.shared}
+        of_trials = price([*own.values()], {id_: rates.expected(own[id_]) for id_ in own}, self.store, 1, prices)
+        count = max(0, self.search.points * self.search.seeds - len(self.records))
+        return price(shared, left, self.store, slots, prices).plus(of_trials, count / len(trials))
 
     @cached_property
     def shared(self) -> dict[str, Step]:
