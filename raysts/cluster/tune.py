@@ -17,13 +17,12 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import cache, partial
 from queue import SimpleQueue
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 import ray.tune
 import torch
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
 from ray.tune.search import Searcher
 
 from raysts.cluster.capacity import Room, at_once, holds, may_grow, with_gpus
@@ -248,19 +247,27 @@ class _Display(_Unsaved, ray.tune.Callback):
         self.room.report(running)
 
 
-def scheduler(study: Study) -> TrialScheduler:
-    """Return ASHA, with the curves of earlier sessions, or a scheduler that stops nothing.
+class Before(NamedTuple):
+    """A trial of an earlier session, as schedulers know one."""
 
-    ASHA compares a trial with all that came to the same rung before. Without those curves the first trials after a kill
+    trial_id: str
+
+
+def scheduler(study: Study) -> TrialScheduler:
+    """Return ASHA or the median rule, with the curves of earlier sessions, or a scheduler that stops nothing.
+
+    They compare a trial with all that came to the same rung before. Without those curves the first trials after a kill
     would all be the best so far and train to their ends.
     """
     asha = study.search.asha
-    if asha is None:
+    if asha is None and not study.search.median:
         return FIFOScheduler()
     mode, most = study.search.objective.mode, 101  # percent, above any: a trial that has come to its end is not stopped
-    rungs = ASHAScheduler(FRACTION, METRIC, mode, most, 100.0 * asha.grace, asha.reduction)
+    rungs: TrialScheduler = MedianStoppingRule(FRACTION, METRIC, mode, 25.0, min_time_slice=math.inf)  # never pauses
+    if asha is not None:
+        rungs = ASHAScheduler(FRACTION, METRIC, mode, most, 100.0 * asha.grace, asha.reduction)
     for record in study.records.values():
-        before = SimpleNamespace(trial_id=record.id)  # ASHA asks for no more than the id of a trial
+        before = Before(record.id)
         rungs.on_trial_add(None, before)
         for step, score in record.curve:
             rungs.on_trial_result(None, before, {FRACTION: 100.0 * step / (record.steps or step), METRIC: score})

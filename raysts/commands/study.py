@@ -63,8 +63,10 @@ def run_study(
 ) -> Result:
     """Run a planned study to its end, with arguments and result of :func:`raysts.tune`."""
     earlier = earlier_points(study, warm_start) if warm_start else []
-    if options.address == IN_PROCESS and study.search.asha is not None:
-        raise InputError("asha: needs trials that train at once, and --address none trains them one after the other")
+    if options.address == IN_PROCESS and (study.search.asha is not None or study.search.median):
+        raise InputError(
+            "asha, median: need trials that train at once, and --address none trains them one after the other"
+        )
     to_tools = tools(study, mlflow, wandb)
     open_place = partial(_place, study, options)
     study.store.check(writes=True)
@@ -143,9 +145,11 @@ def _result(study: Study, report: Path) -> Result:
         "best_run": {"overrides": run.point, "seed": run.seed, "value": run.value, "run": run.id} if run else None,
         "points": [
             {"overrides": r.point, "seed": r.seed, "value": r.value, "status": r.status, "run": r.id}
+            | ({"cost": r.cost} if study.search.cost else {})
             for point in points
             for r in point.records
         ],
+        **({"front": [p.point for p in scores.front(points, metric.mode)]} if study.search.cost else {}),
         "untrained": study.untrained,
         "table": scores.table(points, metric, study.search.usual, study.untrained),
         "skipped": study.plan.skipped,

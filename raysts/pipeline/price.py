@@ -27,6 +27,7 @@ from raysts.storage.store import Store
 
 START = 1.0
 """Assumed seconds that a step takes besides its sentences. Measurements of other sizes correct it."""
+PRIOR = 0.2
 ASSUMED, ON_GPU = 4e10, 300.0
 """Assumed parameters times tokens that one CPU embeds in a second (MiniLM on an EPYC), and how often that a GPU does."""
 TRAINING = 3.0
@@ -122,11 +123,11 @@ def _work(load: Load, sentences: float) -> float:
 def fit(work: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
     """Return start and slope, not negative, of the seconds by least squares of relative errors.
 
-    One further row says that the start is ``START``.
+    One further row says that the start is ``START``, with the weight ``PRIOR``.
     """
     taken = np.array(seconds)
     rows = np.array([[1.0, w] for w in work]) / taken[:, None]
-    rows, goal = np.vstack([rows, [1 / START, 0.0]]), np.ones(len(rows) + 1)
+    rows, goal = np.vstack([rows, [PRIOR / START, 0.0]]), np.array([*np.ones(len(rows)), PRIOR])
     start, slope = np.linalg.lstsq(rows, goal, rcond=None)[0]
     if start < 0 or slope <= 0:
         start, slope = 0.0, float(np.mean(taken / np.array(work)))

@@ -31,7 +31,7 @@ from raysts.pipeline.steps.average import ScoreAverage
 from raysts.pipeline.steps.train import tokens_step
 from raysts.recipes.tree import leaves, to_plain
 from raysts.search.record import Record, as_table, read_records
-from raysts.search.scores import PointScores, by_mean, grouped, ranked_points, ranked_trials
+from raysts.search.scores import RACED, PointScores, by_mean, grouped, ranked_points, ranked_trials
 from raysts.search.search import Search
 from raysts.search.space import Point, corners, grid, key_of, text_of
 from raysts.search.trial import Trial, TrialOutcome
@@ -149,7 +149,7 @@ class Study:
         status_record = {
             "name": self.name,
             "search": search.name,
-            "created_at": before.get("created_at") or datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "created_at": before.get("created_at") or _now(),
             "command": command or before.get("command"),
             "status": status,
             "raysts": __version__,
@@ -182,6 +182,7 @@ class Study:
         recipe, content = plan.resolve_recipe(search.measured), plan.contents.get(plan.start)
         options = {"pooling": recipe.pooling, "layers": recipe.layers, "prompt": search.pipeline.prompt}
         args = (self.dev, {**options, "content": content})
+        plan.write_backbone()  # the points may start from some layers of it
         (scores,) = executor.map(ScoreAverage, args, [(plan.start,)], search.pipeline.resources, say)
         self.store.write_json(
             self.folder / "study.json", {**self._status(), "untrained": scores[search.objective.name]}
@@ -299,6 +300,7 @@ class Study:
                 seed=seed,
                 job=self._own(steps[-1]).training,
                 earlier=tuple(self._own(step) for step in steps[:-1] if step.id not in self.shared),
+                bytes=steps[-1].bytes,
             )
             for seed, steps in enumerate(self._steps(self.at(point)))
         ]
@@ -339,9 +341,19 @@ class Study:
             seconds=lines[-1].get("seconds") if lines else None,
             reason=outcome.reason,
             curve=curve,
-            finished_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            finished_at=_now(),
         )
-        self.store.write_json(self.folder / "trials" / f"{trial.id}.json", asdict(record))
+        cost = {"seconds": record.seconds, "bytes": trial.bytes, None: None}[self.search.cost]
+        return self._write(replace(record, cost=cost))
+
+    def leave_out(self, trial: Trial) -> Record:
+        """Write the record of a trial that is not trained, because its point lost the race."""
+        reason = f"{RACED}: not trained, the point is clearly worse"
+        named = {"id": trial.id, "point": trial.point, "seed": trial.seed}
+        return self._write(Record(**named, status="stopped", reason=reason, finished_at=_now()))
+
+    def _write(self, record: Record) -> Record:
+        self.store.write_json(self.folder / "trials" / f"{record.id}.json", asdict(record))
         self.records[record.id] = record
         self.clear(record)
         self.retain()
@@ -447,3 +459,7 @@ class Study:
     def best_point(self) -> PointScores | None:
         """The point with the best mean over its seeds so far."""
         return by_mean(self.scores(), self.search.objective.mode)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -24,7 +24,7 @@ def step(id_: str, needs: tuple[str, ...] = (), sentences: int = 1000, **load: o
 
 def test_start_and_slope_are_found_and_never_negative() -> None:
     start, slope = price.fit([1e3, 1e5, 1e6], [2 + 1e-3 * work for work in (1e3, 1e5, 1e6)])
-    assert start == pytest.approx(2, rel=0.2) and slope == pytest.approx(1e-3, rel=0.01)
+    assert start == pytest.approx(2, rel=0.2) and slope == pytest.approx(1e-3, rel=0.05)
     assert price.fit([1e3, 2e3], [5.0, 1.0])[1] > 0, "a rate is never negative, whatever was measured"
 
 
@@ -93,7 +93,7 @@ def test_a_probe_measures_training_and_leaves_rates_alone(small_world: Path, tmp
 
 
 def test_texts_that_a_text_does_not_have_yet(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text("".join(f"this is line number {number} of the text\n" for number in range(400)))
+    (tmp_path / "text.txt").write_text("".join(f"the dog and cat {'and the dog ' * (n % 9)}\n" for n in range(400)))
     own = ["simcse-unsup", "--text", tmp_path / "text.txt", "--storage", tmp_path / "s", *overrides(TINY)]
     large = result("plan", *own, "--texts", 100_000_000, "--slots", 64)
     assert sum(node["sentences"] for node in large["nodes"]) > 2e8 and large["price"]["slots"] == 64
