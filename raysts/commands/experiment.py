@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from raysts.papers.experiments import is_experiment
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.local import Executor, LocalExecutor
 from raysts.pipeline.plan import Plan, describe
-from raysts.pipeline.price import Rates, grown, here, price, priced
+from raysts.pipeline.price import Rates, add_rates, devices, price, scale_texts
 from raysts.pipeline.step import Context, Step, ready
 from raysts.recipes.recipe import Pipeline, Recipe
 from raysts.recipes.tree import to_plain
@@ -200,11 +200,11 @@ def _alone(by_label: dict[str, Any]) -> Any:
 
 
 def describe_experiment(checked: ExperimentPlan, slots: int | None = None, texts: int | None = None) -> Result:
-    """Return the plan of an experiment as plain data, with every step of its pipelines once, and the price of what is left.
+    """Return the plan of an experiment as plain data: every step of its pipelines once, and the price of what is left.
 
     Args:
         slots: devices that work at once; None: those of this machine.
-        texts: texts that the user's text is taken to have; None: as many as it has.
+        texts: number of texts that the user's text is taken to have; None: its own.
     """
     nodes: dict[str, Any] = {}
     best: dict[str | None, Point] = {}
@@ -213,38 +213,37 @@ def describe_experiment(checked: ExperimentPlan, slots: int | None = None, texts
     rates, factor = Rates(first.store), _growth(first, texts)
     seconds = (first.store.read_json(f"pipelines/{checked.name}.json", fresh=True) or {}).get("seconds", {})
 
-    def described(
-        label: str, plan: Plan, of_plan: Sequence[Step], states: Mapping[str, str] | None = None
-    ) -> dict[str, Any]:
-        of_plan = grown(of_plan, factor)
-        steps.update((step.id, step) for step in of_plan)
-        return _add_label(label, priced(describe(plan, of_plan)["nodes"], of_plan, rates, seconds, states or {}))
+    def describe_steps(label: str, plan: Plan, of_plan: Sequence[Step], ended: Collection[str] = ()) -> dict[str, Any]:
+        of_plan, described = scale_texts(of_plan, factor), []
+        for step, node in zip(of_plan, describe(plan, of_plan)["nodes"], strict=True):
+            steps[step.id] = step
+            times = {"seconds_expected": round(rates.expected(step).seconds, 2), "seconds": seconds.get(step.id)}
+            described.append({**node, **times, **({"status": "done"} if step.id in ended else {})})
+        return _add_label(label, described)
 
     for backbone, study in checked.studies.items():
         study.read()
         label = "" if study.name == checked.name else study.name
-        nodes |= described(label, study.plan, study.steps(), dict.fromkeys(study.records, "done"))
+        nodes |= describe_steps(label, study.plan, study.steps(), study.records)
         if study.complete and study.best_point:
             best[backbone] = study.best_point.point
     plans = checked.replan(best).plans if best else checked.plans
     later: dict[str, Any] = {}
     for label, plan in plans.items():
-        for step_id, node in described(label, plan, plan.steps).items():
+        for step_id, node in describe_steps(label, plan, plan.steps).items():
             later.setdefault(step_id, node)
-    left = {id_: rates.expected(steps[id_]) for id_, node in (later | nodes).items() if node["status"] != "done"}
+    left = {step_id: rates.expected(steps[step_id]) for step_id, n in (later | nodes).items() if n["status"] != "done"}
     new = [node for step_id, node in later.items() if step_id not in nodes]
     if len(best) < len(checked.studies):  # costs are known before the end of a search, ids are not
         new = [{**node, "id": f"(after the grid) {i}", "needs": []} for i, node in enumerate(new)]
-    of_all = price(
-        [*steps.values()], left, first.store, slots or here(first.pipeline.resources), checked.options.prices
-    )
+    slots = slots or devices(first.pipeline.resources)
     result = {
         "storage": first.store.uri,
         **describe(first, []),
         "name": _name(checked.recipe),
         "skipped": _skipped_files(checked.plans),
         "nodes": [*nodes.values(), *new],
-        "price": asdict(of_all),
+        "price": asdict(price([*steps.values()], left, first.store, slots, checked.options.prices)),
     }
     return {**result, "notes": checked.notes} if checked.notes else result
 
@@ -252,52 +251,49 @@ def describe_experiment(checked: ExperimentPlan, slots: int | None = None, texts
 def _growth(plan: Plan, texts: int | None) -> float:
     if texts is None:
         return 1.0
-    if plan.corpus.text is None:
-        raise InputError(f"--texts {texts}: prices a run on a text of yours; name a sample of it with --text")
-    if texts < 1:
-        raise InputError(f"--texts {texts}: must be at least 1")
+    if plan.corpus.text is None or texts < 1:
+        raise InputError(f"--texts {texts}: must be at least 1, and --text must name a sample of the text")
     return texts / plan.corpus.text.rows
 
 
 PROBES = 8, 40
-"""Training steps of the two probes of a stage: two, because what a step costs at its start is no rate."""
+"""Training steps of the two probes of a stage. One alone would not tell its start from its rate."""
 
 
 def probe(checked: ExperimentPlan) -> None:
-    """Measure rates: train a few steps of the first member of every pipeline, in this process and a folder of its own.
+    """Measure rates by a few training steps of the first member of every pipeline, in this process.
 
-    The rates are kept in the storage, nothing else is.
+    The storage gets the rates, and nothing else.
     """
-    from raysts.pipeline.price import keep
     from raysts.pipeline.run import run_batch
 
     for plan, steps in itertools.product(checked.plans.values(), PROBES):
         say(f"probe: {steps} steps of each stage of {plan.pipeline.name} ...")
         with tempfile.TemporaryDirectory(prefix="raysts-probe-") as folder:
-            short = {stage: _shortened(recipe, steps) for stage, recipe in plan.pipeline.recipes.items()}
+            short = {stage: _shorten(recipe, steps) for stage, recipe in plan.pipeline.recipes.items()}
             pipeline = plan.pipeline.updated(members=1, students=1, select_top=None, recipes=short)
-            few = replace(plan, pipeline=pipeline, storage=Path(folder))
-            few.write_backbone()
-            context = Context(LocalExecutor(pipeline.resources.cpus), few.store, pipeline.resources)
-            wanted = [step for step in few.making if step.kind != "average"]
-            done: set[str] = set()
-            while batch := ready(wanted, done):
+            small = replace(plan, pipeline=pipeline, storage=Path(folder))
+            small.write_backbone()
+            context = Context(LocalExecutor(pipeline.resources.cpus), small.store, pipeline.resources)
+            making, done = [step for step in small.making if step.kind != "average"], set[str]()
+            while batch := ready(making, done):
                 if failures := run_batch(batch, context):
                     raise RunFailed("\n".join(failures))
                 done |= {step.id for step in batch}
-            for table in Rates(few.store).tables:
-                keep(plan.store, table)
+            for table in Rates(small.store).tables:
+                add_rates(plan.store, table)
 
 
-def _shortened(recipe: Recipe, steps: int) -> Recipe:
-    kept = next(keep for keep in recipe.spec.keeps if keep not in recipe.spec.keeps_by_dev)
+def _shorten(recipe: Recipe, steps: int) -> Recipe:
+    """Return a recipe of a few steps on as many rows, which keeps its last checkpoint."""
+    keep = next(keep for keep in recipe.spec.keeps if keep not in recipe.spec.keeps_by_dev)
     train = {
         "max_steps": steps,
         "eval_every": steps,
         "min_steps": None,
         "patience": None,
         "eval_first": False,
-        "keep": kept,
+        "keep": keep,
     }
     rows = min(steps * recipe.batch, recipe.data.sample or steps * recipe.batch)
     return recipe.updated(train=recipe.train.updated(**train), data=recipe.data.updated(sample=rows))

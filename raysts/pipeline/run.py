@@ -13,7 +13,7 @@ from raysts.evaluation import harness
 from raysts.pipeline.deliver import card_of, write_model
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.plan import Plan
-from raysts.pipeline.price import Rates, clock, observe, price
+from raysts.pipeline.price import Rates, clock, price, record_rates
 from raysts.pipeline.step import Context, NamedModel, Step, ready
 from raysts.pipeline.steps.train import train_all
 from raysts.pipeline.verdict import Verdict, notes_before
@@ -278,7 +278,7 @@ def run_batch(
     slots = context.executor.slots(context.resources)
     if batch[0].job:
         failures = train_all(batch, context)
-        observe(context.store, [step for step in batch if step.state(context.store) == "done"], seconds, slots)
+        record_rates(context.store, [step for step in batch if step.state(context.store) == "done"], seconds, slots)
         return failures
     with context.executor.keeping():
         for step in batch:
@@ -289,5 +289,5 @@ def run_batch(
                     step.work(context)
                 except InputError as error:  # what nobody could know before it was tried
                     raise RunFailed(f"{step.title}: {error}") from error
-            observe(context.store, [step], {step.id: time.monotonic() - began}, slots)
+            record_rates(context.store, [step], {step.id: time.monotonic() - began}, slots)
     return []

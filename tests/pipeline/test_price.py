@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from run_commands import TINY, overrides, raysts, result
 
+from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.pipeline import price
 from raysts.pipeline.step import Load, Step
@@ -32,13 +33,13 @@ def test_an_observed_step_prices_others_of_its_kind(tmp_path: Path) -> None:
     store = Store(tmp_path)
     assert not price.Rates(store).expected(step("a")).measured
     for name, sentences in (("a", 1_000), ("b", 10_000)):
-        price.observe(store, [step(name, sentences=sentences)], {name: 1 + sentences / 100})
+        price.record_rates(store, [step(name, sentences=sentences)], {name: 1 + sentences / 100}, 1)
     expected = price.Rates(store).expected(step("c", sentences=100_000))
     assert expected.measured and expected.seconds == pytest.approx(1_001, rel=0.02)
     twice = price.Rates(store).expected(replace(step("c", sentences=100_000), load=Load("vectors", 2e6, 10)))
     assert twice.seconds == pytest.approx(2_001, rel=0.02), "a model of twice the size takes twice as long"
     for number in range(price.KEPT):
-        price.observe(store, [step("d")], {"d": 1 + number})
+        price.record_rates(store, [step("d")], {"d": 1 + number}, 1)
     (file,) = (tmp_path / "rates").glob("*.json")
     assert len(json.loads(file.read_text())["observed"]) == price.KEPT
 
@@ -52,7 +53,7 @@ def test_the_clock_counts_devices_and_the_longest_chain(tmp_path: Path) -> None:
     assert of_four.money == pytest.approx(0.16) and of_four.measured == 1
     del left["a"]
     assert price.price(steps, left, Store(tmp_path), 4).bytes == 500, "what is done costs nothing"
-    more = price.grown([step("a", units=4, grows=True), steps[1]], 100)
+    more = price.scale_texts([step("a", units=4, grows=True), steps[1]], 100)
     assert [(one.sentences, one.load.units, one.bytes) for one in more] == [(100_000, 400, 50_000), (1000, 1, 500)]
 
 
@@ -89,12 +90,13 @@ def test_a_run_says_its_price_and_the_next_plan_knows_its_rates(small_world: Pat
 def test_a_probe_measures_training_and_leaves_rates_alone(small_world: Path, tmp_path: Path) -> None:
     arguments = ["ct-sed", "--data", small_world, "--storage", tmp_path, *overrides(TINY), "--set", "batch=8"]
     probed = result("plan", *arguments, "--probe")
-    assert probed["price"]["measured"] > 0.5 and {path.name for path in tmp_path.iterdir()} == {"rates"}
+    assert probed["price"]["measured"] > 0.2 and {path.name for path in tmp_path.iterdir()} == {"rates"}
 
 
-def test_texts_that_a_text_does_not_have_yet(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text("".join(f"the dog and cat {'and the dog ' * (n % 9)}\n" for n in range(400)))
+def test_texts_that_a_text_does_not_have_yet(small_corpus: Corpus, tmp_path: Path) -> None:
+    sentences = small_corpus.read("wikipedia/sentences").column("sentence").to_pylist()
+    (tmp_path / "text.txt").write_text("\n".join(sentences))
     own = ["simcse-unsup", "--text", tmp_path / "text.txt", "--storage", tmp_path / "s", *overrides(TINY)]
     large = result("plan", *own, "--texts", 100_000_000, "--slots", 64)
-    assert sum(node["sentences"] for node in large["nodes"]) > 2e8 and large["price"]["slots"] == 64
+    assert sum(node["sentences"] for node in large["nodes"]) >= 1e8 and large["price"]["slots"] == 64
     assert raysts("plan", "ct-sed", "--storage", tmp_path / "s", "--texts", 5).code == 2
