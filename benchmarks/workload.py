@@ -37,9 +37,9 @@ def model_folder(model: str | None) -> Path:
 def recipe_of(objective: str, rows: int, steps: int, precision: str) -> Recipe:
     """The objective's default recipe on ``rows`` rows for ``steps`` steps, without checkpoints on the way."""
     recipe = RECIPES[objective]
-    return recipe.updated(
+    return recipe.replace(
         data=Data(sample=rows),
-        train=recipe.train.updated(epochs=1000.0, max_steps=steps, precision=precision, checkpoint_every=steps),
+        train=recipe.train.replace(epochs=1000.0, max_steps=steps, precision=precision, checkpoint_every=steps),
     )
 
 

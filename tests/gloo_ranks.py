@@ -129,7 +129,7 @@ def run(
     cached = {"grad_cache": 2}  # alone all at once
     together = {str(world): jobs(folder / str(world), stage, names_in(world, names), cached) for world in WORLDS}
     whole, alone = together["2"][RESUMED], jobs(folder / "one", stage, names)
-    told = whole.recipe.updated(train=whole.recipe.train.updated(checkpoint_every=1000))
+    told = whole.recipe.replace(train=whole.recipe.train.replace(checkpoint_every=1000))
     extra = {
         "interrupted": small_runs.without(whole, folder=folder / "2" / "interrupted"),
         "grown": small_runs.without(whole, folder=folder / "2" / "grown"),
@@ -139,8 +139,8 @@ def run(
     spread = {
         name: small_runs.without(alone[name], folder=folder / "spread" / name) for name in SPREAD if name in names
     }
-    in_bf16 = alone[RESUMED].recipe.train.updated(precision="bf16")
-    recipe = alone[RESUMED].recipe.updated(train=in_bf16)
+    in_bf16 = alone[RESUMED].recipe.train.replace(precision="bf16")
+    recipe = alone[RESUMED].recipe.replace(train=in_bf16)
     spread[IN_BF16] = small_runs.without(alone[RESUMED], folder=folder / "spread" / IN_BF16, recipe=recipe)
     (folder / "jobs.pickle").write_bytes(pickle.dumps({**together, "extra": extra, "spread": spread}))
     # A run that begins in one process and goes on in two.

@@ -45,7 +45,7 @@ key, count = f"pipelines/{name}.json", 0
 say(ready=True)
 sys.stdin.readline()
 try:
-    with store.lock(f"locks/{name}.lock", f"driver {who}", wait=60, of=store.path(key)):
+    with store.lock(f"locks/{name}.lock", f"driver {who}", wait=60, protects=store.path(key)):
         say(took=True)
         until = time.monotonic() + (3 * lease.BEAT if who == "second" else 60)
         while time.monotonic() < until:

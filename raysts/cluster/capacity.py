@@ -71,7 +71,7 @@ def with_gpus(resources: Resources) -> Resources:
     """Return the resources with one GPU per worker if the recipe says nothing and the cluster has some."""
     if resources.gpus is not None:
         return resources
-    return resources.updated(gpus=1.0 if resources.accelerator_type or ray.cluster_resources().get("GPU") else 0.0)
+    return resources.replace(gpus=1.0 if resources.accelerator_type or ray.cluster_resources().get("GPU") else 0.0)
 
 
 def check_resources(resources: Resources, private: bool) -> None:

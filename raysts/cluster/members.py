@@ -76,7 +76,7 @@ def _with_memory(resources: Resources, chains: Chains) -> Resources:
     """Return the resources with an estimate of memory, if nodes have it and the recipe says nothing."""
     if resources.memory is not None:
         return resources
-    larger = resources.updated(memory=max(worker_gigabytes(chain[0].parent, bool(resources.gpus)) for chain in chains))
+    larger = resources.replace(memory=max(worker_gigabytes(chain[0].parent, bool(resources.gpus)) for chain in chains))
     fits = all(node.slots(larger) for node in nodes() if node.slots(resources))
     return larger if fits and holds(larger) >= min(holds(resources), larger.least) else resources
 
@@ -252,7 +252,9 @@ def _take(queue: Any, slot: Slot, chains: Chains, runtime: Runtime) -> tuple[int
     taken: list[tuple[int, str | None] | None] = [None]
     if runtime.rank == 0 and (member := ray.get(queue.take.remote(slot))) is not None:
         folders, reason = [job.folder for job in chains[member]], None
-        stand = [RunFolder(run).finished() is not None or str(checkpoint.last(run / "checkpoints")) for run in folders]
+        stand = [
+            RunFolder(run).done_record() is not None or str(checkpoint.last(run / "checkpoints")) for run in folders
+        ]
         progress = ray.get(queue.begin.remote(slot, stand))
         if progress.deaths > DEATHS:
             cause = f"its processes died {progress.deaths} times without getting on, the last time so: {progress.cause}"

@@ -110,7 +110,7 @@ def _ask_nodes(requirements: Requirements) -> None:
             problem = ray.get(tasks[node.id]) if tasks[node.id] in answered else silence
         except Exception as error:
             problem = f"raysts cannot be run there: {str(error).strip().splitlines()[-1]}"
-        if not problem and not requirements.proof.answered(node.id):
+        if not problem and not requirements.proof.has_answer(node.id):
             problem = f"what it writes to --storage {requirements.proof.uri} does not arrive; give a folder that all nodes see"
         if problem:
             problems.append(f"node {node.address} ({node.host}, {node.id[:8]}): {problem}")

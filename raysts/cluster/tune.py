@@ -65,7 +65,7 @@ def per_trial(study: Study) -> Resources:
     """Return what a trial asks of the cluster. Small ones share a GPU unless the search says."""
     resources = with_gpus(study.search.pipeline.resources)
     small = resources.gpus and weight_bytes(study.plan.backbone) < SMALL
-    return resources.updated(gpus=0.25) if small and study.search.pipeline.resources.gpus is None else resources
+    return resources.replace(gpus=0.25) if small and study.search.pipeline.resources.gpus is None else resources
 
 
 # -- in a trial's process ------------------------------------------------------------------------------------------------

@@ -143,7 +143,7 @@ def _models_pipeline(
     from raysts.recipes.catalog import STATIC, DistillationSettings, student_defaults, text_defaults
     from raysts.recipes.names import pipeline_of
     from raysts.recipes.recipe import DEFAULTS, DISTILLATION, Pipeline
-    from raysts.recipes.tree import built, to_plain
+    from raysts.recipes.tree import build, to_plain
 
     if top is not None and not 1 <= top <= len(models):
         raise InputError(f"--top {top}: must be from 1 to the number of teachers, {len(models)}")
@@ -167,7 +167,7 @@ def _models_pipeline(
         "evaluation": {"layers": [1]},  # the teachers and the student give vectors of one choice of layers
         **{key: before[key] for key in ("student_pooling", "evaluation", "resources") if key in before},
     }
-    pipeline = built(Pipeline, plain)
+    pipeline = build(Pipeline, plain)
     if "recipes" in before:
         return pipeline
     student_pipeline = pipeline_of(pipeline, overrides)
@@ -178,7 +178,7 @@ def _models_pipeline(
     if static and start != TINY:
         width = open_embedder(locate(start, store)).dim
     if student_pipeline.keep_index and (dim := open_embedder(folders[0], device="cpu").dim) != width:
-        settings = settings.updated(projection=dim)
+        settings = settings.replace(projection=dim)
     if not {"sed.target", "sed.settings.target"} & set(overrides or {}):
         target = fitting_target(folders, width, settings)
         if target != "mean":
@@ -197,7 +197,7 @@ def _models_pipeline(
         and student_pipeline.backbone_layers is not None
         and folder_id(locate(start, store)) in {folder_id(folder) for folder in folders if folder.is_dir()}
     )
-    defaults = STATIC if static else student_defaults(settings.updated(target=target), elsewhere, within)
+    defaults = STATIC if static else student_defaults(settings.replace(target=target), elsewhere, within)
     if student_pipeline.keep_index:
         defaults = {**defaults, "settings.axes": "teachers", "settings.projection": settings.projection}
     if options.user_data and (text := corpus_of(options.data, user_data=options.user_data).text):
@@ -243,7 +243,7 @@ def _study_pipeline(
     store = store_of(options.storage)
     record, trials = study_record(store, study)
     if record["by"] == "point":
-        return best_point(record, trials, top).updated(name=str(options.name)), record
+        return best_point(record, trials, top).replace(name=str(options.name)), record
     pipeline = _models_pipeline(best_models(record, trials, store, top), None, overrides, {}, options, messages)
     return pipeline_of(pipeline, {"sed.train.keep": "best", "sed.train.patience": 5}), record
 

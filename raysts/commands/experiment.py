@@ -271,7 +271,7 @@ def probe(checked: ExperimentPlan) -> None:
         say(f"probe: {steps} steps of each stage of {plan.pipeline.name} ...")
         with tempfile.TemporaryDirectory(prefix="raysts-probe-") as folder:
             short = {stage: _shorten(recipe, steps) for stage, recipe in plan.pipeline.recipes.items()}
-            pipeline = plan.pipeline.updated(members=1, students=1, select_top=None, recipes=short)
+            pipeline = plan.pipeline.replace(members=1, students=1, select_top=None, recipes=short)
             small = replace(plan, pipeline=pipeline, storage=Path(folder))
             small.write_backbone()
             context = Context(LocalExecutor(pipeline.resources.cpus), small.store, pipeline.resources)
@@ -296,7 +296,7 @@ def _shorten(recipe: Recipe, steps: int) -> Recipe:
         "keep": keep,
     }
     rows = min(steps * recipe.batch, recipe.data.sample or steps * recipe.batch)
-    return recipe.updated(train=recipe.train.updated(**train), data=recipe.data.updated(sample=rows))
+    return recipe.replace(train=recipe.train.replace(**train), data=recipe.data.replace(sample=rows))
 
 
 def _add_label(label: str, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -396,7 +396,7 @@ def _run(executor: Executor, plan: Plan, name: str, options: RunOptions) -> RunR
     command = options.command or f"raysts run {name}"
     fields = run(plan, executor, name, command, say, report, screen.follow, options.prices)
     rows = named_teachers(fields["results"], fields.get("teachers", {}))
-    return RunResult(fields, summary(rows, plan.pipeline.compared, plan.distributed))
+    return RunResult(fields, summary(rows, plan.pipeline.compared_layers, plan.distributed))
 
 
 def cautions(plan: Plan) -> list[str]:

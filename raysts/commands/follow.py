@@ -48,7 +48,7 @@ def list_runs(storage: opt.StoragePlace = None) -> Result:
 
 
 def _list_text(result: Result) -> str:
-    from raysts.evaluation.standings import aligned
+    from raysts.evaluation.standings import align_columns
 
     rows = [("", "name", "system", "status", "size", "removable", "model")]
     for run in result["runs"]:
@@ -57,7 +57,7 @@ def _list_text(result: Result) -> str:
     rows += [("study", study["name"], study["search"], study["status"], "", "", "") for study in result["studies"]]
     if len(rows) == 1:
         return f"{result['storage']} holds no run; 'raysts run quickstart' makes one"
-    return "\n".join(aligned(rows, (0, 1, 2, 3, 6)))
+    return "\n".join(align_columns(rows, (0, 1, 2, 3, 6)))
 
 
 # -- how far a run has come ----------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def _training(run: RunSummary) -> dict[str, Any]:
 
 def _training_text(result: Result) -> str:
     """Return how many steps are done, and a line for each run in training."""
-    from raysts.evaluation.standings import aligned
+    from raysts.evaluation.standings import align_columns
 
     done = sum(step["status"] == "done" for step in result["steps"])
     rows = []
@@ -124,7 +124,7 @@ def _training_text(result: Result) -> str:
             loss = f"loss {run['loss']:.4g}" if run["loss"] else ""
             dev = f"dev {100 * run['dev']:.2f}" if run["dev"] else ""
             rows.append((run["title"], f"step {run['step']:,} of {run['steps'] or 0:,}", loss, dev))
-    lines = [f"  training {line}" for line in aligned(rows, range(4))] if rows else []
+    lines = [f"  training {line}" for line in align_columns(rows, range(4))] if rows else []
     return "\n".join([f"{result['name']}: {done} of {len(result['steps'])} steps are done", *lines])
 
 
@@ -275,7 +275,7 @@ def remove(
 
     store = store_of(storage)
     record = run_record(store, name)
-    with store.lock(f"locks/{name}.lock", f"raysts remove {name}", of=store.path(f"pipelines/{name}.json")):
+    with store.lock(f"locks/{name}.lock", f"raysts remove {name}", protects=store.path(f"pipelines/{name}.json")):
         paths = removable(store, record)
         size = sum(store.size(path) for path in paths)
         shown = f"{len(paths)} artifacts of run '{name}' with {megabytes(size)}"

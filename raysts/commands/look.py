@@ -32,7 +32,7 @@ def recipes() -> Result:
 
 
 def _recipes_text(result: Result) -> str:
-    from raysts.evaluation.standings import aligned
+    from raysts.evaluation.standings import align_columns
     from raysts.papers.experiments import EXPERIMENTS
     from raysts.recipes.names import RECIPES
 
@@ -49,7 +49,9 @@ def _recipes_text(result: Result) -> str:
         "\nAny stages joined by '-' make a name (nli, ct, sts), then -sed or -ensemble; 'raysts show NAME' prints it."
     )
     lines.append("\nThe papers' tables, each by one command:")
-    lines += aligned([(f"{table['paper']} {table['table']}", table["command"]) for table in result["tables"]], (0, 1))
+    lines += align_columns(
+        [(f"{table['paper']} {table['table']}", table["command"]) for table in result["tables"]], (0, 1)
+    )
     return "\n".join(lines)
 
 

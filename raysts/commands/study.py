@@ -37,7 +37,7 @@ def plan_study(search: str | Search, overrides: Mapping[str, Any], options: RunO
     if study.dev is None and metric != LOSS:
         raise InputError(
             f"metric={metric}: is a score on '{table}', a table that {plan.corpus.where} does not have, "
-            f"so trials report {LOSS} alone; --set metric={LOSS} goes by that{plan.corpus.instead(table)}"
+            f"so trials report {LOSS} alone; --set metric={LOSS} goes by that{plan.corpus.describe_replacement(table)}"
         )
     if study.dev is not None and metric not in (*study.dev.metrics, LOSS):
         raise InputError(
@@ -75,7 +75,7 @@ def run_study(
     with (
         log.screen.working(),
         contextlib.nullcontext() if study.complete else open_place() as place,
-        study.store.lock(f"locks/study-{study.name}.lock", f"raysts tune {study.name}", of=study.folder),
+        study.store.lock(f"locks/study-{study.name}.lock", f"raysts tune {study.name}", protects=study.folder),
     ):
         study.open(options.command or f"raysts tune {study.search.name}")
         failures = run_session(study, earlier, place, open_place, to_tools, SearchProgress(study, log.say))

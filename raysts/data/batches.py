@@ -90,7 +90,7 @@ class BatchOrder:
 
 
 class Share(NamedTuple):
-    """Rows that one process reads, as numbers: a Ray task that reads them needs neither an objective nor torch."""
+    """Rows of one process as numbers, for a Ray task without objective or torch."""
 
     seed: int
     bootstrap: bool
@@ -150,7 +150,7 @@ def _slice(column: Tokens | np.ndarray, low: int, high: int) -> Tokens | np.ndar
 
 
 def read_slice(windows: Windows, share: Share, window_slice: WindowSlice) -> pa.Table:
-    """Return the rows of a slice that are in the share, in training order, with their ``position`` in the epoch."""
+    """Return the share's rows of a slice in training order, with ``position`` in the epoch."""
     epoch, window, first = window_slice
     table = windows.read(window)
     size = table.num_rows

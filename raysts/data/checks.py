@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raysts.data.derive import label_codes
-from raysts.data.parquet import Skipped, narrow, remedy
+from raysts.data.parquet import SkippedFile, narrow, remedy
 from raysts.errors import nearest
 from raysts.schema import Column, table_columns
 from raysts.storage.parquet import ParquetError, is_text, open_parquet, pages, unreadable
@@ -98,23 +98,23 @@ def footer_problem(file: pq.ParquetFile, columns: Sequence[Column]) -> str | Non
     return "; ".join(reasons) or None
 
 
-def readable_files(paths: Sequence[Path], columns: Sequence[Column]) -> tuple[list[Path], list[Skipped]]:
+def readable_files(paths: Sequence[Path], columns: Sequence[Column]) -> tuple[list[Path], list[SkippedFile]]:
     """Return the readable files of a table, and the others.
 
     A table without a readable file keeps all of them, so that a check gives the reason.
     """
 
-    def search(path: Path) -> Skipped | None:
+    def search(path: Path) -> SkippedFile | None:
         rows = None
         try:
             file = open_parquet(path, "")
             rows = file.metadata.num_rows
             if reason := footer_problem(file, columns):
-                return Skipped(path, rows, reason)
+                return SkippedFile(path, rows, reason)
             for _ in pages(path, file, [c.name for c in columns if c.name in file.schema_arrow.names], ""):
                 pass
         except ParquetError as error:
-            return Skipped(path, rows, error.reason)
+            return SkippedFile(path, rows, error.reason)
         return None
 
     if len(paths) < 2:

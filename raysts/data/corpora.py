@@ -88,7 +88,7 @@ class Corpus(dict[str, Table]):
         return self._copy({TEXT: replace(self[TEXT], content=self.text.holding_out())})
 
     def table_with_spans(self, name: str, data: Data) -> Table:
-        """Return a table of single texts with ``data.spans`` spans behind each text, or the table itself without any."""
+        """Return a table of single texts with ``data.spans`` spans behind each text."""
         if not data.spans:
             return self[name]
         key = f"{name} {data.spans} {data.sample_seed} {data.span_tokens}"
@@ -119,15 +119,15 @@ class Corpus(dict[str, Table]):
         return self.uri or "an absent data folder (--data)"
 
     @property
-    def described(self) -> str:
+    def sources_text(self) -> str:
         """The sources of all tables, for reports."""
-        return ", ".join(dict.fromkeys([*([self.uri] if self.uri else []), *self.user.paths]))
+        return ", ".join(dict.fromkeys(filter(None, [self.uri, *self.user.paths])))
 
     def sources(self, name: str) -> list[str]:
         """Return the tables that ``name`` is derived from, or none if the corpus has it."""
         if name not in DERIVED or name in self:
             return []
-        return [table for table in DERIVED[name].sources if not DERIVED[name].some or table in self]
+        return [table for table in DERIVED[name].sources if not DERIVED[name].any_source or table in self]
 
     def tables(self) -> list[str]:
         """Return the names of all tables, those that are derived left out."""
@@ -142,10 +142,10 @@ class Corpus(dict[str, Table]):
         """Return the names of the retrieval sets, complete or not."""
         return list(dict.fromkeys(name.split("/")[1] for name in self if name.startswith("retrieval/")))
 
-    def skipped(self, names: Iterable[str]) -> list[dict[str, Any]]:
+    def find_skipped(self, names: Iterable[str]) -> list[dict[str, Any]]:
         """Return the files that the named tables leave out: table, file, rows, reason."""
         tables = {name: self[name] for name in dict.fromkeys(self._sources_of(names)) if name in self}
-        return [skipped.plain(name, self.root) for name, table in tables.items() for skipped in table.skipped]
+        return [skipped.plain(name, self.root) for name, table in tables.items() for skipped in table.skipped_files]
 
     def _sources_of(self, names: Iterable[str]) -> Iterator[str]:
         for name in names:
@@ -168,11 +168,11 @@ class Corpus(dict[str, Table]):
                         f"table '{name}'{origin} is missing: no data folder is given; name one in the canonical layout with "
                         f"--data PATH, which 'raysts data fetch' or 'raysts data import' makes"
                     )
-                problems.append(problem + self.instead(name))
+                problems.append(problem + self.describe_replacement(name))
         if problems:
             raise InputError(problems)
 
-    def instead(self, name: str) -> str:
+    def describe_replacement(self, name: str) -> str:
         """Return a hint for a user with a text who lacks a table."""
         if name == DEV:
             return "; scored pairs of your own select with --dev NAME=FILE"

@@ -16,16 +16,16 @@ VERSION = 1
 """Part of the fingerprint of what is made; raise it when rows or their order change."""
 
 
-class Derived(NamedTuple):
-    """Rule that makes a table of others. It needs all ``sources``, or with ``some`` one of them."""
+class DerivedTable(NamedTuple):
+    """Rule that makes a table of others. It needs all ``sources``, or with ``any_source`` one of them."""
 
     sources: tuple[str, ...]
     make: Callable[[Mapping[str, pa.Table]], pa.Table]
-    some: bool = False
+    any_source: bool = False
 
 
 def label_codes(values: pa.ChunkedArray | pa.Array, labels: Sequence[str]) -> np.ndarray:
-    """Return int64 codes of class labels, -1 for an unknown one. Labels are names or codes, also codes as text."""
+    """Return int64 codes of class labels, which are names or codes and -1 for an unknown one."""
     if pa.types.is_dictionary(values.type):
         values = pc.cast(values, values.type.value_type)
     if not pa.types.is_integer(values.type):
@@ -150,13 +150,13 @@ def _distinct(table: pa.Table) -> pa.Table:
 
 TARGETS = "targets"
 
-DERIVED: dict[str, Derived] = {
-    "nli/triplets": Derived(("nli/train",), triplets),
-    "nli/pairs": Derived(("nli/triplets", "nli/train"), pairs, some=True),
-    "nli/sentences": Derived(("nli/train",), nli_sentences),
-    "sentences": Derived(("nli/train", "wikipedia/sentences"), mixed_sentences, some=True),
-    TARGETS: Derived(
-        (*(f"sts/sts{year}" for year in range(12, 17)), "sts/stsb_test", "sick/sick_test"), targets, some=True
+DERIVED: dict[str, DerivedTable] = {
+    "nli/triplets": DerivedTable(("nli/train",), triplets),
+    "nli/pairs": DerivedTable(("nli/triplets", "nli/train"), pairs, any_source=True),
+    "nli/sentences": DerivedTable(("nli/train",), nli_sentences),
+    "sentences": DerivedTable(("nli/train", "wikipedia/sentences"), mixed_sentences, any_source=True),
+    TARGETS: DerivedTable(
+        (*(f"sts/sts{year}" for year in range(12, 17)), "sts/stsb_test", "sick/sick_test"), targets, any_source=True
     ),
 }
 """Derived tables by name."""

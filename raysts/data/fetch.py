@@ -68,7 +68,7 @@ class Source:
         revision = "local copy" if self.folder else self.revision
         return {"dataset": self.dataset, **place, "revision": revision, "pinned": self.pinned and not self.folder}
 
-    def located(self, folder: Path) -> "Source":
+    def join_folder(self, folder: Path) -> "Source":
         """Return the source with its local copy below ``folder``, or raise InputError."""
         places = [folder / self.dataset, folder / self.dataset.split("/")[-1]]
         if place := next((place for place in places if place.is_dir()), None):
@@ -78,7 +78,7 @@ class Source:
             f"or {places[1]}/; copy the repository there"
         )
 
-    def resolved(self, say: Say) -> "Source":
+    def resolve(self, say: Say) -> "Source":
         """Return the source with a full commit. Only without one it asks the hub, with a warning.
 
         Raises:
@@ -215,7 +215,7 @@ def fetch(
             raise InputError(f"--source '{source}' is not a folder: it must hold the data sets' files, one folder each")
         for name in vectors:
             local_archive(name, source)
-        located = {name: [part.located(Path(source)) for part in parts] for name, parts in located.items()}
+        located = {name: [part.join_folder(Path(source)) for part in parts] for name, parts in located.items()}
     writable(root, "--data")
     with manifest.writing(root, "raysts data fetch"):
         remove_drafts(root)
@@ -256,7 +256,7 @@ def _fetch_table(root: Path, name: str, parts: list[Source], say: Say) -> dict[s
         say(f"{name}: present ({entry['rows']:,} rows)")
         return {"status": "present", **entry}
     say(f"{name}: reading {', '.join(part.dataset for part in parts)}")
-    parts = [part.resolved(say) for part in parts]
+    parts = [part.resolve(say) for part in parts]
     dropped = 0
 
     def batches() -> Iterator[pa.Table]:
@@ -284,7 +284,7 @@ def _are_same(recorded: list[dict[str, Any]], parts: list[Source]) -> bool:
 
 
 def _mix(parts: list[Source]) -> Iterator[tuple[int, pa.Table]]:
-    """Yield batches of all parts in proportion. Training shuffles within windows, which then hold all parts."""
+    """Yield batches of all parts in proportion, so that each training window holds all parts."""
     streams = {part: part.batches() for part in parts}
     read = dict.fromkeys(parts, 0)
     while streams:
@@ -371,7 +371,7 @@ def _normal(text: str | None) -> str:
 
 
 def _nli_label(values: pa.ChunkedArray) -> pa.Array:
-    """Return label names in lower case, null for an unknown label. Integers count in the order of NLI_LABELS."""
+    """Return label names in lower case, null for an unknown one. Integers index NLI_LABELS."""
     codes = label_codes(values, NLI_LABELS).tolist()
     return pa.array([NLI_LABELS[code] if code >= 0 else None for code in codes], pa.string())
 

@@ -136,7 +136,7 @@ class Source:
             # Written together: to a command line that begins with '-', as SNLI's '-' and -1, is an option.
             option = shlex.quote(f"--labels={value}=")
             raise ValueError(
-                f"unknown label {value!r}; map it with {option}{'|'.join(column.labels)}, or leave its rows out with "
+                f"unknown label {value!r}; map it with {option}{'|'.join(column.labels)}, or remove its rows with "
                 f"{option}{DROP}"
             )
         return word
@@ -152,22 +152,22 @@ class Source:
 
 
 def match_columns(
-    columns: Sequence[Column], theirs: Mapping[str, str], remedy: Callable[[Sequence[str]], str]
+    columns: Sequence[Column], renames: Mapping[str, str], remedy: Callable[[Sequence[str]], str]
 ) -> Names:
-    """Return the names of a source: ``theirs``, else the canonical ones.
+    """Return the names of a source: ``renames``, else the canonical ones.
 
     Args:
         columns: columns of the table.
-        theirs: the file's column by canonical name.
+        renames: the file's column by canonical name.
         remedy: returns what to do without some of the canonical columns.
     """
 
     def names(path: Path, present: Sequence[str]) -> Mapping[str, str]:
         if format_of(path) == LINES and len(columns) == 1:
             return {columns[0].name: "text"}
-        names = {column.name: theirs.get(column.name, column.name) for column in columns}
+        names = {column.name: renames.get(column.name, column.name) for column in columns}
         absent = [name for name in names if names[name] not in present]
-        needed = [c.name for c in columns if c.name in theirs or (c.required and not c.nulls)]
+        needed = [c.name for c in columns if c.name in renames or (c.required and not c.nulls)]
         require_columns(path, [names[name] for name in needed], present, remedy(absent))
         return {name: column for name, column in names.items() if name not in absent}
 
@@ -180,7 +180,7 @@ def table_of(rows: Sequence[Values], schema: pa.Schema) -> pa.Table:
     return pa.table([pa.array(list(c), kind) for c, kind in zip(columns, schema.types, strict=True)], schema=schema)
 
 
-def framed(values: Values) -> bytes:
+def frame_values(values: Values) -> bytes:
     """Return a row as the fingerprint of its table reads it.
 
     Each value has its length in front, so that no two tables read alike; a number is its 8 bytes, null the length 2^64 - 1.
@@ -312,12 +312,14 @@ class Import:
             tables = (default or f"{TESTS}x", self.name)
             needed, needs = ([c.name for c in table_columns(table) if c.required] for table in tables)
             if needed != needs:
-                raise InputError(f"--name '{self.name}': is no canonical table with the columns {', '.join(needed)}")
+                raise InputError(
+                    f"--name '{self.name}': must be a canonical table with the columns {', '.join(needed)}"
+                )
             return self.name
         if default and self.name:
             raise InputError(
-                f"--name '{self.name}': {self.kind} become the table {default}; leave it out, or name another canonical table "
-                f"of the kind"
+                f"--name '{self.name}': {self.kind} become the table {default}; remove the option, or name another canonical "
+                f"table of the kind"
             )
         if default:
             return default
@@ -357,8 +359,8 @@ class Import:
         return tuple(c for c in columns if c.required or c.name in self.columns or c.name in present)
 
 
-def unused(root: Path, is_used: Callable[[Path], bool]) -> list[dict[str, str]]:
-    """Return ``file``, ``why`` and a ``command`` that uses it of each file that nothing reads below a data folder."""
+def find_unused(root: Path, is_used: Callable[[Path], bool]) -> list[dict[str, str]]:
+    """Return ``file``, ``why`` and a remedy ``command`` of each file that nothing reads."""
     entries = []
     for path in sorted(path for path in root.rglob("[!.]*") if path.is_file() and not is_used(path)):
         relative, command = path.relative_to(root), ""

@@ -18,7 +18,7 @@ def remedy(table: str) -> str:
     return "write it again or remove it"
 
 
-class Skipped(NamedTuple):
+class SkippedFile(NamedTuple):
     """A file that a table leaves out. ``rows`` is None if not even the footer can be read."""
 
     path: Path
@@ -32,7 +32,7 @@ class Skipped(NamedTuple):
 
 
 def skipped_line(entry: dict[str, Any]) -> str:
-    """Return :meth:`Skipped.plain` for people."""
+    """Return :meth:`SkippedFile.plain` for people."""
     rows = "number of rows unknown" if entry["rows"] is None else f"{entry['rows']:,} rows"
     return f"left out of {entry['table']}: {entry['file']} ({rows}): {entry['reason']}"
 

@@ -50,15 +50,15 @@ def format_of(path: Path) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def title_of(where: str) -> str:
+def title_of(place: str) -> str:
     """Return the name of a file or folder for people: without folder and endings."""
-    name = where.rstrip("/").rpartition("/")[2] or where
+    name = place.rstrip("/").rpartition("/")[2] or place
     for suffix in (".gz", *TABLES, LINES):
         name = name[: -len(suffix)] if name.lower().endswith(suffix) else name
     return name
 
 
-def files_of(where: str | Path, option: str, formats: Sequence[str] = (*TABLES, LINES)) -> tuple[Path, ...]:
+def files_of(place: str | Path, option: str, formats: Sequence[str] = (*TABLES, LINES)) -> tuple[Path, ...]:
     """Return the local files behind a path or URI: itself, or all of a folder in order of their names.
 
     Files of a URI are downloaded. A folder that ``datasets`` saved, and a data set of the hub, is one path.
@@ -66,7 +66,7 @@ def files_of(where: str | Path, option: str, formats: Sequence[str] = (*TABLES, 
     Raises:
         InputError: the file does not exist, or has no format of these.
     """
-    text, path, choices = str(where), Path(where), ", ".join(formats)
+    text, path, choices = str(place), Path(place), ", ".join(formats)
     if text.startswith(HUB) or ("://" not in text and is_saved(path)):
         return (path,)
     if "://" in text:
@@ -77,7 +77,7 @@ def files_of(where: str | Path, option: str, formats: Sequence[str] = (*TABLES, 
         listed = [store.path(name)] if single else store.list(store.root, recursive=True)
         copies = [store.get(file, fresh=True) for file in listed if format_of(file) in formats]
         if not copies or None in copies:
-            raise InputError(f"{option} '{text}': there is no such file, and none below it of {choices}")
+            raise InputError(f"{option} '{text}': not found, and no file below it is {choices}")
         return tuple(sorted(filter(None, copies)))
     if path.is_dir():
         inside = Store(path).list(recursive=True)

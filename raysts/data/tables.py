@@ -17,7 +17,7 @@ from raysts.data import checks
 from raysts.data.derive import DERIVED
 from raysts.data.derive import VERSION as DERIVED_VERSION
 from raysts.data.facts import Facts
-from raysts.data.parquet import BATCH_ROWS, Skipped, narrow, remedy
+from raysts.data.parquet import BATCH_ROWS, SkippedFile, narrow, remedy
 from raysts.errors import RunFailed
 from raysts.ids import content_id, file_digest
 from raysts.schema import table_columns
@@ -69,7 +69,7 @@ class Table:
         return getattr(self.content, "sources", ())
 
     @cached_property
-    def _readable(self) -> tuple[list[Path], list[Skipped]]:
+    def _readable(self) -> tuple[list[Path], list[SkippedFile]]:
         if self.content or not self.skip_bad:
             return [*self.paths], []
         return checks.readable_files(self.paths, table_columns(self.name))
@@ -80,9 +80,9 @@ class Table:
         return self._readable[0]
 
     @property
-    def skipped(self) -> list[Skipped]:
+    def skipped_files(self) -> list[SkippedFile]:
         """The files that it leaves out, or that its sources leave out."""
-        return [*self._readable[1], *(skipped for table in self.sources for skipped in table.skipped)]
+        return [*self._readable[1], *(skipped for table in self.sources for skipped in table.skipped_files)]
 
     @property
     def facts(self) -> Facts | None:
@@ -112,7 +112,7 @@ class Table:
                 facts.add(sha256=sha256)
         return str(sha256)
 
-    def check_unchanged(self, where: str) -> None:
+    def check_unchanged(self, place: str) -> None:
         """Check that the files agree with the fingerprint. (A user's text checks itself when it is read.)"""
         for table in self.sources or (self,):
             try:
@@ -121,7 +121,7 @@ class Table:
                 changed = True
             if changed:
                 raise RunFailed(
-                    f"table '{table.name}' of {where} was changed while it was read; leave it as it is, and run the same command "
+                    f"table '{table.name}' of {place} was changed while it was read; leave it as it is, and run the same command "
                     f"again: what is made of the new one has other ids"
                 )
 
@@ -131,7 +131,7 @@ class Table:
         return self.content.rows if self.content else sum(group.rows for group in self.row_groups())
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield its rows with those of ``columns`` that it has (default: the canonical ones, subset and source)."""
+        """Yield the rows with the existing ``columns`` (default: canonical, subset, source)."""
         names = columns or [*(column.name for column in table_columns(self.name)), "subset", "source"]
         if self.content:
             for batch in self.content.batches():

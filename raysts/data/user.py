@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from raysts.data.facts import Facts
-from raysts.data.importing import SET_NAME, Source, Values, framed, match_columns, table_of
+from raysts.data.importing import SET_NAME, Source, Values, frame_values, match_columns, table_of
 from raysts.data.parquet import BATCH_ROWS
 from raysts.data.readers import HUB, LINES, TABLES, files_of, format_of, require_columns, title_of
 from raysts.errors import InputError, RunFailed
@@ -108,7 +108,7 @@ class UserText:
         held_out, digest = {key for key, *_ in self.scan.smallest[: self.held]}, hashlib.sha256()
         texts: list[Values] = []
         for row in self.source.rows({}):
-            digest.update(framed(row))
+            digest.update(frame_values(row))
             if held_out and _hash(row[0]) in held_out:
                 continue
             texts.append(row)
@@ -141,24 +141,24 @@ class UserText:
         return "; ".join(parts)
 
 
-def open_text(where: str | Path, column: str | None) -> UserText:
+def open_text(place: str | Path, column: str | None) -> UserText:
     """Open text in a file, a folder, a saved data set or one of the hub, and read it once from end to end.
 
     Raises:
         InputError: it cannot be read, has no such column, or no text.
     """
-    files = files_of(where, "--text")
+    files = files_of(place, "--text")
     source = _text_source(files, column)
     scan = _scan(files, column, source.states())
     if not scan.rows:
         empty = f" ({scan.empty:,} empty rows)" if scan.empty else ""
-        raise InputError(f"--text '{where}': holds no text{empty}; every row needs a text of at least one character")
+        raise InputError(f"--text '{place}': holds no text{empty}; every row needs a text of at least one character")
     if scan.rows == scan.repeated + 1 > 1:
         ((_, text, _), *_) = scan.smallest
         raise InputError(
-            f"--text '{where}': all {scan.rows:,} rows hold the same text ({text!r:.60}); --column must name the column of texts"
+            f"--text '{place}': all {scan.rows:,} rows hold the same text ({text!r:.60}); --column must name the column of texts"
         )
-    return UserText(title_of(str(where)), source, scan)
+    return UserText(title_of(str(place)), source, scan)
 
 
 def _text_source(files: tuple[Path, ...], column: str | None) -> Source:
@@ -189,7 +189,7 @@ def _scan(files: tuple[Path, ...], column: str | None, states: tuple[Any, ...]) 
     smallest: dict[str, str] = {}
     bound = "g"
     for row in _text_source(files, column).rows(counts):
-        digest.update(framed(row))
+        digest.update(frame_values(row))
         key = _hash(row[0])
         hashes.append(int(key, 16))
         if key < bound:
@@ -285,7 +285,7 @@ def _read(files: tuple[Path, ...], columns: tuple[Column, ...], remedy: str, tit
         )
     digest = hashlib.sha256()
     for row in rows:
-        digest.update(framed(row))
+        digest.update(frame_values(row))
     table = table_of(rows, source.schema())
     unused = [c.name for c in columns if not c.required and table.column(c.name).null_count == len(rows)]
     return UserRows(title, files[0], digest.hexdigest(), table.drop_columns(unused))
@@ -402,10 +402,10 @@ def _join(devs: Mapping[str, UserRows]) -> UserRows:
     return UserRows(title, next(iter(devs.values())).path, fingerprint, table)
 
 
-def _is_folder(where: str) -> bool:
-    if "://" in where:
-        return not where.startswith(HUB) and format_of(Path(where)) not in TABLES
-    return Path(where).is_dir()
+def _is_folder(place: str) -> bool:
+    if "://" in place:
+        return not place.startswith(HUB) and format_of(Path(place)) not in TABLES
+    return Path(place).is_dir()
 
 
 def _absolute(path: str | Path) -> str:

@@ -210,7 +210,7 @@ def finish_store(folder: Path, spec: StoreSpec, parts: list[dict[str, Any]]) -> 
 
 
 class Windows:
-    """A finished token store, its windows read one at a time; optionally beside the teacher means of the same rows.
+    """Windows of a finished token store, perhaps with the teacher vectors of their rows.
 
     Args:
         teacher: folder of the teachers' shards, one Parquet file a window.
@@ -221,7 +221,7 @@ class Windows:
         manifest = self.storage.read_json(folder / "manifest.json")
         if manifest is None:
             raise RunFailed(
-                f"{folder}: there is no finished token store there any more; leave the storage where it is, and what models read "
+                f"{folder}: the finished token store has gone; leave the storage where it is, and what models read "
                 f"as it is, while they are used, and run the same command again"
             )
         for part in manifest["parts"]:

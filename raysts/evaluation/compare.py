@@ -16,7 +16,7 @@ import numpy as np
 
 from raysts.errors import InputError
 from raysts.evaluation.scores import ModelScores, RowScores
-from raysts.evaluation.standings import aligned
+from raysts.evaluation.standings import align_columns
 from raysts.evaluation.statistics import (
     BOOTSTRAP_SEED,
     CORRELATIONS,
@@ -126,7 +126,7 @@ class Difference:
     high: float | None
 
     @property
-    def shown(self) -> int:
+    def sign(self) -> int:
         """Sign of an interval without 0, otherwise 0."""
         if self.low is None or self.high is None:
             return 0
@@ -157,14 +157,14 @@ class Difference:
     def of(cls, row: Mapping[str, Any]) -> Self:
         return cls(row["difference"], row["ci_low"], row["ci_high"])
 
-    def over(self, name: str) -> str:
+    def describe(self, name: str) -> str:
         """Return the words for the difference: ``1.82 [1.13, 2.31] above the backbone``."""
         signed = f"{100 * self.value:+.2f}"
         if self.low is None or self.high is None:
             return f"with no interval that would tell it from {name} ({signed})"
-        if not self.shown:
+        if not self.sign:
             return f"not shown to differ from {name} ({signed} {self.interval})"
-        if self.shown > 0:
+        if self.sign > 0:
             return f"{100 * self.value:.2f} {self.interval} above {name}"
         return f"{-100 * self.value:.2f} {Difference(-self.value, -self.high, -self.low).interval} below {name}"
 
@@ -371,7 +371,7 @@ def format_comparison(a: str, b: str, rows: Sequence[ComparisonRow]) -> str:
         tested = [row["test"] or "", statistic, format_p(row["test_p"])]
         difference = [f"{100 * row['difference']:+.2f}", interval, format_p(row["p"])]
         lines.append([row["dataset"], row["metric"], f"{row['n']:,}", *values, *difference, *tested])
-    text = aligned(lines, (0, 1, 8))
+    text = align_columns(lines, (0, 1, 8))
     return "\n".join([f"A: {a}", f"B: {b}", "x100", text[0], "-" * max(map(len, text)), *text[1:]])
 
 

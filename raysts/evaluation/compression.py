@@ -96,4 +96,5 @@ def cost(model: SentenceModel, before: int | None, dev: Dev, dtype: Dtype, range
     model.truncate_dim = before
     before_ND = model.encode(texts)
     model.truncate_dim = truncated
-    return Cost(dev.name, score(before_ND), score(stored_NE), *([] if metric == "spearman" else [metric]))
+    called = {} if metric == "spearman" else {"score": metric}
+    return Cost(dev.name, score(before_ND), score(stored_NE), **called)

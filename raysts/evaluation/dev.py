@@ -32,7 +32,7 @@ class Dev:
     Attributes:
         name: in results: ``stsb-dev``, ``snli-dev``.
         metrics: larger is better; the first one selects.
-        parts: the sets, each of which counts as much as the others; a function reads a file that is written later.
+        parts: the sets, which count the same; a function reads a file that is written later.
     """
 
     name: str

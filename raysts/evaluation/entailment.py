@@ -136,7 +136,7 @@ class Direction(LabelledSet):
     """Pairs of entailment: which of the two sentences entails the other, by similarity and by variance.
 
     Beside it the accuracy of calling the longer sentence (in words) the premise, role ``baseline``. Ties are wrong. Results
-    are of all pairs, of those that are one-way, and by the ratio of lengths, whose ``n`` are its histogram.
+    are of all pairs, of those that are one-way, and by the ratio of lengths (their ``n`` are its histogram).
     """
 
     pairs: Pairs
@@ -189,9 +189,9 @@ def _groups(pairs: Pairs, words: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _read_two_way(corpus: Corpus, source: Source) -> TwoWay:
-    """Read a table with the thresholds of SNLI dev, and as set ``<name>-own`` of the optional table."""
-    table, *others = source.present(corpus)
-    thresholds = zip((source.name, f"{source.name}-own"), others, strict=False)
+    """Read a table with the thresholds of SNLI dev, and as set ``<name>-own_thresholds`` of the optional table."""
+    table, *tables = source.present(corpus)
+    thresholds = zip((source.name, f"{source.name}-own"), tables, strict=False)
     return two_way(
         source.name,
         load_entailment(corpus, table),
@@ -205,9 +205,9 @@ def _read_direction(corpus: Corpus, source: Source) -> Direction:
     return Direction(name=source.name, pairs=pairs, **shared)
 
 
-def two_way_task(name: str, table: str, own: Sequence[str] = (), unasked: bool = True) -> Task:
-    """Return the task of two-way inference on a table. ``own``: a table that gives another threshold."""
-    return Task(name, (Source(name, (table, DEV), _read_two_way, tuple(own), labels=True),), unasked=unasked)
+def two_way_task(name: str, table: str, own_thresholds: Sequence[str] = (), unasked: bool = True) -> Task:
+    """Return the task of two-way inference on a table. ``own_thresholds``: a table that gives another threshold."""
+    return Task(name, (Source(name, (table, DEV), _read_two_way, tuple(own_thresholds), labels=True),), unasked=unasked)
 
 
 def direction_task(name: str, table: str, unasked: bool = True) -> Task:
@@ -217,7 +217,7 @@ def direction_task(name: str, table: str, unasked: bool = True) -> Task:
 
 ENTAILMENT_TASKS: dict[str, Task] = {
     "snli-2way": two_way_task("snli-2way", "nli/snli_test"),
-    "sick-2way": two_way_task("sick-2way", "sick/sick_test", own=["sick/sick_trial"]),
+    "sick-2way": two_way_task("sick-2way", "sick/sick_test", own_thresholds=["sick/sick_trial"]),
     "snli-direction": direction_task("snli-direction", "nli/snli_test"),
     "sick-direction": direction_task("sick-direction", "sick/sick_test"),
     "xnli-2way": two_way_task("xnli-2way", "nli/xnli_en_test", unasked=False),

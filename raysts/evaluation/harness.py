@@ -200,7 +200,7 @@ def evaluate(
     progress: Progress | None = None,
     index: Mapping[Text, np.ndarray] | None = None,
 ) -> list[ResultRow]:
-    """Return the results rows of a model on the named tasks (default: every task whose files exist).
+    """Return the results rows of a model on the named tasks (default: every task with files).
 
     Args:
         model: the model.

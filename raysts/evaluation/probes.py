@@ -110,7 +110,7 @@ def regress_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:
     """
     rows, bins, weights = soft_rows(train[1])
     return _best(
-        (pearson(fitted.expected(dev[0]), dev[1]), Probe(fitted.expected(asked_ND), fitted.strength))
+        (pearson(fitted.expected_scores(dev[0]), dev[1]), Probe(fitted.expected_scores(asked_ND), fitted.strength))
         for fitted in _path(train[0][rows], bins, weights=weights)
     )
 
@@ -129,7 +129,7 @@ def soft_rows(scores_N: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
-class _Fitted:
+class _Fit:
     """Fit at one strength. The fit at the next strength replaces it."""
 
     strength: float
@@ -139,14 +139,14 @@ class _Fitted:
     def classes(self, features_ND: np.ndarray) -> np.ndarray:
         return np.asarray(self.model.predict(self.scale.transform(features_ND)))
 
-    def expected(self, features_ND: np.ndarray) -> np.ndarray:
+    def expected_scores(self, features_ND: np.ndarray) -> np.ndarray:
         shares = self.model.predict_proba(self.scale.transform(features_ND)).astype(np.float64)
         return np.asarray(shares @ self.model.classes_)
 
 
 def _path(
     features_ND: np.ndarray, codes_N: np.ndarray, weights: np.ndarray | None = None, grid: Sequence[float] = GRID
-) -> Iterator[_Fitted]:
+) -> Iterator[_Fit]:
     """Yield logistic regression at every strength, each fit from where the last one ended."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
@@ -155,13 +155,13 @@ def _path(
     scaled_ND = scale.transform(features_ND)
     model = LogisticRegression(tol=TOLERANCE, max_iter=MOST_STEPS, warm_start=True)
     for strength in grid:
-        yield _Fitted(strength, scale, model.set_params(C=strength).fit(scaled_ND, codes_N, sample_weight=weights))
+        yield _Fit(strength, scale, model.set_params(C=strength).fit(scaled_ND, codes_N, sample_weight=weights))
 
 
 def _best(tried: Iterable[tuple[float, Probe]]) -> Probe:
     """Return the probe with the highest score, of equals the first."""
     with one_thread_each():
-        return max(tried, key=lambda one: one[0])[1]
+        return max(tried, key=lambda pair: pair[0])[1]
 
 
 def side_by_side(work: Callable[[Item], Found], items: Sequence[Item]) -> list[Found]:

@@ -24,7 +24,7 @@ from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.evaluation.scores import RowScores
 from raysts.evaluation.statistics import UndefinedCorrelationError
-from raysts.evaluation.sts import unordered
+from raysts.evaluation.sts import make_symmetric
 from raysts.evaluation.tasks import (
     MOST_LOADED,
     LabelledSet,
@@ -169,7 +169,7 @@ def _keys(similarities_QB: np.ndarray, rows_B: np.ndarray) -> np.ndarray:
 
 def _one_by_one(similarity: Similarity) -> Callable[[Representation, Representation], np.ndarray]:
     """Return a similarity of corresponding rows for all queries and documents, the mean over both orders."""
-    symmetric = unordered(similarity)
+    symmetric = make_symmetric(similarity)
 
     def compare(queries: Representation, documents: Representation) -> np.ndarray:
         size, total = (len(next(iter(side.values()))) for side in (documents, queries))

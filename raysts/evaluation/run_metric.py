@@ -14,7 +14,7 @@ LOSS = "loss"
 Mode = Literal["max", "min"]
 
 
-def reported(table: str) -> tuple[str, ...]:
+def list_metrics(table: str) -> tuple[str, ...]:
     """Return the metrics of a run with development set ``table``. The first selects checkpoints."""
     return (*DEVS[table], LOSS)
 
@@ -24,7 +24,7 @@ class RunMetric:
     """Metric of training runs: its place in a run, its direction, and its form for people.
 
     Attributes:
-        name: one of ``reported(table)``.
+        name: one of ``list_metrics(table)``.
         selecting: whether it selects checkpoints if a set of the user has other scores than ``table``.
     """
 
@@ -57,14 +57,14 @@ class RunMetric:
         return "Training loss" if self.name == LOSS else f"Dev {self.name} × 100"
 
     @property
-    def described(self) -> str:
+    def description(self) -> str:
         return "training loss at the end" if self.name == LOSS else f"{self.name} of the kept model on {self.table}"
 
-    def of_line(self, line: Mapping[str, Any]) -> float | None:
+    def value_of_line(self, line: Mapping[str, Any]) -> float | None:
         """Return its value in a metrics line of an evaluation, or None."""
         return line.get(self.key) if self.name != LOSS or "dev" in line else None
 
-    def of_run(self, run: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> float | None:
+    def value_of_run(self, run: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> float | None:
         """Return its value in the record of a finished run, or in its metrics lines, or None."""
         if self.name == LOSS:
             return lines[-1][LOSS] if lines else None

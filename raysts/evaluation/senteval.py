@@ -3,8 +3,8 @@
 Conneau and Kiela 2018: tools/classifier.py, validation.py and relatedness.py of its code, at the settings of its examples.
 
 A linear layer on features as they are, trained by Adam in batches of 64; after every 4 passes it is scored, the best is kept,
-and the sixth score that is no better ends it. The L2 penalty (a part of the gradient, of the bias too) has the best accuracy on
-the development rows, else over ten folds of the training rows, each of which also stops its own fit; then 5 % of the training
+and the sixth score that is not better ends it. The L2 penalty (a part of the gradient, of the bias too) has the best accuracy on
+the development rows, else over ten folds of the training rows, which also stop their own fits; then 5 % of the training
 rows stop the last one. Of relatedness the layer's softmax is the distribution of the score over 1 to 5, by squared error.
 
 Every fit starts from the same seed, as there: all penalties of a fit see the same batches and are fitted at once. What

@@ -58,7 +58,7 @@ def kind_of(role: str | None) -> str:
     return role if role in ROLES else "baseline"
 
 
-def pooled(layers: str | None) -> str:
+def describe_pooled(layers: str | None) -> str:
     """Return in words how many layers were pooled, or nothing without a record."""
     return "" if layers is None else f"{layers_text(as_layers(layers))} pooled"
 
@@ -77,11 +77,11 @@ class View(NamedTuple):
         return cls(*(row[column] for column in cls._fields))
 
     @property
-    def described(self) -> str:
+    def description(self) -> str:
         parts = [
             f"{METRICS.get(self.metric, self.metric.capitalize())} × 100 on {self.split}",
             AGGREGATIONS.get(self.aggregation or "", self.aggregation),
-            pooled(self.layers),
+            describe_pooled(self.layers),
             "rows that do not occur in the training text" if self.rows == "clean" else None,
         ]
         return ", ".join(part for part in parts if part)
@@ -99,7 +99,7 @@ class Value:
     member: int | None = None
 
     @classmethod
-    def over(cls, values: Sequence[float]) -> Value:
+    def mean_of(cls, values: Sequence[float]) -> Value:
         """Return the mean of the values of several models."""
         std = float(np.std(values, ddof=1)) if len(values) > 1 else None
         return cls(float(np.mean(values)), std, len(values))
@@ -114,14 +114,14 @@ class Value:
         return "" if self.low is None or self.high is None else f"[{100 * self.low:.2f}, {100 * self.high:.2f}]"
 
     @property
-    def with_spread(self) -> str:
+    def spread_text(self) -> str:
         """``71.20 ± 0.31``, times 100."""
         return self.number + (f" ± {100 * self.std:.2f}" if self.std is not None else "")
 
     @property
     def text(self) -> str:
         """``71.20  [69.80, 72.61]``, ``71.20 ± 0.31``, times 100."""
-        return self.with_spread if self.n > 1 else f"{self.number}  {self.interval}".rstrip()
+        return self.spread_text if self.n > 1 else f"{self.number}  {self.interval}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class Standings:
         return next(lines, None)
 
     @property
-    def plotted(self) -> list[Standing]:
+    def plot_lines(self) -> list[Standing]:
         """The lines with one backbone."""
         backbone = self.first("backbone")
         return [line for line in self.lines if line.role != "backbone" or line is backbone]
@@ -247,17 +247,17 @@ def _standing(
         individuals.setdefault(row["dataset"], []).append(value)
     best = {name: max(values, key=lambda value: value.value) for name, values in individuals.items()}
     mean = {
-        name: values[0] if len(values) == 1 else Value.over([value.value for value in values])
+        name: values[0] if len(values) == 1 else Value.mean_of([value.value for value in values])
         for name, values in individuals.items()
     }
     complete = [[model[name]["value"] for name in averaged] for model in models if model.keys() >= {*averaged}]
     if len(averaged) > 1 and complete:
         averages = [float(np.mean(values)) for values in complete]
-        mean[AVERAGE], best[AVERAGE] = Value.over(averages), Value(max(averages))
+        mean[AVERAGE], best[AVERAGE] = Value.mean_of(averages), Value(max(averages))
     columns: dict[str, Any] = dict(zip(_KEY, key, strict=True))
     notes = remarks(rows)
     if view.layers not in (None, columns["layers"]):
-        notes = (pooled(columns["layers"]), *notes)
+        notes = (describe_pooled(columns["layers"]), *notes)
     if as_distributed and as_distributed.items() <= columns.items():
         notes = (AS_DISTRIBUTED, *notes)
     return Standing(**columns, mean=mean, best=best, individuals=individuals, remarks=notes)
@@ -299,7 +299,7 @@ def remarks(rows: Sequence[ResultRow]) -> tuple[str, ...]:
 # -- as text ----------------------------------------------------------------------------------------------------------------
 
 
-def aligned(rows: Sequence[Sequence[str]], left: Container[int]) -> list[str]:
+def align_columns(rows: Sequence[Sequence[str]], left: Container[int]) -> list[str]:
     """Return rows of cells as aligned lines of text, the columns ``left`` aligned left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
@@ -324,7 +324,7 @@ def format_standings(table: Standings) -> str:
             ["/".join(names) or "-", role, line.pooling or "-", line.layers or "-", line.similarity or "-"]
             + [_cell(line.mean.get(column), line.n) for column in table.columns]
         )
-    text = aligned(lines, range(5))
+    text = align_columns(lines, range(5))
     title = ", ".join(filter(None, (table.view.metric, table.view.aggregation, "x100")))
     return "\n".join([title, text[0], "-" * max(map(len, text)), *text[1:]])
 
@@ -350,4 +350,4 @@ def format_results(rows: Sequence[ResultRow], brief: bool = False) -> str:
 def _cell(value: Value | None, n: int) -> str:
     if value is None:
         return ""
-    return value.with_spread.replace("± ", "±") + (f" ({value.n})" if value.n != n else "")
+    return value.spread_text.replace("± ", "±") + (f" ({value.n})" if value.n != n else "")

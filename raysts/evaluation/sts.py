@@ -60,7 +60,7 @@ class Pairs(LabelledSet):
         representation = represent(self.texts)
         return [
             self.make_scores(
-                pair_similarities(self, representation, unordered(similarity)),
+                pair_similarities(self, representation, make_symmetric(similarity)),
                 *METRICS,
                 similarity=name,
                 gold=self.gold,
@@ -132,7 +132,7 @@ def load_pairs_file(path: str | Path) -> Pairs:
     """Read scored pairs of the user, with scores of any finite range and perhaps a ``subset``.
 
     Raises:
-        InputError: as :func:`raysts.data.user.open_pairs`, or a subset whose scores are all equal.
+        InputError: as :func:`raysts.data.user.open_pairs`, or a subset with equal scores alone.
     """
     file = open_pairs(path, "--pairs")
     pairs = pairs_from_table(file.table, file.title.lower(), file.fingerprint)
@@ -160,7 +160,7 @@ def pair_similarities(pairs: Pairs, representation: Representation, similarity: 
     return similarities
 
 
-def unordered(similarity: Similarity) -> Similarity:
+def make_symmetric(similarity: Similarity) -> Similarity:
     """Return the mean over both orders: a scored pair has none, and some similarities do (GaussCSE's)."""
     return lambda a, b: (similarity(a, b) + similarity(b, a)) / 2
 

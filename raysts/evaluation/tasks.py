@@ -217,4 +217,4 @@ def lookup(texts: Sequence[Text], representation: Representation) -> Represent:
     """Return a function that looks some of ``texts`` up in a representation with one row for each of them."""
     position = {text: index for index, text in enumerate(texts)}
     assert all(len(values) == len(texts) for values in representation.values())
-    return lambda wanted: take(representation, np.fromiter((position[text] for text in wanted), np.int64, len(wanted)))
+    return lambda part: take(representation, np.fromiter((position[text] for text in part), np.int64, len(part)))

@@ -111,7 +111,7 @@ def _gold(columns: pa.Table, table: str) -> np.ndarray:
     return np.asarray(columns.column("label").cast(pa.string()).to_numpy(zero_copy_only=False), dtype=str)
 
 
-def label_problems(train: Part, asked: Sequence[Part], fewest: int) -> list[str]:
+def label_problems(train: Part, measured: Sequence[Part], fewest: int) -> list[str]:
     """Return the reasons why labels cannot be learnt: a single class, too few rows, unseen labels."""
     classes, counts = np.unique(train.gold, return_counts=True)
     if len(classes) < 2:
@@ -124,7 +124,7 @@ def label_problems(train: Part, asked: Sequence[Part], fewest: int) -> list[str]
         for name, count in zip(classes, counts, strict=True)
         if count < fewest
     ]
-    for part in asked:
+    for part in measured:
         unseen = ~np.isin(part.gold, classes)
         problems += [
             f"{part.table}: label '{name}' ({_rows(part.gold == name)}) does not occur in {train.table} "
@@ -166,29 +166,29 @@ TRANSFER_SETS: tuple[Source, ...] = (
 TRANSFER = Task("transfer", TRANSFER_SETS, heavy=True)
 
 
-def _predict_right(by: ModuleType, of: TransferSet, features: Sequence[np.ndarray]) -> np.ndarray:
+def _predict_right(probe: ModuleType, labelled: TransferSet, features: Sequence[np.ndarray]) -> np.ndarray:
     """Return the measured rows with the right predicted class [N] bool."""
-    classes = np.unique(of.parts[0].gold)
-    codes = [np.searchsorted(classes, part.gold) for part in of.parts]
-    if len(of.parts) == 1:
-        splits = by.folds(codes[0], probes.fold_count(probes.FOLDS, codes[0]))
+    classes = np.unique(labelled.parts[0].gold)
+    codes = [np.searchsorted(classes, part.gold) for part in labelled.parts]
+    if len(labelled.parts) == 1:
+        splits = probe.folds(codes[0], probes.fold_count(probes.FOLDS, codes[0]))
         predicted_N = np.empty_like(codes[0])
-        for (_, held_out), probe in zip(splits, by.classify(features[0], codes[0], splits), strict=True):
-            predicted_N[held_out] = probe.predicted
-    elif len(of.parts) == 2:
+        for (_, held_out), fitted in zip(splits, probe.classify(features[0], codes[0], splits), strict=True):
+            predicted_N[held_out] = fitted.predicted
+    elif len(labelled.parts) == 2:
         rows = np.split(np.arange(sum(map(len, codes))), [len(codes[0])])
-        (probe,) = by.classify(np.concatenate(features), np.concatenate(codes), [(rows[0], rows[1])])
-        predicted_N = probe.predicted
+        (fitted,) = probe.classify(np.concatenate(features), np.concatenate(codes), [(rows[0], rows[1])])
+        predicted_N = fitted.predicted
     else:
         train, dev, _ = zip(features, codes, strict=True)
-        predicted_N = by.classify_by_dev(train, dev, features[-1]).predicted
+        predicted_N = probe.classify_by_dev(train, dev, features[-1]).predicted
     return np.asarray(predicted_N == codes[-1])
 
 
-def _predict_scores(by: ModuleType, of: TransferSet, features: Sequence[np.ndarray]) -> np.ndarray:
+def _predict_scores(probe: ModuleType, labelled: TransferSet, features: Sequence[np.ndarray]) -> np.ndarray:
     """Return the predicted scores of the measured rows."""
-    train, dev, test = zip(features, (part.gold for part in of.parts), strict=True)
+    train, dev, test = zip(features, (part.gold for part in labelled.parts), strict=True)
     try:
-        return np.asarray(by.regress_by_dev(train, dev, test[0]).predicted)
+        return np.asarray(probe.regress_by_dev(train, dev, test[0]).predicted)
     except UndefinedCorrelationError as error:
-        raise UndefinedCorrelationError(f"{of.name}, development rows: {error}") from error
+        raise UndefinedCorrelationError(f"{labelled.name}, development rows: {error}") from error

@@ -77,7 +77,7 @@ def find_words(model: SentenceModel, sentences: Sequence[str]) -> tuple[Tokens, 
 def contextual_words(
     model: SentenceModel, sentences: Sequence[str], layers: Sequence[Layers], memory: int = MEMORY
 ) -> tuple[dict[str, int], np.ndarray]:
-    """Return the row of each word, and each word's first principal component by choice of layers [L, V, H].
+    """Return the row of each word, and the words' first principal components [L, V, H].
 
     Latte-Mix, section 4.3, A.7. It is the first right singular vector of the matrix of its contextual vectors, not centred,
     with the sign that gives a positive mean product with them. The vector of an occurrence is the mean of its word pieces'.
@@ -87,12 +87,14 @@ def contextual_words(
     counts_V = np.bincount(occurrences.word, minlength=len(index))
     starts_V = np.cumsum(counts_V) - counts_V
     room = memory // (4 * model.encoder.width)  # contextual vectors
-    at_once = min(len(layers), max(1, room // int(counts_V.max(initial=1))))
+    layers_per_pass = min(len(layers), max(1, room // int(counts_V.max(initial=1))))
     components_LVH = np.zeros((len(layers), len(index), model.encoder.width), np.float32)
-    for first, words in itertools.product(range(0, len(layers), at_once), _ranges(counts_V, room // at_once)):
+    for first, words in itertools.product(
+        range(0, len(layers), layers_per_pass), _ranges(counts_V, room // layers_per_pass)
+    ):
         begin, end = starts_V[words.start], starts_V[words.start] + counts_V[words].sum()
         part = occurrences.take(slice(begin, end))
-        rows_LOH = _vectors(model, tokens, part, layers[first : first + at_once])
+        rows_LOH = _vectors(model, tokens, part, layers[first : first + layers_per_pass])
         for count in np.unique(counts_V[words]):
             chosen_W = words.start + np.flatnonzero(counts_V[words] == count)
             places_WO = (starts_V[chosen_W] - begin)[:, None] + np.arange(count)

@@ -1,4 +1,4 @@
-"""Static vectors of words (GloVe, word2vec) or tokens, without torch: model directories, and text files as such.
+"""Static vectors of words (GloVe, word2vec) or tokens, without torch.
 
 Commands read them before anything starts. Shapes: V words and the padding, R words of a block, H dimensions.
 """

@@ -12,7 +12,7 @@ from raysts.errors import InputError
 from raysts.models.layers import single_layers
 from raysts.papers.published import BACKBONES, read_yaml
 from raysts.recipes.grammar import POST
-from raysts.recipes.names import Entry, at_scale, papers_pooling, pipeline
+from raysts.recipes.names import Entry, apply_scale, papers_pooling, pipeline
 from raysts.recipes.overrides import apply_overrides, has_option
 from raysts.recipes.recipe import Pipeline
 
@@ -140,10 +140,10 @@ def _for_backbone(
         base = pipeline(point.system)
         if set(base.stages) - set(POST):
             base = apply_overrides(base, {key: n for key, n in experiment.settings.items() if _takes(base, key)})
-        base = at_scale(base, recipe, scale) if separator else base
+        base = apply_scale(base, recipe, scale) if separator else base
         pooling = papers_pooling(base) if experiment.paper == "sed" else {}
         base = apply_overrides(base, {**pooling, **point.settings, **(best if point.searched else {})})
-        return base.updated(name=name) if point.label == "" else base
+        return base.replace(name=name) if point.label == "" else base
 
     # The backbone is read only if the points depend on it.
     depends = any(point.vary or point.backbone != "any" for point in experiment.points)

@@ -203,8 +203,8 @@ def _over_models(models: Sequence[Sequence[MeasuredRow]], value: Value) -> Measu
     """Return the value's statistic over models, each with one row per measure."""
     if not models or (value.statistic == "std" and len(models) < 2):
         return None
-    values = [Mean.over([row.row["value"] for row in model]).value for model in models]
-    mean = Mean.over(values)
+    values = [Mean.mean_of([row.row["value"] for row in model]).value for model in models]
+    mean = Mean.mean_of(values)
     number = {"mean": mean.value, "max": max(values), "std": mean.std}[value.statistic]
     assert number is not None
     std = mean.std if value.statistic == "mean" else None

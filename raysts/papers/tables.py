@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from raysts.evaluation.standings import AGGREGATIONS, METRICS, aligned, pooled
+from raysts.evaluation.standings import AGGREGATIONS, METRICS, align_columns, describe_pooled
 from raysts.evaluation.transfer import PROBES
 from raysts.papers.match import PaperTable, Source
 from raysts.papers.measured import PaperData
@@ -75,7 +75,7 @@ def _table_lines(paper: Paper, shown: PaperTable) -> list[str]:
 
 
 def _align(body: Sequence[list[str] | str]) -> list[str]:
-    rows = iter(aligned([line for line in body if not isinstance(line, str)], (0, 1)))
+    rows = iter(align_columns([line for line in body if not isinstance(line, str)], (0, 1)))
     lines = [line if isinstance(line, str) else next(rows) for line in body]
     return [*lines[:2], "-" * max(map(len, lines)), *lines[2:]]
 
@@ -150,6 +150,6 @@ def system_label(table: Table, row: Row) -> str:
 
 def _words(condition: str, value: str) -> str:
     if condition == "layers":
-        return pooled(value)
+        return describe_pooled(value)
     kind = "probe" if value in PROBES else condition
     return AGGREGATIONS[value] if condition == "aggregation" else f"{value} {kind}"

@@ -69,7 +69,7 @@ def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus, stand_
     if stand_ins and substituted:
         tasks = tuple(dict.fromkeys([*tasks, *(on for claim in could if claim.in_place_of for on in claim.on)]))
         pipelines = {
-            point: one.updated(evaluation=one.evaluation.updated(tasks=tasks)) for point, one in pipelines.items()
+            point: one.replace(evaluation=one.evaluation.replace(tasks=tasks)) for point, one in pipelines.items()
         }
     points = {*pipelines, OVERLAP, LONGER}
     chosen = could if stand_ins else CLAIMS[paper]
@@ -296,7 +296,7 @@ def _models(side: Side, plans: Mapping[str, Plan], baselines: Mapping[str, Model
     )
     node = next(node for node in plan.evaluations if node.role == role)
     models = [side.role] if side.role in ("ensemble", "backbone") else [model.id for model in node.models]
-    layers, scores = str(side.layers or plan.pipeline.compared), []
+    layers, scores = str(side.layers or plan.pipeline.compared_layers), []
     for model in models:
         by_choice = node.row_scores(model, side.similarity)
         only = next(iter(by_choice.values())) if len(by_choice) == 1 else {}
@@ -307,7 +307,7 @@ def _models(side: Side, plans: Mapping[str, Plan], baselines: Mapping[str, Model
 def _best(models: Sequence[ModelScores], on: Sequence[str]) -> list[dict[str, RowScores]]:
     def mean(model: ModelScores) -> float:
         rows = [model[name] for name in on]
-        return Value.over(
+        return Value.mean_of(
             [of_set.value(of_set.metrics[0] if of_set.gold is None else "spearman") for of_set in rows]
         ).value
 

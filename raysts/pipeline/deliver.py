@@ -143,7 +143,7 @@ def card_of(
     """
     pipeline, recipes, record = plan.pipeline, plan.pipeline.recipes, model.record
     entry, stored = names.RECIPES.get(pipeline.name), describe(folder)
-    by_dev = [plan.dev_name(recipe.spec.dev) for recipe in recipes.values() if recipe.by_dev]
+    by_dev = [plan.dev_name(recipe.spec.dev) for recipe in recipes.values() if recipe.uses_dev_labels]
     card = {
         "name": f"{name} ({record['role']})",
         "path": str(folder),

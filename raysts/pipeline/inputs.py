@@ -120,8 +120,8 @@ class Inputs:
         if self.corpus.text and self.pipeline.combine and not self.corpus.files(members_dev(self.pipeline)):
             object.__setattr__(self, "corpus", self.corpus.holding_out())
         if self._has_one_layer:
-            evaluation = self.pipeline.evaluation.updated(layers=(1,), compare=1)
-            object.__setattr__(self, "pipeline", self.pipeline.updated(evaluation=evaluation))
+            evaluation = self.pipeline.evaluation.replace(layers=(1,), compare=1)
+            object.__setattr__(self, "pipeline", self.pipeline.replace(evaluation=evaluation))
 
     @property
     def store(self) -> Store:
@@ -398,7 +398,7 @@ class Inputs:
     @property
     def skipped(self) -> list[dict[str, Any]]:
         """Return the unreadable files of the training tables, which ``skip_bad`` leaves out."""
-        return self.corpus.skipped(recipe.table for recipe in self.pipeline.recipes.values())
+        return self.corpus.find_skipped(recipe.table for recipe in self.pipeline.recipes.values())
 
     def resolve_recipe(self, recipe: Recipe) -> Recipe:
         """Return the recipe with its length, the pipeline's precision and the sources of its test sentences.
@@ -406,14 +406,14 @@ class Inputs:
         Unless the recipe names sources, they are those of the evaluated tasks.
         """
         if recipe.train.precision == "auto" != self.pipeline.precision:
-            recipe = recipe.updated(train=recipe.train.updated(precision=self.pipeline.precision))
+            recipe = recipe.replace(train=recipe.train.replace(precision=self.pipeline.precision))
         if recipe.train.max_length == "auto":
-            recipe = recipe.updated(train=recipe.train.updated(max_length=self.reading_length(recipe).tokens))
+            recipe = recipe.replace(train=recipe.train.replace(max_length=self.reading_length(recipe).tokens))
         if recipe.table != TARGETS or recipe.data.sources:
             return recipe
         tables = self.corpus.sources(TARGETS)
         sources = tuple(dict.fromkeys(source_of(table) for table in self.test_tables if table in tables))
-        return recipe.updated(data=recipe.data.updated(sources=sources))
+        return recipe.replace(data=recipe.data.replace(sources=sources))
 
     def reading_length(self, recipe: Recipe) -> ReadingLength:
         """Return the length at which a recipe of automatic length reads its texts.
@@ -580,7 +580,7 @@ def use_user_text(pipeline: Pipeline, corpus: Corpus) -> Pipeline:
         return pipeline
     recipes = {stage: _reading(recipe, corpus) for stage, recipe in pipeline.recipes.items()}
     recipes |= {stage: _keeping_last(recipes[stage], corpus) for stage in pipeline.stages}
-    return pipeline.updated(recipes=recipes)
+    return pipeline.replace(recipes=recipes)
 
 
 def _reading(recipe: Recipe, corpus: Corpus) -> Recipe:
@@ -588,12 +588,12 @@ def _reading(recipe: Recipe, corpus: Corpus) -> Recipe:
     exists = corpus.files(recipe.table) or (made_of and all(map(corpus.files, made_of)))
     if recipe.table not in SENTENCES or exists:
         return recipe
-    return recipe.updated(data=recipe.data.updated(table=TEXT, sources=()))
+    return recipe.replace(data=recipe.data.replace(table=TEXT, sources=()))
 
 
 def _keeping_last(recipe: Recipe, corpus: Corpus) -> Recipe:
     spec = recipe.spec
-    if spec.dev != DEV or corpus.files(DEV) or not (recipe.by_dev or recipe.train.patience):
+    if spec.dev != DEV or corpus.files(DEV) or not (recipe.uses_dev_labels or recipe.train.patience):
         return recipe
     keep = next(keep for keep in spec.keeps if keep not in spec.keeps_by_dev)
-    return recipe.updated(train=recipe.train.updated(keep=keep, patience=None, eval_first=False))
+    return recipe.replace(train=recipe.train.replace(keep=keep, patience=None, eval_first=False))

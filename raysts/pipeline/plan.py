@@ -21,7 +21,7 @@ from raysts.pipeline.steps.scores import Evaluation, Role
 from raysts.pipeline.steps.train import tokens_step, train_step
 from raysts.pipeline.steps.vectors import Teachers
 from raysts.recipes.recipe import SOUPS, Pipeline, Recipe, Soup
-from raysts.storage.store import at_once
+from raysts.storage.store import run_parallel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,7 +241,7 @@ class Plan(Inputs):
 
     def states(self, deep: bool = False) -> dict[str, State]:
         """Return the state of each step by its id, as the storage is now."""
-        states = at_once(lambda step: step.state(self.store, deep), self.steps)
+        states = run_parallel(lambda step: step.state(self.store, deep), self.steps)
         return {step.id: state for step, state in zip(self.steps, states, strict=True)}
 
     def rows_on_record(self) -> list[dict[str, Any]]:
@@ -266,5 +266,5 @@ def describe(plan: Plan, steps: Sequence[Step] | None = None) -> dict[str, Any]:
         **({"text": plan.corpus.text.facts()} if plan.corpus.text else {}),
         **({"notes": notes} if notes else {}),
         "skipped": plan.skipped,
-        "nodes": at_once(lambda step: step.describe(plan.store), described),
+        "nodes": run_parallel(lambda step: step.describe(plan.store), described),
     }

@@ -19,7 +19,7 @@ from raysts.pipeline.steps.train import train_all
 from raysts.pipeline.verdict import Verdict, notes_before
 from raysts.recipes.tree import to_plain
 from raysts.storage.atomic import remove_drafts
-from raysts.storage.store import Store, at_once
+from raysts.storage.store import Store, run_parallel
 
 Report = Callable[[Store, Mapping[str, Any]], Path]
 """Writes the report of a run from its storage and its record, and returns the path."""
@@ -48,7 +48,7 @@ def run(
     """
     try:
         record = plan.store.path(f"pipelines/{name}.json")
-        with plan.store.lock(f"locks/{name}.lock", f"raysts run {name}", of=record):
+        with plan.store.lock(f"locks/{name}.lock", f"raysts run {name}", protects=record):
             return _Driver(plan, executor, name, command, say, report, follow, prices).run()
     except OSError as error:
         if (limit := limit_reached(error)) is None:
@@ -109,7 +109,7 @@ class _Driver:
         for line in harness.left_out(self.plan.corpus, list(tasks)):
             self.say(line)
         scratch = [path for step in self.plan.steps if step.id in done for path in step.scratch]
-        for path in itertools.compress(scratch, at_once(self.store.exists, scratch)):
+        for path in itertools.compress(scratch, run_parallel(self.store.exists, scratch)):
             self.store.delete(path)
         again: set[str] = set()
         while True:
@@ -224,7 +224,7 @@ class _Driver:
             "command": self.command,
             "pipeline": to_plain(plan.pipeline),
             "data": plan.corpus.uri,
-            "sources": plan.corpus.described,
+            "sources": plan.corpus.sources_text,
             "own": plan.corpus.user.as_plain(),
             "skip_bad": plan.corpus.skip_bad,
             "skipped": plan.skipped,

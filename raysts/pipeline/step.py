@@ -142,7 +142,7 @@ class Step:
         Damaged files are renamed.
         """
         status = self.record.get("status") if self.output.name == "model" else "done"
-        intact = [store.whole(path, deep) for path in self.files(store)] if status == "done" else []
+        intact = [store.is_whole(path, deep) for path in self.files(store)] if status == "done" else []
         if intact and all(intact):
             return "done"
         return "failed" if status == "failed" else "waiting"

@@ -52,7 +52,7 @@ def check(inputs: Inputs) -> None:
     problems += _backbone_problems(inputs)
     tables = list(dict.fromkeys(recipe.table for recipe in pipeline.recipes.values()))
     for recipe in pipeline.recipes.values():
-        if (recipe.by_dev or recipe.train.patience) and not (inputs.by_agreement and recipe == pipeline.sed):
+        if (recipe.uses_dev_labels or recipe.train.patience) and not (inputs.by_agreement and recipe == pipeline.sed):
             tables.append(recipe.spec.dev)
     if pipeline.select_top is not None:
         tables.append(STSB_DEV)

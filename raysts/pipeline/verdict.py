@@ -95,7 +95,7 @@ class Delivered:
         begin = {True: f"It is not {limit}", False: f"It is {limit}", None: f"Nothing shows whether it is {limit}"}
         on = f"below the teacher {best['model']} on {_title(best['on'])} test"
         yield f"{begin[self.within]} {on}: {100 * gap.value:+.2f} {gap.interval}."
-        if gap.shown < 0:
+        if gap.sign < 0:
             values = f"{100 * best['value']:.2f} against {100 * best['delivered']:.2f}"
             yield f"The teacher still scores higher: {values}. More text or more steps bring the student nearer."
         elif self.within is None and (rows := gap.rows_needed(self.margin, best["n"])):
@@ -123,11 +123,11 @@ class Delivered:
                 f"{subject} differs from {start} by {100 * gap.value:+.2f} on {on}. Without an interval "
                 f"(evaluation.resamples=0) nothing is concluded from it."
             )
-        if gap.shown > 0:
+        if gap.sign > 0:
             return f"{subject} is better than {start} by {100 * gap.value:.2f} {gap.interval} on {on}."
-        if gap.shown < 0:
+        if gap.sign < 0:
             remedy = "use it, or train with more text or steps"
-            return f"The starting model is better: {remedy}. {subject} is {gap.over('it')} on {on}."
+            return f"The starting model is better: {remedy}. {subject} is {gap.describe('it')} on {on}."
         return f"No difference is shown between the {name} and {start}: {100 * gap.value:+.2f} {gap.interval} on {on}."
 
     def as_plain(self) -> dict[str, Any]:
@@ -204,7 +204,9 @@ def note_last_step(pipeline: Pipeline, corpus: Corpus) -> list[str]:
     stages = [
         stage
         for stage, recipe in pipeline.stages.items()
-        if DEFAULTS[recipe.objective].by_dev and not recipe.by_dev and not corpus.files(recipe.spec.dev)
+        if DEFAULTS[recipe.objective].uses_dev_labels
+        and not recipe.uses_dev_labels
+        and not corpus.files(recipe.spec.dev)
     ]
     if not stages:
         return []
@@ -233,7 +235,7 @@ class _Results:
     def usual_choice(self, role: str) -> Choice:
         """Return the pooling and layers at which models of a role are compared."""
         evaluation = next((evaluation for evaluation in self.plan.evaluations if evaluation.role == role), None)
-        return evaluation.pooling if evaluation else "mean", str(self.plan.pipeline.compared)
+        return evaluation.pooling if evaluation else "mean", str(self.plan.pipeline.compared_layers)
 
     def scores(self, role: str, model: str, choice: Choice | None = None) -> ModelScores:
         """Return a model's row scores at a pooling (see :meth:`Evaluation.row_scores`).
@@ -311,7 +313,7 @@ class _Results:
             gap = Difference(0.0, zero, zero)
         else:
             gap = self.difference([scores], [self.start], [on])
-        beats = None if gap.low is None else gap.shown > 0
+        beats = None if gap.low is None else gap.sign > 0
         within = delivery.within if reference else gap.within(margin)
         return replace(
             delivery, beats_input=beats, within=within, difference=gap.value, ci_low=gap.low, ci_high=gap.high, on=on
@@ -391,7 +393,7 @@ class _Results:
                 f"Member {member['member']} failed and is left out: ensemble and student are made of the "
                 f"{len(plan.members)} of {plan.pipeline.members} members that finished. Its reason: {member['reason']}"
             )
-        if by_labels := [stage for stage, recipe in recipes.items() if recipe.by_dev]:
+        if by_labels := [stage for stage, recipe in recipes.items() if recipe.uses_dev_labels]:
             names = dict.fromkeys(plan.dev_name(recipes[stage].spec.dev) for stage in by_labels)
             judge = f"Labels of {' and '.join(names)}"
             if AGREEMENT in names:
@@ -487,7 +489,7 @@ class _Results:
         if behind[best] >= 0:
             return []
         gap = self.difference([ensemble], [scores[best]], [on])
-        message = gap.over(f"the best of its members, {self.plan.teacher_names.get(best, best)}")
+        message = gap.describe(f"the best of its members, {self.plan.teacher_names.get(best, best)}")
         return [f"The ensemble is {message} on {_title(on)} test."]
 
 

@@ -1,4 +1,4 @@
-"""One description per objective: its settings, data, sizes and names, and its default recipe. None of it needs torch.
+"""The description of each objective without torch: settings, data, names, default recipe.
 
 Sources of the default recipes: mlm: BERT's objective at the size of a further pretraining on sentences; nli: Sentence-BERT and
 SED B.1; ct: the official Contrastive Tension code and SED B.2; sts: Sentence-BERT and SED 5.5; simcse: SimCSE (Gao et al. 2021),
@@ -185,13 +185,13 @@ class DistillationSettings(Settings):
         return self.terms.keys() == {"similarity"}
 
     @property
-    def reduced(self) -> bool:
+    def is_reduced(self) -> bool:
         return self.target == "concat" and not self.compares_cosines and self.projection is None
 
     @property
-    def mapped(self) -> bool:
+    def learns_map(self) -> bool:
         """Return True if the student learns a linear map of the combined vectors."""
-        return self.reduced or self.axes == "student"
+        return self.is_reduced or self.axes == "student"
 
     @property
     def keeps_projection(self) -> bool:
@@ -272,9 +272,9 @@ Group = tuple[tuple[int, ...], ...]
 
 EACH: Group = ((0,),)
 """Each row is an example."""
-FRESH: Group = ((0,), *((k, k + 7) for k in range(1, 8)))
+FRESH: Group = tuple((k, k + 7) if k else (0,) for k in range(8))
 """Contrastive Tension: one identical pair and seven non-identical pairs of 15 sentences."""
-ANCHORED: Group = ((0,), *((0, k) for k in range(1, 8)))
+ANCHORED: Group = tuple((0, k) if k else (0,) for k in range(8))
 """The same of 8 sentences: the identical pair's is the first sentence of every other pair."""
 
 
@@ -308,12 +308,12 @@ class ObjectiveSpec:
         version: part of the run id; raise it when the mathematics changes.
         members: members of a system that combines none: the number of runs over which its paper averages.
         suffixes: its words in a system's name: the end of the word, and the settings that it stands for.
-        default: its default recipe, where that differs from a plain ``Recipe``.
+        default: its default recipe, as changes of a plain ``Recipe``.
         scales: overrides of its recipe by scale (``raysts.recipes.names.SCALES``).
-        pipeline_scales: overrides of the whole pipeline by scale, of which each applies if the pipeline has the option.
+        pipeline_scales: overrides of the whole pipeline by scale. Each applies if the pipeline has the option.
         settings_problem: the reason why settings do not fit a model of so many dimensions, or None.
         batch_problem: the rule that a batch size breaks, or None.
-        matryoshka_problem: the reason why the first dimensions have no loss of their own, or None.
+        matryoshka_problem: the reason why the first dimensions cannot have a separate loss, or None.
         has_head: True if the resulting model has a new head, which begins with random weights.
     """
 
@@ -362,8 +362,8 @@ def _flow_settings_problem(settings: FlowSettings, dim: int) -> str | None:
 
 
 def _whiten_settings_problem(settings: WhitenSettings | CentreSettings, dim: int) -> str | None:
-    kept = settings.dimensions or dim
-    return f"dimensions={kept} must be at most those of the model, {dim}" if kept > dim else None
+    count = settings.dimensions or dim
+    return f"dimensions={count} must be at most those of the model, {dim}" if count > dim else None
 
 
 _DROPPED_HEAD = "head=tanh reads all dimensions and is dropped after training; set head=none"

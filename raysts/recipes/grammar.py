@@ -2,7 +2,7 @@
 
 One or more member stages, then optionally ``-sed`` (a student distilled from the members), ``-ensemble`` (the mean of
 their embeddings), ``-soup`` (the mean of their weights), ``-greedy-soup`` (of those that do it good on the development set)
-or ``-boom`` (a soup of members on bootstrap samples of the data), then optionally what is fitted on what came out:
+or ``-boom`` (a soup of members on bootstrap samples of the data), then optionally what is fitted on the result:
 ``-flow``, ``-whiten``, ``-latte`` and its baselines. ``raw`` is the bare backbone; on it, what is fitted stands alone
 (``flow``).
 """
@@ -13,7 +13,7 @@ from raysts.errors import InputError, nearest
 from raysts.recipes.recipe import DEFAULTS, SOUPS, Recipe
 
 _WORDS: dict[str, Recipe] = {
-    f"{name}{suffix}": recipe.updated(settings=recipe.settings.updated(**settings))
+    f"{name}{suffix}": recipe.replace(settings=recipe.settings.replace(**settings))
     for name, recipe in DEFAULTS.items()
     for suffix, settings in recipe.spec.suffixes.items()
 }
@@ -32,7 +32,7 @@ BOOM = "boom"
 COMBINE = ("sed", "ensemble", *SOUPS, BOOM)
 
 
-class Parsed(NamedTuple):
+class NameParts(NamedTuple):
     """The parts of a system's name."""
 
     stages: tuple[str, ...]
@@ -40,20 +40,20 @@ class Parsed(NamedTuple):
     post: str | None
 
 
-def parse(name: str, examples: tuple[str, ...] = ()) -> Parsed:
-    """The parts of ``name``, which is not ``raw``.
+def parse(name: str, examples: tuple[str, ...] = ()) -> NameParts:
+    """Return the parts of ``name``, which is not ``raw``.
 
     Raises:
         InputError: it makes no sense, with every reason.
     """
     words = _split(name)
-    known = {*STAGES, *POST, *COMBINE, "raw"}
+    vocabulary = {*STAGES, *POST, *COMBINE, "raw"}
     problems = []
     for word in words:
         if word == "raw":
             problems.append(f"recipe '{name}': 'raw' is the bare backbone and stands alone")
-        elif word not in known:
-            near = nearest(word, known) or nearest(name, examples)
+        elif word not in vocabulary:
+            near = nearest(word, vocabulary) or nearest(name, examples)
             problems.append(
                 f"unknown recipe '{name}': '{word}' is no stage{near}; stages are "
                 f"{', '.join(STAGES)}, then one of {', '.join(f'-{word}' for word in COMBINE)}, then one of "
@@ -71,7 +71,7 @@ def parse(name: str, examples: tuple[str, ...] = ()) -> Parsed:
             )
     if len(post) > 1:
         problems.append(f"recipe '{name}': {' and '.join(repr(word) for word in post)}: one of them, at the end")
-    order = [0 if word in STAGES else 1 if word in COMBINE else 2 for word in words]
+    order = [2 * (word in POST) + (word in COMBINE) for word in words]
     if combine and (len(combine) > 1 or order != sorted(order)) and not problems:
         problems.append(f"recipe '{name}': '{combine[0]}' must come after the member stages, once")
     if combine and not members:
@@ -91,13 +91,13 @@ def parse(name: str, examples: tuple[str, ...] = ()) -> Parsed:
             problems.append(f"recipe '{name}': a member is trained with one loss of {objective}, not several")
     if problems:
         raise InputError(list(dict.fromkeys(problems)))
-    return Parsed(tuple(members), combine[0] if combine else None, post[0] if post else None)
+    return NameParts(tuple(members), combine[0] if combine else None, post[0] if post else None)
 
 
 def _split(name: str) -> list[str]:
-    words, parts, known = [], name.split("-"), {*STAGES, *POST, *COMBINE}
+    words, parts, vocabulary = [], name.split("-"), {*STAGES, *POST, *COMBINE}
     while parts:
-        taken = next((n for n in range(len(parts), 1, -1) if "-".join(parts[:n]) in known), 1)
+        taken = next((n for n in range(len(parts), 1, -1) if "-".join(parts[:n]) in vocabulary), 1)
         words.append("-".join(parts[:taken]))
         parts = parts[taken:]
     return words

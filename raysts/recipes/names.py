@@ -1,4 +1,4 @@
-"""The pipelines that have a name: every sensible name of a system, those of our own, and YAML files."""
+"""Pipelines by name: systems of the papers' grammar, ``best``, ``quickstart``, YAML files."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ from raysts.recipes.recipe import DEFAULTS, DISTILLATION, Pipeline, Recipe
 
 
 class Entry(NamedTuple):
-    """One line of ``raysts recipes``."""
+    """Line of ``raysts recipes``."""
 
     source: str
     shows: str
@@ -94,28 +94,31 @@ ends in an hour or so on a few CPU cores with a small encoder; of members and st
 
 
 def pipeline(name: str, overrides: Mapping[str, Any] | None = None) -> Pipeline:
-    """The pipeline called ``name`` with overrides applied. ``name``: a system name, perhaps at a scale (``nli-ct-sed@small``),
-    ``quickstart``, or a YAML file. ``overrides``: ``{"nli.batch": 32, ...}``; they come after those of the scale.
+    """Return the pipeline of a name with overrides applied.
+
+    Args:
+        name: a system name, perhaps at a scale (``nli-ct-sed@small``), ``quickstart``, or a YAML file.
+        overrides: ``{"nli.batch": 32, ...}``. They come after those of the scale.
 
     Raises:
         InputError: an unknown or senseless name, with the reason; unknown or wrong overrides.
     """
-    system, at, scale = name.partition("@")
+    system, separator, scale = name.partition("@")
     if name.endswith((".yaml", ".yml")):
         base = load_pipeline(Path(name))
-    elif own := OWN.get(system):
-        base = own.made()
-        if at and scale in SCALES and scale not in own.scales:
-            there = f"'{system}'" + "".join(f" or '{system}@{known}'" for known in own.scales)
-            raise InputError(f"recipe '{name}': '{system}' is no paper's system and has its own sizes; take {there}")
-        base = apply_overrides(at_scale(base, name, scale), own.scales[scale]) if at else base
+    elif preset := PRESETS.get(system):
+        base = preset.make()
+        if separator and scale in SCALES and scale not in preset.scales:
+            choices = f"'{system}'" + "".join(f" or '{system}@{scale}'" for scale in preset.scales)
+            raise InputError(f"recipe '{name}': '{system}' belongs to no paper and has its own sizes; take {choices}")
+        base = apply_overrides(apply_scale(base, name, scale), preset.scales[scale]) if separator else base
     else:
-        base = at_scale(_compose(system), name, scale) if at else _compose(system)
+        base = apply_scale(_compose(system), name, scale) if separator else _compose(system)
     return apply_overrides(base, overrides) if overrides else base
 
 
 def pipeline_of(recipe: str | Pipeline, overrides: Mapping[str, Any] | None) -> Pipeline:
-    """The pipeline that a recipe names, or is, with overrides applied.
+    """Return the pipeline that a recipe names, or is, with overrides applied.
 
     Raises:
         InputError: as :func:`pipeline`; it is neither a name nor a pipeline.
@@ -129,13 +132,13 @@ def pipeline_of(recipe: str | Pipeline, overrides: Mapping[str, Any] | None) -> 
     return apply_overrides(recipe, overrides) if overrides else recipe
 
 
-def at_scale(base: Pipeline, name: str, scale: str) -> Pipeline:
-    """A pipeline at a scale; ``name`` is what the user called it."""
+def apply_scale(base: Pipeline, name: str, scale: str) -> Pipeline:
+    """Return a pipeline at a scale. ``name`` is the user's."""
     if scale not in SCALES:
         raise InputError(
-            f"recipe '{name}': '{scale}' is no scale{nearest(scale, SCALES)}; scales are {', '.join(SCALES)}"
+            f"recipe '{name}': '{scale}' is not a scale{nearest(scale, SCALES)}; scales are {', '.join(SCALES)}"
         )
-    base = at_scale(base, name, "paper") if scale == "paper-text" else base
+    base = apply_scale(base, name, "paper") if scale == "paper-text" else base
     changes = {key: value for key, value in SCALES[scale].items() if key != "members"}
     for stage, recipe in base.recipes.items():
         changes |= {f"{stage}.{key}": value for key, value in recipe.spec.scales.get(scale, {}).items()}
@@ -144,30 +147,32 @@ def at_scale(base: Pipeline, name: str, scale: str) -> Pipeline:
     for recipe in base.recipes.values():
         pipeline_changes = recipe.spec.pipeline_scales.get(scale, {})
         changes |= {key: value for key, value in pipeline_changes.items() if has_option(base, key)}
-    made = _fitted_as_trained(apply_overrides(base, changes))
-    return apply_overrides(made, papers_pooling(made)) if scale == "paper" else made
+    scaled = _pool_as_trained(apply_overrides(base, changes))
+    return apply_overrides(scaled, papers_pooling(scaled)) if scale == "paper" else scaled
 
 
-def _fitted_as_trained(made: Pipeline) -> Pipeline:
-    """What is fitted on embeddings reads them pooled as the model was trained that it is fitted on: member or student."""
+def _pool_as_trained(base: Pipeline) -> Pipeline:
+    """Return a pipeline in which fitted heads read embeddings with the pooling of their model's training."""
     changes: dict[str, Any] = {}
     before: Recipe | None = None
-    for stage, recipe in made.recipes.items():
+    for stage, recipe in base.recipes.items():
         if recipe.spec.head == "pooled" and before is not None:
             changes |= {f"{stage}.layers": before.layers, f"{stage}.pooling": before.pooling}
         before = before if recipe.spec.head else recipe
-    return apply_overrides(made, changes)
+    return apply_overrides(base, changes)
 
 
 def papers_pooling(base: Pipeline) -> dict[str, Any]:
-    """What makes a pipeline pool as SED's tables do: trained on the last layer, tuned models are measured and delivered, and
-    flows fitted on them, with two; a bare backbone with one."""
-    every = {**base.stages, **base.post}
+    """Return the overrides by which a pipeline pools as in SED's tables.
+
+    Tuned models are trained on the last layer. They are measured, delivered and fitted with two, a bare backbone with one.
+    """
+    recipes = {**base.stages, **base.post}
     tuned = [recipe for recipe in base.stages.values() if not recipe.spec.head]
-    reads_tokens = any(recipe.spec.head == "tokens" for recipe in every.values())
+    reads_tokens = any(recipe.spec.head == "tokens" for recipe in recipes.values())
     if not tuned or any(recipe.pooling != "mean" for recipe in tuned) or reads_tokens:
         return {}
-    fitted = {f"{stage}.layers": 2 for stage, recipe in every.items() if recipe.spec.head}
+    fitted = {f"{stage}.layers": 2 for stage, recipe in recipes.items() if recipe.spec.head}
     return {"evaluation.compare": 2, **fitted, **({"student_pooling": 2} if base.sed else {})}
 
 
@@ -182,14 +187,14 @@ def _compose(name: str) -> Pipeline:
         sed = DEFAULTS[DISTILLATION]
         if any("score" in recipe.spec.values for recipe in members.values()):
             # The members saw labels, and so may what chooses the student.
-            sed = sed.updated(train=sed.train.updated(keep="best", patience=5, eval_first=True))
+            sed = sed.replace(train=sed.train.replace(keep="best", patience=5, eval_first=True))
         student = {DISTILLATION: sed, **post}
     else:
         members |= post  # on every member
     if parsed.combine == grammar.BOOM:
-        members = {stage: recipe.updated(data=recipe.data.updated(bootstrap=True)) for stage, recipe in members.items()}
+        members = {stage: recipe.replace(data=recipe.data.replace(bootstrap=True)) for stage, recipe in members.items()}
     count = max((recipe.spec.members for recipe in members.values()), default=1)
-    return _fitted_as_trained(
+    return _pool_as_trained(
         Pipeline(
             name=name,
             members=10 if parsed.combine else count,
@@ -200,10 +205,10 @@ def _compose(name: str) -> Pipeline:
 
 
 def best() -> Pipeline:
-    """Members by contrast on NLI and regression on STS-B, some by that alone; their averages, and a student of them all.
+    """Return ``best``: members trained on NLI and STS-B or on STS-B, averages, a student of all.
 
     What a good encoder can gain lies near it: few steps, large batches, small rates. Whether an average or the student is
-    above the best member is not known beforehand; what dev finds best is handed over.
+    above the best member is not known beforehand. The pipeline delivers what scores best on dev.
     """
     base = _compose("simcse-sup-sts-sed")
     changes = {
@@ -228,8 +233,9 @@ def best() -> Pipeline:
 
 
 def quickstart() -> Pipeline:
-    """``nli-ct-sed`` at the size of a coffee break: the embedded world, a tiny BERT, four members, their weight averages,
-    one student, and of all these the best handed over.
+    """Return ``quickstart``: ``nli-ct-sed`` of four tiny BERTs on the embedded world, in minutes.
+
+    It delivers the best of members, weight averages and student.
 
     A randomly initialised BERT bears, and needs, larger learning rates than a pretrained one.
     """
@@ -252,20 +258,20 @@ def quickstart() -> Pipeline:
     return apply_overrides(_compose("nli-ct-sed"), changes)
 
 
-class Own(NamedTuple):
-    """A pipeline that no system's name says.
+class Preset(NamedTuple):
+    """A pipeline outside the grammar of system names.
 
     Attributes:
         scales: the scales that it has, each with what it changes beside what the scale changes everywhere.
     """
 
-    made: Callable[[], Pipeline]
+    make: Callable[[], Pipeline]
     scales: Mapping[str, Mapping[str, Any]]
 
 
-OWN: dict[str, Own] = {
-    "quickstart": Own(quickstart, {}),
-    "best": Own(
+PRESETS: dict[str, Preset] = {
+    "quickstart": Preset(quickstart, {}),
+    "best": Preset(
         best,
         {
             "small": {

@@ -10,7 +10,7 @@ import yaml
 from raysts.errors import InputError, nearest
 from raysts.recipes.catalog import CATALOG
 from raysts.recipes.recipe import DEFAULTS, Pipeline
-from raysts.recipes.tree import Misfit, built, get_path, has_path, load_yaml, parse_value, paths, set_path, to_plain
+from raysts.recipes.tree import Misfit, build, get_path, has_path, load_yaml, parse_value, paths, set_path, to_plain
 from raysts.storage.foreign import check_ordinary
 
 MOST_BYTES = 1 << 18
@@ -46,7 +46,7 @@ def apply_overrides(pipeline: Pipeline, overrides: Mapping[str, Any]) -> Pipelin
             names += [path for path in paths(recipes) if "." in path]
             problems.append(f"unknown option '{key}'{nearest(key, names)}; 'raysts show {pipeline.name}' lists all")
     try:
-        changed = built(Pipeline, plain)
+        changed = build(Pipeline, plain)
     except Misfit as misfit:
         problems += [f"{before}{path.removeprefix('recipes.')}{after}" for before, path, after in misfit.words]
     if problems:
@@ -94,9 +94,9 @@ def read_yaml(path: Path) -> Any:
 
 def load_pipeline(path: Path) -> Pipeline:
     """Return the pipeline in a YAML file (what ``raysts show`` prints)."""
-    return built(Pipeline, read_yaml(path), f"{path}: ")
+    return build(Pipeline, read_yaml(path), f"{path}: ")
 
 
 def dump(pipeline: Pipeline) -> str:
-    """Return the resolved tree as YAML; ``load_pipeline`` reads it back."""
+    """Return the resolved tree as YAML for ``load_pipeline``."""
     return yaml.safe_dump(to_plain(pipeline), sort_keys=False, allow_unicode=True)

@@ -1,4 +1,4 @@
-"""A Recipe determines one training run; a Pipeline is a source of members, a reducer, and what follows."""
+"""Recipe (one training run) and Pipeline (source of members, reducer, what follows)."""
 
 import re
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from raysts.errors import nearest
 from raysts.models.layers import Layers, PoolingMode, check_layers
 from raysts.models.precision import EMBEDS_ALONE, Precision
 from raysts.recipes.catalog import CATALOG, Group, ObjectiveSpec, Settings
-from raysts.recipes.tree import Tree, built, get_path, set_path, to_plain
+from raysts.recipes.tree import Tree, build, get_path, set_path, to_plain
 from raysts.schema import TABLES, TEST_TABLES
 
 NAME = re.compile(r"[\w+=][\w.+=-]{0,99}")
@@ -208,20 +208,20 @@ class Recipe(Tree):
 
     @field_validator("objective")
     @classmethod
-    def _in_catalog(cls, name: str) -> str:
+    def _check_objective(cls, name: str) -> str:
         if name not in CATALOG:
             raise ValueError(f"must be one of {', '.join(CATALOG)}{nearest(name, CATALOG)}")
         return name
 
     @field_validator("settings", mode="before")
     @classmethod
-    def _of_the_objective(cls, value: Any, about: ValidationInfo) -> Any:
+    def _read_settings(cls, value: Any, about: ValidationInfo) -> Any:
         if "objective" not in about.data:  # which is wrong, and said to be
             return Settings()
         kind = CATALOG[about.data["objective"]].settings
         if isinstance(value, Settings) and not isinstance(value, kind):
             raise ValueError(f"must be {kind.__name__}, those of {about.data['objective']}")
-        return value if isinstance(value, kind) else built(kind, value)
+        return value if isinstance(value, kind) else build(kind, value)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -299,7 +299,7 @@ class Recipe(Tree):
         return self.data.table or self.spec.table
 
     @property
-    def by_dev(self) -> bool:
+    def uses_dev_labels(self) -> bool:
         """Return True if labels of the dev set choose the kept encoder."""
         return self.train.keep in self.spec.keeps_by_dev
 
@@ -309,7 +309,7 @@ def default_recipe(objective: str) -> Recipe:
     plain: dict[str, Any] = {"objective": objective, "settings": {}, "data": {}, "optim": {}, "train": {}}
     for path, value in CATALOG[objective].default.items():
         set_path(plain, path, value)
-    return built(Recipe, plain)
+    return build(Recipe, plain)
 
 
 DEFAULTS: dict[str, Recipe] = {objective: default_recipe(objective) for objective in CATALOG}
@@ -317,7 +317,7 @@ DEFAULTS: dict[str, Recipe] = {objective: default_recipe(objective) for objectiv
 
 
 class Evaluation(Tree):
-    """What is measured at the end."""
+    """Tasks, layers and intervals of the final evaluation."""
 
     tasks: tuple[str, ...] = Field((), description="task names; empty: every task whose files exist, but those that take "
         "minutes a model")
@@ -347,7 +347,7 @@ class Evaluation(Tree):
 
 
 class Resources(Tree):
-    """What one training run asks of the cluster."""
+    """Processes, CPUs, GPUs and memory of one training run."""
 
     workers: int = Field(1, ge=1, description="processes that train one member together; where min_workers is given, at most")
     min_workers: int | None = Field(None, ge=1, description="the member begins, and after a loss goes on, with as few as "
@@ -387,20 +387,20 @@ class Resources(Tree):
 
     @property
     def device(self) -> str | None:
-        """Return where it computes without Ray: on CPUs where no GPU is asked for; None: on a GPU if one is there."""
+        """Return ``cpu`` if no GPU is asked for, else None: a GPU if this machine has one."""
         return "cpu" if self.gpus == 0 else None
 
     @property
     def bundle(self) -> dict[str, float]:
-        """Return what a worker asks of its node, GPUs decided; memory in bytes."""
-        asked = {"CPU": float(self.cpus), "GPU": self.gpus or 0.0, "memory": 1e9 * (self.memory or 0.0)}
+        """Return the resources of a worker for Ray, memory in bytes."""
+        bundle = {"CPU": float(self.cpus), "GPU": self.gpus or 0.0, "memory": 1e9 * (self.memory or 0.0)}
         if self.accelerator_type:
-            asked[f"accelerator_type:{self.accelerator_type}"] = 0.001  # Ray's way to say that it must be there
-        return {name: amount for name, amount in asked.items() if amount}
+            bundle[f"accelerator_type:{self.accelerator_type}"] = 0.001  # Ray's way to say that it must be there
+        return {name: amount for name, amount in bundle.items() if amount}
 
 
 class Pipeline(Tree):
-    """A source of members (stages, or models that are there), a reducer, what follows, and what is measured."""
+    """Source of members (stages or existing models), reducer, what follows, what is measured."""
 
     name: str = Field(description="name of the run: its record and its report are called so")
     backbone: str = Field("tiny", description="a run id, a model directory, a Hugging Face name, a file of word vectors, or "
@@ -505,8 +505,8 @@ class Pipeline(Tree):
         }
         for name, values in traits.items():
             if len({*values}) > 1:
-                several = ", ".join(map(str, dict.fromkeys(values)))
-                yield f"routes: the members must come out alike, and their last stages differ in {name}: {several}"
+                names = ", ".join(map(str, dict.fromkeys(values)))
+                yield f"routes: the members must come out alike, and their last stages differ in {name}: {names}"
         if self.teachers and stages:
             yield "teachers: models that are there, or stages that train members"
         if self.teacher_prompt is not None and not self.teachers:
@@ -562,8 +562,8 @@ class Pipeline(Tree):
         return {stage: stages[stage] for stage in self.routes[member % len(self.routes)]}
 
     @property
-    def delivered(self) -> Layers:
-        """Return the choice of layers of the model that the system delivers: unless asked for, that of its training."""
+    def delivered_layers(self) -> Layers:
+        """Return the layers that the delivered model pools, by default those of its training."""
         if self.sed is not None and not self.post:
             layers = self.sed.layers  # to which a head of the student belongs
             return layers if self.sed.has_head else self.student_pooling or layers
@@ -571,9 +571,9 @@ class Pipeline(Tree):
         return trained[-1].layers if trained else self.evaluation.layers[0]
 
     @property
-    def compared(self) -> Layers:
-        return self.delivered if self.evaluation.compare is None else self.evaluation.compare
+    def compared_layers(self) -> Layers:
+        return self.delivered_layers if self.evaluation.compare is None else self.evaluation.compare
 
     @property
-    def measured(self) -> tuple[Layers, ...]:
-        return tuple(dict.fromkeys([*self.evaluation.layers, self.delivered]))
+    def measured_layers(self) -> tuple[Layers, ...]:
+        return tuple(dict.fromkeys([*self.evaluation.layers, self.delivered_layers]))

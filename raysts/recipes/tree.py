@@ -1,4 +1,4 @@
-"""Frozen, typed trees: checked construction from YAML or JSON with messages of our own, plain data, and dotted paths."""
+"""Frozen, typed trees with plain messages: built from YAML or JSON, plain data, dotted paths."""
 
 import contextlib
 import dataclasses
@@ -42,19 +42,19 @@ KINDS = {
 
 
 class Misfit(InputError):  # noqa: N818
-    """The values of a tree are wrong; ``words`` has every problem apart from the path of the tree."""
+    """Wrong values of a tree. ``words`` has every problem without the path of the tree."""
 
     def __init__(self, words: list[Words]) -> None:
         self.words = words
         super().__init__([f"{before}{path or 'the recipe'}{after}" for before, path, after in words])
 
-    def under(self, place: str) -> list[Words]:
+    def prefix_path(self, place: str) -> list[Words]:
         """Return the problems of the tree as those of a larger one, in which it has a dotted path."""
         return [(before, f"{place}.{path}" if path else place, after) for before, path, after in self.words]
 
 
 class Tree(BaseModel):
-    """A frozen value whose class says which fields there are, of which types, and in which bounds."""
+    """A frozen value. Its class declares the fields with types and bounds."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -67,7 +67,7 @@ class Tree(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _read(cls, value: Any, about: ValidationInfo) -> Any:
-        return _meant(cls.model_fields[str(about.field_name)].annotation, value)
+        return _interpret(cls.model_fields[str(about.field_name)].annotation, value)
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -81,50 +81,48 @@ class Tree(BaseModel):
         kind, value, reason = line["type"], line["input"], line.get("ctx", {}).get("error")
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in line["loc"]).removeprefix(".")
         if isinstance(reason, Misfit):
-            return reason.under(path) if path else reason.words
+            return reason.prefix_path(path) if path else reason.words
         if kind == "extra_forbidden":
             return [("unknown option '", path, f"'{nearest(path, cls.model_fields)}")]
         if kind == "missing":
             return [("option '", path, "' is missing; it has no default")]
         if kind == "model_type":
-            return [
-                ("", path, f" is {_shown(value)}: must be a mapping with the fields of {line['ctx']['class_name']}")
-            ]
+            return [("", path, f" is {_show(value)}: must be a mapping with the fields of {line['ctx']['class_name']}")]
         field = cls.model_fields[str(line["loc"][0])]
         if kind == "value_error":
-            return [("", path, f"={_shown(value)}: {reason}")]
+            return [("", path, f"={_show(value)}: {reason}")]
         if choices := [str(choice) for choice in _choices(field.annotation)]:
-            return [("", path, f"={_shown(value)}: must be one of {', '.join(choices)}{nearest(str(value), choices)}")]
+            return [("", path, f"={_show(value)}: must be one of {', '.join(choices)}{nearest(str(value), choices)}")]
         if kind in KINDS:
-            return [("", path, f"={_shown(value)}: must be {KINDS[kind]}")]
+            return [("", path, f"={_show(value)}: must be {KINDS[kind]}")]
         if bounds := _bounds(field):
             return [("", path, f"={value} must be {bounds}")]
-        return [("", path, f"={_shown(value)}: is no value that it takes")]
+        return [("", path, f"={_show(value)}: is no value that it takes")]
 
     def misfits(self) -> Iterator[str]:
         """Yield the rules that the fields break together."""
         yield from ()
 
-    def updated(self, **changes: Any) -> Self:
+    def replace(self, **changes: Any) -> Self:
         """Return the tree with other values in some fields, checked."""
         return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
 
 
-def built(cls: type[T], plain: Any, where: str = "") -> T:
-    """Return a tree made of plain data; ``where`` begins the messages.
+def build(cls: type[T], plain: Any, place: str = "") -> T:
+    """Return a tree from plain data. ``place`` begins the messages.
 
     Raises:
         InputError: with everything that is wrong.
     """
     try:
         if not isinstance(plain, Mapping):
-            raise Misfit([("", "", f" is {_shown(plain)}: must be a mapping with the fields of {cls.__name__}")])
+            raise Misfit([("", "", f" is {_show(plain)}: must be a mapping with the fields of {cls.__name__}")])
         return cls(**{str(key): value for key, value in plain.items()})
     except Misfit as misfit:
-        raise InputError([f"{where}{problem}" for problem in misfit.problems]) if where else misfit from None
+        raise InputError([f"{place}{problem}" for problem in misfit.problems]) if place else misfit from None
 
 
-def _meant(kind: Any, value: Any) -> Any:
+def _interpret(kind: Any, value: Any) -> Any:
     """Return the value of a type that a value of another type stands for, or the value as it is."""
     kinds = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -138,16 +136,16 @@ def _meant(kind: Any, value: Any) -> Any:
     if str in kinds and int not in kinds and number and math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        return _named(value)
+        return _name_keys(value)
     if typing.get_origin(kind) is tuple and (number or isinstance(value, (str, list, tuple))):
         items = [parse_value(part) for part in value.split(",")] if isinstance(value, str) else value
-        return tuple(_meant(typing.get_args(kind)[0], item) for item in ([items] if number else items))
+        return tuple(_interpret(typing.get_args(kind)[0], item) for item in ([items] if number else items))
     return value
 
 
-def _named(plain: Any) -> Any:
-    """Return plain data whose names are text."""
-    return {str(key): _named(item) for key, item in plain.items()} if isinstance(plain, Mapping) else plain
+def _name_keys(plain: Any) -> Any:
+    """Return plain data with text as names."""
+    return {str(key): _name_keys(item) for key, item in plain.items()} if isinstance(plain, Mapping) else plain
 
 
 def _choices(kind: Any) -> list[Any]:
@@ -171,7 +169,7 @@ def _bounds(field: FieldInfo) -> str:
     return f"{text}, or none" if text and type(None) in typing.get_args(field.annotation) else text
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     """Return a value as messages show it."""
     if isinstance(value, int) and value.bit_length() > 63:
         return f"a number of {value.bit_length():,} bits"
@@ -183,7 +181,7 @@ def _shown(value: Any) -> str:
 
 
 def to_plain(value: Any) -> Any:
-    """Return a tree as dicts, lists and scalars; paths are text and numpy's numbers are Python's."""
+    """Return a tree as dicts, lists and scalars, with paths as text."""
     if isinstance(value, Tree):
         return value.model_dump(mode="json")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -15,7 +15,16 @@ from markupsafe import Markup
 from raysts.evaluation.compare import Difference
 from raysts.evaluation.results import ResultRow, git_commit, read_rows
 from raysts.evaluation.run_metric import RunMetric
-from raysts.evaluation.standings import AVERAGE, Standings, Value, kind_of, named_teachers, pooled, standings, views
+from raysts.evaluation.standings import (
+    AVERAGE,
+    Standings,
+    Value,
+    describe_pooled,
+    kind_of,
+    named_teachers,
+    standings,
+    views,
+)
 from raysts.log import duration
 from raysts.models.layers import Layers
 from raysts.pipeline.outcome import Option, best, outcome_of
@@ -23,12 +32,12 @@ from raysts.pipeline.step import Step
 from raysts.pipeline.verdict import ROLE_NAMES, Delivered
 from raysts.recipes.overrides import dump
 from raysts.recipes.recipe import Pipeline
-from raysts.recipes.tree import built
+from raysts.recipes.tree import build
 from raysts.report import html
 from raysts.report.charts import Dot, X, Y, chart, draw_line, figure, fit_scale, frame, tag
 from raysts.report.dots import dot_plot
 from raysts.report.scores import caption, headline, label, metric_of, summary
-from raysts.storage.store import Store, at_once
+from raysts.storage.store import Store, run_parallel
 from raysts.training.metrics import read_metrics
 from raysts.training.tensorboard import write_scalars
 
@@ -108,14 +117,14 @@ class ReportData:
 def report_data(store: Store, record: Mapping[str, Any]) -> ReportData:
     """Return everything the report of a run shows, from its record and its storage."""
     steps = [Step.from_record(recorded, store.root) for recorded in record["steps"]]
-    states = at_once(lambda step: step.state(store), steps)
+    states = run_parallel(lambda step: step.state(store), steps)
     members = {recorded["id"]: recorded["member"] for recorded in record["steps"] if "member" in recorded}
     trained = [step for step in steps if step.id in members]
-    records = dict(zip([step.id for step in trained], at_once(lambda step: step.record, trained), strict=True))
+    records = dict(zip([step.id for step in trained], run_parallel(lambda step: step.record, trained), strict=True))
     seconds = {id_: (run.get("timings") or {}).get("train_seconds") for id_, run in records.items()}
     seconds = {**record["seconds"], **seconds}
     rows = [row for step in steps if step.kind == "scores" for row in read_rows(step.output)]
-    pipeline = built(Pipeline, record["pipeline"])
+    pipeline = build(Pipeline, record["pipeline"])
     pooling, layers = record["distributed"]
     nodes = [
         NodeSummary(id=step.id, kind=step.kind, title=step.title, status=state, seconds=seconds.get(step.id),
@@ -131,7 +140,7 @@ def report_data(store: Store, record: Mapping[str, Any]) -> ReportData:
         runs=[_run(step, records[step.id], members[step.id]) for step in trained if records[step.id]],
         rows=named_teachers(rows, record["teachers"]),
         teachers=record["teachers"],
-        compare_layers=pipeline.compared,
+        compare_layers=pipeline.compared_layers,
         distributed=(pooling, layers),
         environment=environment(next(filter(None, records.values()), {}), data=record["sources"], storage=store.uri),
         notes=record.get("notes", ()),
@@ -222,7 +231,7 @@ def render(data: ReportData, refresh: int | None = None) -> str:
         caption=caption,
         metric_of=metric_of,
         average=AVERAGE,
-        pooled=pooled,
+        pooled=describe_pooled,
         dot_plot=dot_plot,
         curves={
             stage: training_curves(

@@ -7,7 +7,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from raysts.evaluation.compare import Difference
 from raysts.evaluation.results import ResultRow
-from raysts.evaluation.standings import AGREEMENT, AVERAGE, TEACHER, Standing, Standings, Value, main_standings, pooled
+from raysts.evaluation.standings import (
+    AGREEMENT,
+    AVERAGE,
+    TEACHER,
+    Standing,
+    Standings,
+    Value,
+    describe_pooled,
+    main_standings,
+)
 from raysts.models.layers import Layers
 from raysts.pipeline.verdict import ROLE_NAMES, TITLES
 
@@ -37,7 +46,7 @@ def metric_of(table: Standings, column: str) -> str:
 def caption(table: Standings) -> str:
     """Return the caption of the table."""
     metrics = dict.fromkeys(metric_of(table, column) for column in table.columns if column != AVERAGE)
-    return table.view.described.replace(table.view.metric.capitalize(), " and ".join(metrics), 1)
+    return table.view.description.replace(table.view.metric.capitalize(), " and ".join(metrics), 1)
 
 
 def label(line: Standing) -> str:
@@ -61,7 +70,7 @@ def as_text(table: Standings, width: int) -> str:
     heads = [f"{name} nDCG@10" if name.startswith(RETRIEVAL) else name for name in names]
     heads = [f"mean of {len(table.averaged)}" if head == AVERAGE else head for head in heads]
     systems = [
-        [label(line).replace(" ", "\n"), *(_cell(line.mean.get(name)) for name in names)] for line in table.plotted
+        [label(line).replace(" ", "\n"), *(_cell(line.mean.get(name)) for name in names)] for line in table.plot_lines
     ]
     console = Console(file=io.StringIO(), width=width, highlight=False, color_system=None)
     console.print(caption(table))
@@ -79,7 +88,7 @@ def as_text(table: Standings, width: int) -> str:
 
 
 def _cell(value: Value | None) -> str:
-    return value.with_spread.replace("± ", "±") if value else ""
+    return value.spread_text.replace("± ", "±") if value else ""
 
 
 def _blocks(systems: Sequence[list[str]], room: int) -> Iterator[list[list[str]]]:
@@ -130,13 +139,13 @@ def _sentence(
     if column == AVERAGE:
         return f"Averaged over {len(table.averaged)} sets, the {result}{against}."
     aggregation = None if column.startswith(RETRIEVAL) else view.aggregation
-    details = ", ".join(part for part in (aggregation, metric_of(table, column), pooled(view.layers)) if part)
+    details = ", ".join(part for part in (aggregation, metric_of(table, column), describe_pooled(view.layers)) if part)
     return f"The {result} on {column} {view.split} ({details}){against}."
 
 
 def _number(value: Value) -> str:
     if value.n > 1:
-        return f"{value.with_spread} on average"
+        return f"{value.spread_text} on average"
     return f"{value.number} {value.interval}".rstrip()
 
 
@@ -164,7 +173,7 @@ def _against(
         if other is not None and role != subject.role:
             tested = differences.get(role, {}).get(column)
             text = name(other.mean[column])
-            parts.append(tested.over(text) if tested else f"beside {text}, not compared row by row")
+            parts.append(tested.describe(text) if tested else f"beside {text}, not compared row by row")
     if not parts:
         return ""
     return ": " + (parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1])
@@ -179,4 +188,4 @@ def _judge(table: Standings) -> str:
 def _members(value: Value) -> str:
     if value.n == 1:
         return f"the member ({value.number})"
-    return f"the members' mean {value.with_spread} (n={value.n})"
+    return f"the members' mean {value.spread_text} (n={value.n})"

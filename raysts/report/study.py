@@ -120,7 +120,7 @@ def report_data(study: Study) -> StudyData:
         outcomes={text: sum(r.status == status for r in records) for status, text in _ENDINGS.items()},
         trial_seconds=sum(r.seconds or 0.0 for r in records),
         facts=environment(
-            first, objective=about.get("objective", ""), data=study.plan.corpus.described, study=str(study.folder)
+            first, objective=about.get("objective", ""), data=study.plan.corpus.sources_text, study=str(study.folder)
         ),
         reach=_reach(study, best),
         notes=[f"{text_of(point.point)}: {point.remark}." for point in scores if point.remark]
@@ -141,7 +141,7 @@ def _headline(study: Study, scores: Sequence[PointScores], untrained: float | No
     if best is None or best.mean is None or run is None:
         return ["No trial has finished."]
     score = mean_text(metric, best.mean, best.std, len(best.values), " seeds")
-    sentences = [f"Chosen by mean over seeds: {text_of(best.point)}, {metric.described}: {score}."]
+    sentences = [f"Chosen by mean over seeds: {text_of(best.point)}, {metric.description}: {score}."]
     sentences += [f"The backbone, before any training: {metric.text(untrained)}."] if untrained is not None else []
     if names := [text_of(point.point) for point in level_with(scores, metric.mode) if point is not best]:
         sentences.append(

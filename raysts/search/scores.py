@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from raysts.evaluation.run_metric import Mode, RunMetric, rank
-from raysts.evaluation.standings import aligned
+from raysts.evaluation.standings import align_columns
 from raysts.search.record import Record
 from raysts.search.space import Point, key_of, text_of
 
@@ -231,7 +231,7 @@ def table(
         cells = [text_of(point.point), metric.text(point.mean)]
         cells += [metric.text(point.std), metric.text(top), f"{len(point.values)}"] if has_seeds else []
         lines.append([*cells, note])
-    text = aligned(lines, (0, len(head) - 1))
+    text = align_columns(lines, (0, len(head) - 1))
     if len(scores) > len(shown):
         text.append(f"... and {len(scores) - len(shown)} more points")
     if untrained is not None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from raysts.errors import InputError, nearest
-from raysts.evaluation.run_metric import LOSS, RunMetric, reported
+from raysts.evaluation.run_metric import LOSS, RunMetric, list_metrics
 from raysts.recipes import names
 from raysts.recipes.overrides import apply_overrides, has_option, targets_of
 from raysts.recipes.recipe import DISTILLATION, Pipeline, Recipe, name_problem
@@ -80,7 +80,7 @@ class Search(Tree):
         if self.pipeline.resources.workers != 1:
             yield "resources.workers: a trial trains in one process, set it to 1"
         table = self.measured.spec.dev
-        metrics = reported(table)
+        metrics = list_metrics(table)
         if self.metric not in ("", *metrics):
             yield (
                 f"metric={self.metric}: is never reported by trials of '{self.pipeline.name}'{nearest(self.metric, metrics)}; "
@@ -122,7 +122,7 @@ class Search(Tree):
     @property
     def objective(self) -> RunMetric:
         table = self.measured.spec.dev
-        return RunMetric(self.metric or reported(table)[0], table)
+        return RunMetric(self.metric or list_metrics(table)[0], table)
 
     @property
     def points(self) -> int:
@@ -139,7 +139,7 @@ class Search(Tree):
             InputError: the pipeline refuses a value of the point.
         """
         changed = apply_overrides(self.pipeline, point)
-        return changed.updated(**{"students" if changed.sed else "members": self.seeds})
+        return changed.replace(**{"students" if changed.sed else "members": self.seeds})
 
 
 OWN = ("seeds", "num_samples", "concurrency", "keep", "metric", "sampler", "cost", "median", "race")
@@ -211,7 +211,7 @@ def configured(search: Search, overrides: Mapping[str, Any]) -> Search:
     first = tuple(point for point in search.first if contains(space, point))
     changed = search
     try:
-        changed = search.updated(pipeline=pipeline, space=space, first=first, **changes)
+        changed = search.replace(pipeline=pipeline, space=space, first=first, **changes)
     except InputError as error:
         problems += error.problems
     if not space:
@@ -308,7 +308,7 @@ def find_search(name: str, overrides: Mapping[str, Any] | None = None) -> Search
     plain, separator, scale = name.partition("@")
     unscaled = _named_search(plain, f"{separator}{scale}") if plain in SEARCHES else _search_system(name)
     most = names.SCALES.get(scale, {}).get("members", unscaled.seeds)
-    return configured(unscaled.updated(seeds=min(unscaled.seeds, most)), overrides or {})
+    return configured(unscaled.replace(seeds=min(unscaled.seeds, most)), overrides or {})
 
 
 def _named_search(name: str, scale: str) -> Search:

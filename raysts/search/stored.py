@@ -7,7 +7,7 @@ from raysts.errors import InputError, nearest
 from raysts.recipes import names
 from raysts.recipes.overrides import apply_overrides
 from raysts.recipes.recipe import Pipeline
-from raysts.recipes.tree import built
+from raysts.recipes.tree import build
 from raysts.search.record import Record, read_records
 from raysts.search.scores import PointScores, by_mean, grouped, ranked_trials
 from raysts.search.space import contains
@@ -36,9 +36,9 @@ def best_point(record: Mapping[str, Any], trials: Sequence[Record], top: int | N
         )
     if top is not None and top < 1:
         raise InputError(f"--top {top}: must be at least 1")
-    searched = built(Pipeline, record["pipeline"])
+    searched = build(Pipeline, record["pipeline"])
     system = names.pipeline(f"{searched.name}-sed")
-    return system.updated(
+    return system.replace(
         backbone=searched.backbone,
         seed=searched.seed,
         resources=searched.resources,

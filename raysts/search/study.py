@@ -37,7 +37,7 @@ from raysts.search.space import Point, corners, grid, key_of, text_of
 from raysts.search.trial import Trial, TrialOutcome
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.runs import RunFolder, RunState
-from raysts.storage.store import at_once
+from raysts.storage.store import run_parallel
 from raysts.training import checkpoint
 from raysts.training.metrics import read_metrics
 
@@ -122,7 +122,7 @@ class Study:
     def cleanup(self) -> None:
         """Remove the leftovers of a killed session and of trials that were stopped within a step."""
         records = list(self.records.values())
-        have_checkpoints = at_once(
+        have_checkpoints = run_parallel(
             lambda record: self.store.exists(self.run_folder(record.id) / "checkpoints"), records
         )
         for record in itertools.compress(records, have_checkpoints):
@@ -156,7 +156,7 @@ class Study:
             "data": self.plan.corpus.uri,
             "own": self.plan.corpus.user.as_plain(),
             "skipped": self.plan.skipped,
-            "objective": f"{metric.described}, mean over {search.seeds} seeds, {metric.mode}imised",
+            "objective": f"{metric.description}, mean over {search.seeds} seeds, {metric.mode}imised",
             "metric": search.objective.name,
             "mode": metric.mode,
             "seeds": search.seeds,
@@ -320,14 +320,14 @@ class Study:
     def reuse_finished(self, trial: Trial) -> Record | None:
         """Return the record of a trial with a trained run, by this study or another, or None."""
         run, lines = self.read_run(trial.id)
-        value = self.search.objective.of_run(run, lines) if run.get("status") in ("done", "pruned") else None
+        value = self.search.objective.value_of_run(run, lines) if run.get("status") in ("done", "pruned") else None
         return None if value is None else self.finish(trial, TrialOutcome("finished", value))
 
     def finish(self, trial: Trial, outcome: TrialOutcome) -> Record:
         """Write the record of a trial that has ended, and remove the models of worse trials."""
         assert outcome.status != "failed"
         run, lines = self.read_run(trial.id)
-        values = [(line["step"], self.search.objective.of_line(line)) for line in lines]
+        values = [(line["step"], self.search.objective.value_of_line(line)) for line in lines]
         curve = tuple((step, value) for step, value in values if value is not None)
         selection = run.get("kept") or {}
         record = Record(
@@ -405,7 +405,9 @@ class Study:
         runs = {record.id: RunFolder(self.run_folder(record.id)).record() for record in self.best()}
         best = [record for record in self.best() if runs[record.id].get("status") != "pruned"]
         models = [self.run_folder(record.id) / "model" for record in best]
-        gone = at_once(lambda model: not self.store.exists(model) or not self.store.whole(model, deep=True), models)
+        gone = run_parallel(
+            lambda model: not self.store.exists(model) or not self.store.is_whole(model, deep=True), models
+        )
         lost = list(itertools.compress(best, gone))
         for record in lost:
             # The record of the run changes first, because `reuse_finished` would take its value again.
@@ -430,7 +432,7 @@ class Study:
         beaten -= self._without_model
         self._without_model.update(beaten)
         models = [self.run_folder(run_id) / "model" for run_id in sorted(beaten)]
-        models = list(itertools.compress(models, at_once(self.store.exists, models)))
+        models = list(itertools.compress(models, run_parallel(self.store.exists, models)))
         if not models:
             return
         paths = self.store.get_all(self.plan.storage / "pipelines", "*.json")

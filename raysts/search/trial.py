@@ -86,7 +86,7 @@ class TrialRuntime(Runtime):
         self.where, self._metric, self._report = place, metric, report
 
     def report(self, job: Job, line: dict[str, Any]) -> None:
-        value = self._metric.of_line(line)
+        value = self._metric.value_of_line(line)
         if value is not None and line["step"] < line["steps"]:
             self._report(value, line)
 
@@ -131,7 +131,7 @@ def _train(job: Job, metric: RunMetric, runtime: Callable[[], Runtime], earlier:
             first_line = (str(error) or type(error).__name__).splitlines()[0]
             return TrialOutcome("infeasible", None, f"out of memory: {first_line}")
         return TrialOutcome("infeasible" if isinstance(error, Infeasible) else "failed", None, reason)
-    value = metric.of_run(record, read_metrics(job.folder / "metrics.jsonl"))
+    value = metric.value_of_run(record, read_metrics(job.folder / "metrics.jsonl"))
     if value is None:
         reason = f"run {job.id}: its record holds no {metric.name}; remove its folder, {job.folder}"
         return TrialOutcome("failed", None, reason)

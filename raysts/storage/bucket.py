@@ -60,7 +60,7 @@ def check_inside(name: str, place: str, folders: bool = True) -> None:
         )
 
 
-def at_once(action: Callable[[T], R], items: Iterable[T]) -> list[R]:
+def run_parallel(action: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """Return the results of ``action`` for all items, in order. Several calls run at a time."""
     pairs = list(enumerate(items))
     items_left, results, errors = iter(pairs), dict[int, R](), list[BaseException]()
@@ -225,7 +225,7 @@ class Bucket:
                 self.guard(path)
             try:
                 if threading.current_thread() is threading.main_thread():
-                    return at_once(lambda _: action(), [None])[0]
+                    return run_parallel(lambda _: action(), [None])[0]
                 return action()
             except FileNotFoundError as error:
                 if verb == "write":  # what is not there is the bucket

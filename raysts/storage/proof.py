@@ -43,13 +43,13 @@ class Proof:
             return f"its disk has {free / 1e9:.1f} GB left at {existing}; at least {ROOM / 1e9:.1f} GB are needed"
         return None
 
-    def answered(self, answer: str) -> bool:
+    def has_answer(self, answer: str) -> bool:
         return not self.name or (Store.open(self.uri).root / self.name / answer).exists()
 
 
 @contextlib.contextmanager
 def proof_in(store: Store) -> Iterator[Proof]:
-    """Make a folder in a storage for the length of the block. Of a process that is killed a later run removes it."""
+    """Make a folder in a storage for the length of the block. A later run removes leftovers."""
     if store.remote:
         yield Proof(store.uri, "")
         return

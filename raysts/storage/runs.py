@@ -76,7 +76,7 @@ class RunFolder:
     @contextlib.contextmanager
     def lock(self, holder: str, wait: float = 0.0) -> Iterator[None]:
         """Hold the lock of the run, with its last checkpoint in the folder."""
-        with self.store.lock(self.path / "writer.lock", holder, wait, of=self.path):
+        with self.store.lock(self.path / "writer.lock", holder, wait, protects=self.path):
             self._receive()
             yield
 
@@ -99,10 +99,10 @@ class RunFolder:
                         self._bring_records(stored)
         return self.written()
 
-    def finished(self) -> dict[str, Any] | None:
+    def done_record(self) -> dict[str, Any] | None:
         """Return the record of a run that is done and has an intact model, or None."""
         record = self.record()
-        return record if record.get("status") == RunState.DONE and self.store.whole(self.path / "model") else None
+        return record if record.get("status") == RunState.DONE and self.store.is_whole(self.path / "model") else None
 
     def change(self, state: RunState) -> None:
         """Change the state of a run that no process trains."""

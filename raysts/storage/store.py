@@ -36,7 +36,7 @@ from urllib.parse import unquote
 from raysts.errors import InputError, RunFailed
 from raysts.storage import atomic
 from raysts.storage.atomic import ASIDE, as_json, atomic_write
-from raysts.storage.bucket import Bucket, Conflict, Entry, Tag, at_once, check_inside
+from raysts.storage.bucket import Bucket, Conflict, Entry, Tag, check_inside, run_parallel
 from raysts.storage.checksums import (
     CARD,
     CHECKSUM,
@@ -144,7 +144,7 @@ class Store:
         matches = [path for path in sorted(files) if any(map(path.match, patterns or "*"))]
         if not self.remote:
             return matches
-        return [path for path in at_once(lambda path: self._get_now(path, files[path]), matches) if path]
+        return [path for path in run_parallel(lambda path: self._get_now(path, files[path]), matches) if path]
 
     def bring(self, key: Key) -> None:
         """Download a file of the user. A damaged one in a folder is refused and keeps its name."""
@@ -172,7 +172,7 @@ class Store:
             if content is None or entries is None:
                 return None
             absent = [name for name, listed in entries.items() if not is_same(path / name, listed)]
-            if all(at_once(partial(self._get_entry, path, entries), absent)):
+            if all(run_parallel(partial(self._get_entry, path, entries), absent)):
                 for name, file in _files(path).items():
                     if name not in entries and name != CARD:
                         file.unlink()
@@ -205,7 +205,7 @@ class Store:
             return self.path(key).exists()
         return any(self.bucket.entry(name) for name in (self.key(key), f"{self.key(key)}{MANIFEST}"))
 
-    def whole(self, key: Key, deep: bool = False) -> bool:
+    def is_whole(self, key: Key, deep: bool = False) -> bool:
         """Return True if a file or folder has the sizes, or ``deep`` the contents, of its checksums."""
         path = self.path(key)
         return bool(self.remote) or (path.exists() and intact(path, deep))
@@ -251,7 +251,7 @@ class Store:
         """Upload a file that was written in place, or every file of a folder."""
         if self.remote:
             path = self.path(key)
-            at_once(lambda file: self._send(file, file), _files(path).values() if path.is_dir() else [path])
+            run_parallel(lambda file: self._send(file, file), _files(path).values() if path.is_dir() else [path])
 
     def seal(self, key: Key, written: Path | None = None) -> None:
         """Complete a folder that was written in place, or at ``written``: upload files, then manifest."""
@@ -289,7 +289,9 @@ class Store:
         if self.remote:
             for file in (f"{name}{MANIFEST}", name):  # the manifest first: a folder without it does not exist
                 self.bucket.delete(file)
-            at_once(self.bucket.delete, [f"{name}/{file}" for file in self.bucket.list_objects(name, recursive=True)])
+            run_parallel(
+                self.bucket.delete, [f"{name}/{file}" for file in self.bucket.list_objects(name, recursive=True)]
+            )
         _delete_here(path)
         forget(path)
 
@@ -306,11 +308,11 @@ class Store:
     # -- locks -------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def lock(self, key: Key, holder: str, wait: float = 0.0, of: Path | None = None) -> Iterator[None]:
+    def lock(self, key: Key, holder: str, wait: float = 0.0, protects: Path | None = None) -> Iterator[None]:
         """Hold a lock, or raise an InputError after ``wait`` seconds if another live process holds it.
 
-        A process that loses the lease of a bucket uploads nothing more below ``of`` (default: the storage), and nothing at all
-        if the lock is that of a command, in ``locks/``.
+        A process that loses the lease of a bucket uploads nothing more below ``protects`` (default: the storage), and nothing at
+        all if the lock is that of a command, in ``locks/``.
         """
         with atomic.lock(self.path(key), holder, wait):
             if not self.remote:
@@ -318,7 +320,7 @@ class Store:
                 return
             lease = Lease(Bucket(self.remote), self.key(key), holder)
             lease.take(wait)
-            _leases[lease] = of or self.root
+            _leases[lease] = protects or self.root
             try:
                 yield
             finally:
@@ -361,10 +363,10 @@ class Store:
             if before is not None and any(before.get(file, listed) != listed for file, listed in entries.items()):
                 self.bucket.delete(f"{name}{MANIFEST}")  # better absent than with the content of two
             new = [file for file, listed in entries.items() if before is None or before.get(file) != listed]
-            at_once(lambda file: self.bucket.upload(files[file], f"{name}/{file}"), new)
+            run_parallel(lambda file: self.bucket.upload(files[file], f"{name}/{file}"), new)
             self._write(f"{name}{MANIFEST}", as_manifest(entries))
             obsolete = self.bucket.list_objects(name, recursive=True).keys() - entries.keys() - {CARD}
-            at_once(lambda file: self.bucket.delete(f"{name}/{file}"), obsolete)
+            run_parallel(lambda file: self.bucket.delete(f"{name}/{file}"), obsolete)
         if CARD in files:
             self.bucket.upload(files[CARD], f"{name}/{CARD}")
 

@@ -69,5 +69,5 @@ def fail(job: Job, error: BaseException) -> str:
 
 def fail_chain(chain: Sequence[Job], cause: str) -> str | None:
     """Mark the first unfinished run of a chain as failed. Return the reason, or None if all are finished."""
-    unfinished = next((job for job in chain if RunFolder(job.folder).finished() is None), None)
+    unfinished = next((job for job in chain if RunFolder(job.folder).done_record() is None), None)
     return None if unfinished is None else fail(unfinished, RunFailed(cause))

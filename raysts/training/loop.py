@@ -54,7 +54,7 @@ def train(job: Job, runtime: Runtime) -> dict[str, Any]:
         runtime.barrier()  # nobody reads anything before the folder is ours: its last writer may just have finished
         if runtime.rank > 0:
             folder.join()
-        done = folder.finished()
+        done = folder.done_record()
         if done is not None:
             return done
         run = Run(job, runtime)
@@ -180,11 +180,11 @@ class Run:
             self.objective,
             self.optimizer,
             lambda step: hashlib.sha256(metrics_until(metrics, step)).hexdigest(),
-            recipe.by_dev,
+            recipe.uses_dev_labels,
         )
         self.log = MetricsLog(metrics, self.state.step) if runtime.rank == 0 else None
 
-        self.eval_every = recipe.train.eval_every or (max(1, steps // 10) if recipe.by_dev else -(-steps // 4))
+        self.eval_every = recipe.train.eval_every or (max(1, steps // 10) if recipe.uses_dev_labels else -(-steps // 4))
         self.save_every = recipe.train.checkpoint_every or max(50, steps // 20)
         self.log_every = max(1, min(50, steps // 100))
         if self.state.step == 0 and recipe.train.eval_first and job.dev is not None and self.state.best is None:
@@ -372,7 +372,7 @@ class Run:
         job, runtime, state, candidates = self.job, self.runtime, self.state, self.objective.candidates()
         assert job.dev is not None
         scores = torch.zeros(len(candidates), len(job.dev.metrics), dtype=torch.float64)
-        if not job.recipe.by_dev:
+        if not job.recipe.uses_dev_labels:
             candidates = dict(list(candidates.items())[:1])
         scoring = runtime.rank == 0 or runtime.shards  # all processes run what is sharded
         for i, encoder in enumerate(candidates.values() if scoring else ()):
@@ -396,7 +396,7 @@ class Run:
         if state.best is None or score > state.best:
             state.best, state.best_step, state.best_candidate, state.since_best = score, state.step, name, 0
             state.best_scores = state.latest
-            if job.recipe.by_dev and scoring:
+            if job.recipe.uses_dev_labels and scoring:
                 checkpoint.save_best(job.folder / "checkpoints", state, candidates[name], runtime.rank)
         return state.latest
 
@@ -435,7 +435,7 @@ class Run:
         encoder = next(iter(candidates.values()))
         if self.runtime.shards:
             encoder = self._gather(encoder)
-        if job.recipe.by_dev:
+        if job.recipe.uses_dev_labels:
             checkpoint.load_best(job.folder / "checkpoints", self.state, encoder)
             self.runtime.barrier()  # rank 0 removes below what the others may still be reading
         record.end(self.record, job, self.state, next(iter(candidates)), time.monotonic() - self.began)

@@ -10,7 +10,7 @@ from typing import Any
 from raysts.errors import StoreFailed
 from raysts.log import duration, screen
 from raysts.storage.runs import RunFolder
-from raysts.storage.store import at_once
+from raysts.storage.store import run_parallel
 from raysts.training.job import Job
 from raysts.training.metrics import figures, last_metrics
 
@@ -65,7 +65,7 @@ class RunMonitor:
         if time.monotonic() - self.looked_far >= EVERY_REMOTE:
             self.looked_far = time.monotonic()
             with contextlib.suppress(StoreFailed):  # whoever trains says so
-                at_once(RunFolder.record, [RunFolder(job.folder) for job in self.watched.values()])
+                run_parallel(RunFolder.record, [RunFolder(job.folder) for job in self.watched.values()])
         for job in list(self.watched.values()):
             line = last_metrics(job.folder / "metrics.jsonl")
             record = RunFolder(job.folder).written()

@@ -66,7 +66,7 @@ def end(record: dict[str, Any], job: Job, state: TrainState, candidate: str, sec
     """
     choice: dict[str, Any] = {"step": state.step, "candidate": candidate}
     score, scores, selected_by = next(iter(state.latest.values()), None), state.latest, None
-    if job.recipe.by_dev and job.dev is not None:
+    if job.recipe.uses_dev_labels and job.dev is not None:
         choice = {"step": state.best_step, "candidate": state.best_candidate}
         score, scores, selected_by = state.best, state.best_scores, job.dev.name
     dev = {"kept": score, "scores": scores, "best": state.best, "best_step": state.best_step}

@@ -143,7 +143,7 @@ def test_the_input_is_known_by_all_of_it(tmp_path: Path) -> None:
     pq.write_table(_articles(30), table := tmp_path / "articles.parquet")
 
     def changed(*work: Any) -> Iterator[dict[str, Any]]:
-        yield from prepare.in_this_process(*work)
+        yield from prepare.run_locally(*work)
         pq.write_table(_articles(20), table)
 
     with pytest.raises(RunFailed, match=f"'{table}' was changed while it was read"):

@@ -57,7 +57,7 @@ def test_a_shard_may_have_no_rows(tmp_path: Path) -> None:
     write(tmp_path, "nli/train", {name: [] for name in NLI}, "2.parquet")
     for corpus in (Corpus(tmp_path), Corpus(tmp_path, skip_bad=True)):
         corpus.check(["nli/train"])
-        assert corpus.read("nli/train").to_pydict() == NLI and corpus.skipped(["nli/train"]) == []
+        assert corpus.read("nli/train").to_pydict() == NLI and corpus.find_skipped(["nli/train"]) == []
         assert corpus["nli/train"].head("premise", 9) == NLI["premise"]
         assert [group.rows for group in corpus["nli/train"].row_groups() if group.rows] == [len(NLI["premise"])]
     (tmp_path / "nli" / "train" / "1.parquet").unlink()

@@ -58,7 +58,7 @@ def test_text_in_a_bucket(data: str, tmp_path: Path) -> None:
             2,
             "own" if where.endswith("own") else "docs",
         )
-    with pytest.raises(InputError, match=r"--text 's3://.*/none.csv': there is no such file"):
+    with pytest.raises(InputError, match=r"--text 's3://.*/none.csv': not found"):
         open_text(f"{data}/own/none.csv", "text")
 
 

@@ -46,7 +46,7 @@ def test_skipped_shards_are_listed_and_the_table_is_that_of_the_others(kind: str
     corpus = Corpus(world, skip_bad=True)
     corpus.check([TABLE])
     assert corpus.files(TABLE) == [paths[0], paths[1], paths[3]]
-    (left_out,) = corpus.skipped(["nli/triplets", TABLE])  # derived tables miss what their sources miss
+    (left_out,) = corpus.find_skipped(["nli/triplets", TABLE])  # derived tables miss what their sources miss
     assert left_out["table"] == TABLE and left_out["file"] == "nli/train/part-2.parquet"
     assert left_out["rows"] == (None if kind in ("truncated", "empty file") else size)
     assert left_out["reason"] and str(world) not in left_out["reason"] and "--skip-bad" not in left_out["reason"]
@@ -85,7 +85,7 @@ def test_what_selects_or_is_reported_on_is_never_cut(table: str, world: Path) ->
 
 def test_a_sound_corpus_is_the_same_either_way(small_world: Path) -> None:
     corpus = Corpus(small_world, skip_bad=True)
-    assert corpus.fingerprint(TABLE) == Corpus(small_world).fingerprint(TABLE) and corpus.skipped([TABLE]) == []
+    assert corpus.fingerprint(TABLE) == Corpus(small_world).fingerprint(TABLE) and corpus.find_skipped([TABLE]) == []
 
 
 def _write(path: Path, **options: object) -> list[str]:

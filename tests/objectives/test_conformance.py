@@ -45,7 +45,7 @@ every = pytest.mark.parametrize("name", CATALOG)
 trained = pytest.mark.parametrize("name", [name for name in CATALOG if name not in CLOSED_FORM])
 
 
-def built(name: str, stage: Stage, seed: int = 0, **settings: Any) -> Objective:
+def build(name: str, stage: Stage, seed: int = 0, **settings: Any) -> Objective:
     """The objective on the tiny backbone, dropout off until told otherwise."""
     spec = CATALOG[name]
     encoder = load(stage.backbone, max_length=MAX_LENGTH, device="cpu").encoder
@@ -103,7 +103,7 @@ def test_users_can_name_it(name: str) -> None:
 
 @trained
 def test_every_trainable_parameter_gets_a_gradient(name: str, stage: Stage) -> None:
-    objective = built(name, stage)
+    objective = build(name, stage)
     with torch.no_grad():
         for parameter in objective.parameters():  # a layer that begins as zero hides those before it
             parameter += 0.01 * torch.randn_like(parameter)
@@ -122,7 +122,7 @@ def test_every_trainable_parameter_gets_a_gradient(name: str, stage: Stage) -> N
 @every
 def test_it_is_deterministic_per_seed(name: str, stage: Stage) -> None:
     def run(seed: int, dropout: bool) -> tuple[float, dict[str, torch.Tensor]]:
-        objective = built(name, stage).train(dropout)
+        objective = build(name, stage).train(dropout)
         torch.manual_seed(seed)
         loss, _ = objective(batch_for(name, stage, objective))
         if name in CLOSED_FORM:
@@ -138,13 +138,13 @@ def test_it_is_deterministic_per_seed(name: str, stage: Stage) -> None:
 
 @every
 def test_fresh_weights_depend_on_the_seed_alone(name: str, stage: Stage) -> None:
-    assert difference(built(name, stage).state_dict(), built(name, stage).state_dict()) == 0.0
+    assert difference(build(name, stage).state_dict(), build(name, stage).state_dict()) == 0.0
 
 
 @every
 def test_rows_of_weight_zero_do_not_count(name: str, stage: Stage) -> None:
     """A filler changes neither loss nor gradients."""
-    objective = built(name, stage)
+    objective = build(name, stage)
     batch = batch_for(name, stage, objective)
     examples = len(batch["weight"])
     keep = torch.arange(examples) < examples // 2
@@ -163,7 +163,7 @@ def test_rows_of_weight_zero_do_not_count(name: str, stage: Stage) -> None:
 
 @trained
 def test_it_learns_sixteen_fixed_examples(name: str, stage: Stage) -> None:
-    objective = built(name, stage)
+    objective = build(name, stage)
     batch = batch_for(name, stage, objective)
     optimizer = torch.optim.Adam(objective.parameters(), lr=3e-3)
     losses: list[float] = []
@@ -178,7 +178,7 @@ def test_it_learns_sixteen_fixed_examples(name: str, stage: Stage) -> None:
 
 @every
 def test_candidates_are_saved_and_loaded_as_they_represent(name: str, stage: Stage, tmp_path: Path) -> None:
-    objective = built(name, stage)
+    objective = build(name, stage)
     tokenizer = load(stage.backbone, device="cpu").tokenizer
     assert objective.candidates()
     with torch.no_grad():
@@ -363,7 +363,7 @@ def test_cached_gradients_are_those_of_the_whole_batch(
     name: str, precision: str, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dropout on; 16 examples in chunks of 5. The whole batch's graph is held from the same chunks."""
-    objective = built(name, stage, grad_cache=5).train()
+    objective = build(name, stage, grad_cache=5).train()
     batch = batch_for(name, stage, objective)
     found = []
     for cached in (False, True):
@@ -381,4 +381,4 @@ def test_cached_gradients_are_those_of_the_whole_batch(
     assert max(float(value.abs().max()) for value in gradients.values()) > 1e-2
     assert cached_held < held / 2
     objective.eval()
-    assert float(objective(batch)[0].detach()) == pytest.approx(float(built(name, stage)(batch)[0].detach()), abs=1e-6)
+    assert float(objective(batch)[0].detach()) == pytest.approx(float(build(name, stage)(batch)[0].detach()), abs=1e-6)

@@ -32,7 +32,7 @@ TABLE = {
 NO_TEXT = Tokens(np.zeros(0, np.int32), np.zeros(2, np.int64))
 
 
-def built(**settings: Any) -> GaussCSE:
+def build(**settings: Any) -> GaussCSE:
     torch.manual_seed(0)
     return GaussCSE(GaussCSESettings(**settings), tiny_encoder(pooling="cls"))
 
@@ -74,7 +74,7 @@ def expected_loss(objective: GaussCSE) -> Tensor:
 @pytest.mark.parametrize("similarity", ["per_dimension", "paper"])
 @pytest.mark.parametrize("loss", GAUSS_LOSSES)
 def test_the_loss_is_that_of_the_paper(loss: str, similarity: str) -> None:
-    objective = built(
+    objective = build(
         loss=loss, similarity=similarity, activation="tanh" if similarity == "per_dimension" else "identity"
     )
     found, scalars = objective(batch(objective))
@@ -85,13 +85,13 @@ def test_the_loss_is_that_of_the_paper(loss: str, similarity: str) -> None:
 
 
 def test_contradictions_are_read_where_the_loss_has_a_use_for_them() -> None:
-    assert [batch(built(loss=loss))["views"].shape[:2] for loss in GAUSS_LOSSES] == [(6, 2), (6, 3), (6, 2), (6, 3)]
+    assert [batch(build(loss=loss))["views"].shape[:2] for loss in GAUSS_LOSSES] == [(6, 2), (6, 3), (6, 2), (6, 3)]
 
 
 def test_what_is_no_negative_is_in_no_denominator() -> None:
     """Of six triplets four stay: 2 has the anchor of 0, the negative of 3 is the positive of 1, 4 has no negative, and the
     anchor of 5 is the positive of 0."""
-    objective = built(loss="ent+con+rev", false_negatives="masked").eval()
+    objective = build(loss="ent+con+rev", false_negatives="masked").eval()
     anchor, positive, negative = (TABLE[name] for name in objective.views)
     columns = {
         "anchor": [anchor.take([i]) for i in (0, 1, 0, 3, 4)] + [positive.take([0])],
@@ -130,7 +130,7 @@ def test_what_is_no_negative_is_in_no_denominator() -> None:
 def test_recipe(loss: Any) -> None:
     recipe = STAGES[f"gausscse-{loss}"]
     assert recipe.settings == GaussCSESettings(loss=loss) and recipe.pooling == "cls" and recipe.layers == 1
-    assert recipe.spec.dev == "nli/snli_dev" and recipe.by_dev and recipe.train.eval_first
+    assert recipe.spec.dev == "nli/snli_dev" and recipe.uses_dev_labels and recipe.train.eval_first
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ SETTINGS = [
 ALL = pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: type(settings).__name__)
 
 
-def built(settings: AutoencoderSettings, seed: int = 0) -> LatentObjective:
+def build(settings: AutoencoderSettings, seed: int = 0) -> LatentObjective:
     torch.manual_seed(seed)
     return KINDS[type(settings)](settings, tiny_encoder()).eval()
 
@@ -180,7 +180,7 @@ READ_OTHERWISE = [
 @pytest.mark.parametrize("settings", [*SETTINGS, *READ_OTHERWISE], ids=lambda settings: type(settings).__name__)
 def test_the_loss_and_its_gradients_by_hand(settings: AutoencoderSettings) -> None:
     """The value, and the derivative in five random directions by central differences, of a derivation in numpy."""
-    objective = built(settings)
+    objective = build(settings)
     trained = {name: p for name, p in objective.named_parameters() if p.requires_grad}
     with torch.no_grad():
         for parameter in trained.values():
@@ -214,7 +214,7 @@ def test_the_loss_and_its_gradients_by_hand(settings: AutoencoderSettings) -> No
 @pytest.mark.parametrize("fraction", [0.0, 0.2, 1.0])
 @torch.no_grad()
 def test_beta_warms_up(fraction: float) -> None:
-    objective = built(LatteMixSettings(dims=3, classes=5, free_bits=0.0, beta_warmup_fraction=fraction))
+    objective = build(LatteMixSettings(dims=3, classes=5, free_bits=0.0, beta_warmup_fraction=fraction))
     for progress in (0.0, 0.1, 0.2, 0.7, 1.0):
         batch = batch_of(objective, progress)
         loss, scalars = objective(batch)
@@ -227,8 +227,8 @@ def test_beta_warms_up(fraction: float) -> None:
 @pytest.mark.parametrize("layout", ["factorised", "single"])
 @torch.no_grad()
 def test_a_text_is_represented_at_the_test_temperature(layout: Any) -> None:
-    plain = built(LatteMixSettings(dims=3, classes=5, layout=layout))
-    other = built(LatteMixSettings(dims=3, classes=5, layout=layout, tau_test=1.0))
+    plain = build(LatteMixSettings(dims=3, classes=5, layout=layout))
+    other = build(LatteMixSettings(dims=3, classes=5, layout=layout, tau_test=1.0))
     assert (plain.latent.tau, other.latent.tau) == (0.3, 1.0)
     assert plain.encoder.dim == other.encoder.dim == (15 if layout == "factorised" else 5)
     batch = batch_of(plain)
@@ -240,7 +240,7 @@ def test_a_text_is_represented_at_the_test_temperature(layout: Any) -> None:
 @pytest.mark.parametrize("settings", [*SETTINGS[:1], *READ_OTHERWISE], ids=lambda settings: type(settings).__name__)
 def test_what_may_be_kept(settings: AutoencoderSettings) -> None:
     """The trained head, and the one that training began with; both read raw token vectors, whatever the loss does."""
-    objective = built(settings)
+    objective = build(settings)
     batch = batch_of(objective)
     optimizer = torch.optim.SGD([p for p in objective.parameters() if p.requires_grad], 0.05)
     first = {name: value.clone() for name, value in objective.latent.state_dict().items()}
@@ -305,4 +305,4 @@ def test_the_recipes(name: str) -> None:
     assert rates[0] == pytest.approx(2e-5, rel=0.15) and rates[-1] == pytest.approx(2e-5, rel=0.15)
     assert int(np.argmax(rates)) in (499, 500) and max(rates) == pytest.approx(1e-3)
     assert rates[250] == pytest.approx(rates[750], rel=0.01)
-    assert recipe.updated(batch=32).settings == recipe.settings
+    assert recipe.replace(batch=32).settings == recipe.settings

@@ -134,7 +134,7 @@ def test_an_override_holds_for_the_points_that_have_it() -> None:
         ("sed-pooling", {"evaluation.layers": [1]}, "^evaluation.layers: is what 'sed-pooling' varies"),
         ("sed-pooling", {"nli.bach": 3}, "^unknown option 'nli.bach'.*'nli.batch'"),
         ("sed-stability", {"students": 0}, "students=0 must be from 1 to 10,000"),
-        ("sed-stability@smal", {}, "'smal' is no scale"),
+        ("sed-stability@smal", {}, "'smal' is not a scale"),
     ],
 )
 def test_what_is_refused(recipe: str, overrides: dict[str, Any], reason: str) -> None:

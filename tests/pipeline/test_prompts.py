@@ -41,8 +41,8 @@ def test_a_student_of_a_teacher_with_prompts(
     asked: str | None, text: str, teacher: Path, tiny_backbone: Path, small_corpus: Corpus, tmp_path: Path
 ) -> None:
     recipe = DEFAULTS["sed"]
-    train = recipe.train.updated(max_steps=2, keep="last", patience=None)
-    recipe = recipe.updated(data=Data(sample=40), batch=8, train=train)
+    train = recipe.train.replace(max_steps=2, keep="last", patience=None)
+    recipe = recipe.replace(data=Data(sample=40), batch=8, train=train)
     pipeline = Pipeline(
         name="distilled", backbone=str(tiny_backbone), combine="sed", recipes={"sed": recipe}, teachers=(str(teacher),),
         prompt="house of ", teacher_prompt=asked, precision="fp32",

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from raysts.errors import InputError
-from raysts.recipes.grammar import POST, STAGES, Parsed, parse
+from raysts.recipes.grammar import POST, STAGES, NameParts, parse
 from raysts.recipes.names import RECIPES, SCALES, pipeline
 from raysts.recipes.overrides import apply_overrides, dump, load_pipeline
 
@@ -29,7 +29,7 @@ from raysts.recipes.overrides import apply_overrides, dump, load_pipeline
     ],
 )
 def test_parts_of_a_name(name: str, parsed: tuple) -> None:
-    assert parse(name) == Parsed(*parsed)
+    assert parse(name) == NameParts(*parsed)
 
 
 @pytest.mark.parametrize(
@@ -81,16 +81,16 @@ def test_one_pooling() -> None:
     """What is trained is what is delivered and compared; at the scale of the papers it is theirs."""
     for name in ("nli-sed", "nli-sed-flow", "ct-ensemble-flow", "simcse-sup", "latte", "raw"):
         made = pipeline(name)
-        assert (made.student_pooling, made.compared, made.measured) == (None, 1, (1, 2))
+        assert (made.student_pooling, made.compared_layers, made.measured_layers) == (None, 1, (1, 2))
     two = pipeline("nli-sed-flow", {"layers": 2})
-    assert two.compared == 2 and {recipe.layers for recipe in two.recipes.values()} == {2}
-    assert pipeline("nli-sed", {"layers": 3}).measured == (1, 2, 3)
+    assert two.compared_layers == 2 and {recipe.layers for recipe in two.recipes.values()} == {2}
+    assert pipeline("nli-sed", {"layers": 3}).measured_layers == (1, 2, 3)
     paper = pipeline("nli-sed-flow@paper")
-    assert (paper.student_pooling, paper.compared, paper.post["flow"].layers) == (2, 2, 2)
+    assert (paper.student_pooling, paper.compared_layers, paper.post["flow"].layers) == (2, 2, 2)
     assert paper.sed is not None and paper.sed.layers == 1
     for name in ("flow", "simcse-sup", "latte", "nli-latte"):
         made = pipeline(f"{name}@paper")
-        assert made.compared == 1 and {recipe.layers for recipe in made.recipes.values()} == {1}
+        assert made.compared_layers == 1 and {recipe.layers for recipe in made.recipes.values()} == {1}
     assert pipeline("latte").members == 3 and pipeline("gausscse-ent").members == 5
 
 
@@ -111,7 +111,7 @@ def test_scales() -> None:
     assert text.post["flow"].data.sources == ("sts12", "sts13", "sts14", "sts15", "sts16")
     assert (text.backbone, text.members, text.student_pooling) == (paper.backbone, paper.members, 2)
     assert pipeline("latte@paper-text") == pipeline("latte@paper")
-    with pytest.raises(InputError, match=r"'smal' is no scale \(did you mean 'small'\?\)"):
+    with pytest.raises(InputError, match=r"'smal' is not a scale \(did you mean 'small'\?\)"):
         pipeline("nli@smal")
     for name in RECIPES:
         for scale in {"quickstart": (), "best": ("small",)}.get(name, tuple(SCALES)):

@@ -143,7 +143,7 @@ def test_an_override_holds_for_every_stage_that_has_it_or_for_the_one_it_names()
         pipeline("nli-ct-sed-flow", more) for more in ({}, {"nli.batch": 32, "sed.optim.lr": 1e-4, "flow.depth": 2})
     )
     assert (one.stages["nli"].batch, one.recipes["sed"].optim.lr) == (32, 1e-4)
-    assert one.post["flow"].settings == before.post["flow"].settings.updated(depth=2)
+    assert one.post["flow"].settings == before.post["flow"].settings.replace(depth=2)
     assert one.stages["ct"] == before.stages["ct"] and one.recipes["sed"].batch == before.recipes["sed"].batch
     lower = pipeline("nli-sts", {"settings.lower_bound": 0.25})
     assert lower.stages["sts"].settings == STSRegressionSettings(lower_bound=0.25)

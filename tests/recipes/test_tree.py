@@ -7,7 +7,7 @@ import pytest
 from pydantic import Field, ValidationError
 
 from raysts.errors import InputError
-from raysts.recipes.tree import Tree, built, has_path, parse_value, paths, set_path, to_plain
+from raysts.recipes.tree import Tree, build, has_path, parse_value, paths, set_path, to_plain
 
 
 class Leaf(Tree):
@@ -33,7 +33,7 @@ class Branch(Tree):
 
 def problems_of(plain: Any) -> list[str]:
     with pytest.raises(InputError) as caught:
-        built(Branch, plain)
+        build(Branch, plain)
     return caught.value.problems
 
 
@@ -41,15 +41,15 @@ def test_plain_and_back() -> None:
     tree = Branch(title="t", leaf=Leaf(numbers=(1, 2), limit=4), leaves={"a": Leaf(name="second")})
     plain = to_plain(tree)
     assert plain["leaf"]["numbers"] == [1, 2] and plain["leaves"]["a"]["name"] == "second"
-    assert built(Branch, plain) == tree == pickle.loads(pickle.dumps(tree)) != tree.updated(title="u")
-    assert built(Branch, {"title": "t"}) == Branch(title="t")
+    assert build(Branch, plain) == tree == pickle.loads(pickle.dumps(tree)) != tree.replace(title="u")
+    assert build(Branch, {"title": "t"}) == Branch(title="t")
 
 
 def test_trees_are_frozen_and_their_copies_checked() -> None:
     with pytest.raises(ValidationError):
         Leaf().size = 4  # type: ignore[misc]
-    assert Leaf().updated(size=4) == Leaf(size=4)
-    for wrong in (lambda: Leaf().updated(size=0), lambda: Leaf(size=0)):
+    assert Leaf().replace(size=4) == Leaf(size=4)
+    for wrong in (lambda: Leaf().replace(size=0), lambda: Leaf(size=0)):
         with pytest.raises(InputError, match="^size=0 must be above 0$"):
             wrong()
 
@@ -63,7 +63,7 @@ def test_trees_are_frozen_and_their_copies_checked() -> None:
     ],
 )  # fmt: skip
 def test_values_that_mean_the_type(plain: dict[str, Any], expected: Leaf) -> None:
-    leaf = built(Branch, {"title": "t", "leaf": plain}).leaf
+    leaf = build(Branch, {"title": "t", "leaf": plain}).leaf
     assert leaf == expected
     assert [type(value) for value in to_plain(leaf).values()] == [type(value) for value in to_plain(expected).values()]
 

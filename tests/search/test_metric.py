@@ -155,4 +155,6 @@ def test_none_is_worst_whichever_way_is_better() -> None:
     assert sorted((0.3, None, 0.1), key=lambda value: rank(value, "min")) == [None, 0.3, 0.1]
     loss, score = RunMetric("loss", DEV), RunMetric("spearman", DEV)
     assert (loss.text(0.03123456), score.text(0.8241), score.text(None)) == ("0.03123", "82.41", "-")
-    assert loss.of_run({"status": "done"}, []) is None and score.of_run({"dev": None}, [{"loss": 1.0}]) is None
+    assert (
+        loss.value_of_run({"status": "done"}, []) is None and score.value_of_run({"dev": None}, [{"loss": 1.0}]) is None
+    )

@@ -469,7 +469,7 @@ def test_the_best_trials_of_the_study_keep_their_models(study: StudyMaker) -> No
         "lower-bound",
         {"space.optim.lr": "log(1e-6,1e-2)", f"space.{BOUND}": None, "num_samples": 30, "seeds": 1, "keep": 4},
     )
-    made.search = made.search.updated(by="trial")
+    made.search = made.search.replace(by="trial")
     dice, most = random.Random(1), 0
 
     def score(trial: Any) -> TrialOutcome:

@@ -120,7 +120,7 @@ def test_a_damaged_folder_is_absent(how: str, tmp_path: Path) -> None:
         with store.put_dir("model") as draft:
             (draft / "deep").mkdir()
             (draft / "deep" / "weights").write_text("1" * 50)
-        assert store.get_dir("model") and store.whole("model", deep=True)
+        assert store.get_dir("model") and store.is_whole("model", deep=True)
         path = tmp_path / "model" / "deep" / "weights"
         if how == "missing":
             path.unlink()
@@ -128,7 +128,7 @@ def test_a_damaged_folder_is_absent(how: str, tmp_path: Path) -> None:
             path.write_bytes(DAMAGE[how](path.read_bytes()))
         checksums._read.clear()
         same_size = how in ("zeros", "another digit")
-        assert store.whole("model") == same_size
+        assert store.is_whole("model") == same_size
         assert store.get_dir("model") is None and (tmp_path / "model.damaged").is_dir()
         assert not store.exists("model") and store.list() == []
 

@@ -19,7 +19,7 @@ from filled import below, fill
 
 from raysts.errors import InputError
 from raysts.storage import store as storage
-from raysts.storage.bucket import Conflict, at_once
+from raysts.storage.bucket import Conflict, run_parallel
 from raysts.storage.store import Store
 
 CALLS = (
@@ -202,7 +202,7 @@ def test_of_many_that_create_one_succeeds(store: Any) -> None:
         return True
 
     for _ in range(5):
-        results = at_once(create, range(8))
+        results = run_parallel(create, range(8))
         assert results.count(True) == 1 and store.read("a/b")[0] == str(results.index(True)).encode()
         store.delete("a/b")
 
@@ -220,7 +220,7 @@ def test_no_change_of_many_writers_is_lost(store: Any) -> None:
             except Conflict:
                 continue
 
-    at_once(count, range(24))
+    run_parallel(count, range(24))
     assert store.read("a/count")[0] == b"24"
 
 
@@ -235,7 +235,7 @@ def test_a_folder_is_whole_or_absent(store: Any) -> None:
     put_dir(store, "runs/x/model", weights="1", deep__config="{}")
     assert store.exists("runs/x/model") and store.get("runs/x/model/deep/config").read_text() == "{}"
     assert below(store.get_dir("runs/x/model")) == {"weights": "1", "deep/config": "{}"}
-    assert store.whole("runs/x/model") and store.whole("runs/x/model", deep=True)
+    assert store.is_whole("runs/x/model") and store.is_whole("runs/x/model", deep=True)
 
 
 def test_a_folder_is_replaced_whole(store: Any) -> None:
@@ -375,7 +375,7 @@ def test_of_many_that_wait_one_at_a_time_has_a_lock(store: Any) -> None:
             time.sleep(0.02)
             inside -= 1
 
-    at_once(work, range(4))
+    run_parallel(work, range(4))
     assert (most, inside) == (1, 0)
 
 
@@ -433,7 +433,7 @@ def test_a_folder_says_of_paths_below_it_no_more_than_where_they_are(tmp_path: P
 
 @pytest.mark.parametrize("count", [0, 1, 30])
 def test_results_come_in_the_order_of_the_items(count: int) -> None:
-    assert at_once(lambda item: item * item, range(count)) == [item * item for item in range(count)]
+    assert run_parallel(lambda item: item * item, range(count)) == [item * item for item in range(count)]
 
 
 def test_an_error_ends_what_has_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -446,7 +446,7 @@ def test_an_error_ends_what_has_not_begun(monkeypatch: pytest.MonkeyPatch) -> No
         time.sleep(0.05)
 
     with pytest.raises(ZeroDivisionError):
-        at_once(fails, range(1000))
+        run_parallel(fails, range(1000))
     assert len(begun) < 100
 
 
@@ -454,7 +454,7 @@ def test_an_interruption_ends_a_wait() -> None:
     """Also that of a call which never returns and knows no signals."""
     program = """
 import signal, threading, time
-from raysts.storage.bucket import at_once
+from raysts.storage.bucket import run_parallel
 
 def forever(item):
     if item == 0:
@@ -462,7 +462,7 @@ def forever(item):
     threading.Event().wait()
 
 try:
-    at_once(forever, range(3))
+    run_parallel(forever, range(3))
 except KeyboardInterrupt:
     print("interrupted")
 """

@@ -176,7 +176,7 @@ def test_what_was_on_its_way_when_the_lock_was_taken_is_refused(
         second = Store(tmp_path / "second", canonical(s3))
         reader = Store(tmp_path / "reader", canonical(s3))
         monkeypatch.setattr(lease, "place", lambda: "first machine")
-        with first.lock(LOCK, "first", of=first.path(RECORD)):
+        with first.lock(LOCK, "first", protects=first.path(RECORD)):
             first.write_json(RECORD, {"of": "first"})
             (held,) = storage._leases
             held._stop.set()  # it renews no more
@@ -193,7 +193,7 @@ def test_what_was_on_its_way_when_the_lock_was_taken_is_refused(
             late.start()
             assert arrived.wait(30)
             monkeypatch.setattr(lease, "place", lambda: "second machine")
-            with second.lock(LOCK, "second", wait=60, of=second.path(RECORD)):
+            with second.lock(LOCK, "second", wait=60, protects=second.path(RECORD)):
                 assert second.read_json(RECORD, fresh=True) == {"of": "first"}
                 second.write_json(RECORD, {"of": "second"})
                 let_through.set()
@@ -203,7 +203,7 @@ def test_what_was_on_its_way_when_the_lock_was_taken_is_refused(
                 with pytest.raises(RunFailed, match=r"lost locks/a.lock: "):
                     first.write_json(RECORD, {"of": "first, much too late"})
                 assert reader.read_json(RECORD, fresh=True) == {"of": "second"}
-    with second.lock(LOCK, "after", of=second.path(RECORD)):
+    with second.lock(LOCK, "after", protects=second.path(RECORD)):
         second.write_json(RECORD, {"of": "third"})
         assert reader.read_json(RECORD, fresh=True) == {"of": "third"}
 
@@ -211,7 +211,7 @@ def test_what_was_on_its_way_when_the_lock_was_taken_is_refused(
 def test_what_an_earlier_holder_wrote_late_is_replaced(s3: str, tmp_path: Path) -> None:
     """It came between the takeover and the first write of the next holder, who has seen another version."""
     late, holder = Store(tmp_path / "late", canonical(s3)), Store.open(s3)
-    with holder.lock(LOCK, "holder", of=holder.path(RECORD)):
+    with holder.lock(LOCK, "holder", protects=holder.path(RECORD)):
         holder.write_json(RECORD, {"of": "holder"})
         overwrite(late.bucket, RECORD, b'{"of": "late"}')
         holder.write_json(RECORD, {"of": "holder", "count": 2})
@@ -221,7 +221,7 @@ def test_what_an_earlier_holder_wrote_late_is_replaced(s3: str, tmp_path: Path) 
 def test_a_holder_whose_clock_stood_still_replaces_nothing_of_the_next_one(s3: str) -> None:
     """A machine that was frozen from outside counts no seconds: only the store knows that its lease is over."""
     store, bucket = Store.open(s3), Bucket(canonical(s3))
-    with store.lock(LOCK, "first", of=store.path(RECORD)):
+    with store.lock(LOCK, "first", protects=store.path(RECORD)):
         store.write_json(RECORD, {"of": "first"})
         (held,) = storage._leases
         held._stop.set()

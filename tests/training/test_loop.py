@@ -61,7 +61,7 @@ def test_the_gradient_that_the_optimiser_gets_is_clipped_to_its_norm(stage: Stag
     try:
         for clip in (None, 0.01):
             train(
-                stage.job("nli", tmp_path / str(clip), max_steps=2, dev=False, optim=HOT.updated(lr=1e-5, clip=clip)),
+                stage.job("nli", tmp_path / str(clip), max_steps=2, dev=False, optim=HOT.replace(lr=1e-5, clip=clip)),
                 Watched(),
             )
     finally:
@@ -381,8 +381,8 @@ def test_a_bootstrap_sample_is_what_is_trained_on(stage: Stage, tmp_path: Path) 
 
     for name, seed, bootstrap in (("all", 1, False), ("one", 1, True), ("other", 2, True)):
         job, seen[name] = stage.job("nli", tmp_path / name, rows=64, epochs=1.0, dev=False, seed=seed), []
-        data = job.recipe.data.updated(bootstrap=bootstrap)
-        train(replace(job, recipe=job.recipe.updated(data=data)), Watched(read=read))
+        data = job.recipe.data.replace(bootstrap=bootstrap)
+        train(replace(job, recipe=job.recipe.replace(data=data)), Watched(read=read))
     assert sorted(seen["all"]) == list(range(64))
     assert len(seen["one"]) == 64 and len(set(seen["one"])) < 55 and sorted(seen["one"]) != sorted(seen["other"])
 
@@ -556,7 +556,7 @@ def test_a_run_with_a_bank_resumes_bit_for_bit(stage: Stage, tmp_path: Path, mon
     plain = Watched()
     train(
         replace(
-            job, folder=tmp_path / "plain", recipe=job.recipe.updated(settings=job.recipe.settings.updated(bank=0.0))
+            job, folder=tmp_path / "plain", recipe=job.recipe.replace(settings=job.recipe.settings.replace(bank=0.0))
         ),
         plain,
     )

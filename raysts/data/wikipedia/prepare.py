@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from raysts.data import manifest
 from raysts.data.checks import open_file, readable_files
 from raysts.data.facts import Facts
-from raysts.data.parquet import Skipped, remedy, skipped_line
+from raysts.data.parquet import SkippedFile, remedy, skipped_line
 from raysts.data.wikipedia.wikipedia import clean, dedup_key, split_sentences
 from raysts.errors import InputError, RunFailed
 from raysts.ids import content_id
@@ -55,7 +55,7 @@ Spread = Callable[[Callable[..., pa.Table], Sequence[Row], dict[str, Any], int],
 """(function of a table of one unit, units, its other arguments, bytes of a block) -> the rows that it makes of all units."""
 
 
-def in_this_process(
+def run_locally(
     function: Callable[..., pa.Table], units: Sequence[Row], arguments: dict[str, Any], block_bytes: int
 ) -> Iterator[Row]:
     """Yield the rows of one unit after the other."""
@@ -71,7 +71,7 @@ def prepare_wikipedia(
     say: Callable[[str], None] = lambda line: None,
     block_bytes: int = BLOCK_BYTES,
     skip_bad: bool = False,
-    spread: Spread = in_this_process,
+    spread: Spread = run_locally,
 ) -> dict[str, Any]:
     """Write ``wikipedia/sentences`` (sentence, article_id) below ``output_root``.
 
@@ -141,7 +141,7 @@ def prepare_wikipedia(
     return {"status": "done", **entry}
 
 
-def _input_files(path: Path, skip_bad: bool) -> tuple[list[Path], list[Skipped]]:
+def _input_files(path: Path, skip_bad: bool) -> tuple[list[Path], list[SkippedFile]]:
     """Return the files of the input, and the unreadable files that are left out."""
     files = [path] if path.is_file() else sorted(path.glob("*.parquet"))
     if not files:
@@ -159,7 +159,7 @@ def _input_files(path: Path, skip_bad: bool) -> tuple[list[Path], list[Skipped]]
 
 
 def _fingerprint(files: list[Path]) -> str:
-    """Return the id of the content; unchanged files are read once."""
+    """Return the id of the content. Unchanged files are read once."""
     facts = Facts("articles", files=files)
     sha256: str | None = facts.read().get("sha256")
     if sha256 is None:

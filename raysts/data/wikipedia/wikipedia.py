@@ -125,7 +125,7 @@ def is_well_formed(sentence: str) -> bool:
 
 
 def dedup_key(sentence: str) -> bytes:
-    """Return 16 bytes for a sentence that numbers, case, white space and Unicode form (NFKC) do not change."""
+    """Return 16 bytes of a sentence without its numbers, case, white space and NFKC form."""
     folded = unicodedata.normalize("NFKC", sentence).casefold()
     folded = _SPACE.sub(" ", _DIGITS.sub("0", folded)).strip()
     return hashlib.blake2b(folded.encode("utf-8", "surrogatepass"), digest_size=16).digest()

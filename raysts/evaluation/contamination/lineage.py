@@ -6,7 +6,7 @@ from itertools import chain
 from pathlib import Path
 
 from raysts.recipes.recipe import Data
-from raysts.recipes.tree import built
+from raysts.recipes.tree import build
 from raysts.storage.runs import RunFolder, record_of
 from raysts.storage.store import Store
 
@@ -26,7 +26,7 @@ class TrainingText:
     title: str | None = None
 
     @property
-    def called(self) -> str:
+    def label(self) -> str:
         """``table 'nli/train'``, ``text 'docs'``."""
         return f"table '{self.table}'" if self.title is None else f"text '{self.title}'"
 
@@ -72,7 +72,7 @@ def _trace(model: Path, seen: set[Path]) -> TrainedOn:
         return TrainedOn(unknown=(f"'{model}' (no record of a run beside it)",))
     parent, *teachers = record["parents"]
     data = record["data"]
-    rows = built(Data, recipe["data"], f"{run / 'recipe.json'}: ")
+    rows = build(Data, recipe["data"], f"{run / 'recipe.json'}: ")
     behind = [TrainedOn((TrainingText(data["table"], rows, data["sha256"], data.get("name")),))]
     if parent == record["backbone_id"]:
         behind.append(_trace_backbone(str(record["backbone"]), runs, seen))

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from raysts.data.corpora import Corpus
 from raysts.data.derive import DERIVED
-from raysts.data.importing import unused
+from raysts.data.importing import find_unused
 from raysts.data.windows import select, selected_rows
 from raysts.errors import InputError
 from raysts.recipes.recipe import Data
@@ -74,8 +74,8 @@ def overlap(
 
     Returns:
         One dict per (training table, evaluation set) that share anything: ``train``, ``eval``, ``rows`` (of the
-        evaluation set), ``pair_rows`` (whose two sentences are a training pair, in either order; None where one side
-        has no pairs), ``both_rows`` (whose sentences both occur, anywhere), ``sentence_rows`` (at least one occurs) and
+        evaluation set), ``pair_rows`` (the two sentences are a training pair, in either order; None where one side
+        has no pairs), ``both_rows`` (whose sentences both_rows occur, anywhere), ``sentence_rows`` (at least one occurs) and
         ``examples`` (``row`` and ``text`` of a few, shared pairs first).
     """
     keys = {name: _read_keys(corpus, name) for name in eval_tables}
@@ -83,10 +83,12 @@ def overlap(
     for train in train_tables:
         corpus.require([train])
         paired = len(text_columns(train)) == 2
-        for name, (pair, both, either) in _search(corpus.batches(train, text_columns(train)), keys).items():
+        for name, (pair, both_rows, either) in _search(corpus.batches(train, text_columns(train)), keys).items():
             if not either.any():
                 continue
-            most_telling_first = np.argsort(3 - 1 * pair - 1 * both - 1 * either, kind="stable")[: int(either.sum())]
+            most_telling_first = np.argsort(3 - 1 * pair - 1 * both_rows - 1 * either, kind="stable")[
+                : int(either.sum())
+            ]
             is_pair = len(text_columns(name)) == 2
             entries.append(
                 {
@@ -94,7 +96,7 @@ def overlap(
                     "eval": name,
                     "rows": len(either),
                     "pair_rows": int(pair.sum()) if is_pair and paired else None,
-                    "both_rows": int(both.sum()) if is_pair else None,
+                    "both_rows": int(both_rows.sum()) if is_pair else None,
                     "sentence_rows": int(either.sum()),
                     "examples": _examples(corpus, name, most_telling_first[:examples]),
                 }
@@ -123,13 +125,13 @@ def occurrences(corpus: Corpus, table: str, data: Data, eval_tables: Sequence[st
 
 def _trained_rows(corpus: Corpus, table: str, data: Data) -> Iterator[pa.RecordBatch]:
     """Yield the text columns of what is trained on, or of what it is drawn from."""
-    sources, data = corpus.sources(table), data.updated(spans=0)
+    sources, data = corpus.sources(table), data.replace(spans=0)
     for source in sources or [table]:
         columns = text_columns(source)
         if source in corpus.own:
             yield from corpus.batches(source, columns)
             continue
-        for group in select(corpus, source, data.updated(sample=None) if sources else data):
+        for group in select(corpus, source, data.replace(sample=None) if sources else data):
             yield from selected_rows(group, source, columns)
 
 
@@ -144,7 +146,7 @@ def check_folder(corpus: Corpus) -> dict[str, Any]:
     Returns:
         ``root``; ``tables`` (rows and files of those present); ``missing`` (names); ``problems`` (unusable files and
         rows, with file, row and column); ``unused`` (see
-        :func:`raysts.data.importing.unused`); ``overlaps`` (see ``overlap``; tables with problems are left out).
+        :func:`raysts.data.importing.find_unused`); ``overlaps`` (see ``overlap``; tables with problems are left out).
     """
     tables: dict[str, Any] = {}
     problems: list[str] = []
@@ -177,7 +179,7 @@ def _find_unused(corpus: Corpus) -> list[dict[str, str]]:
     if corpus.empty or corpus.store.remote:
         return []
     read = {path for name in corpus.tables() for path in corpus.files(name)}
-    return unused(corpus.root, lambda path: path in read or path.name == "manifest.json" or "words" in path.parts)
+    return find_unused(corpus.root, lambda path: path in read or path.name == "manifest.json" or "words" in path.parts)
 
 
 def format_check(report: dict[str, Any]) -> str:
@@ -198,7 +200,7 @@ def format_check(report: dict[str, Any]) -> str:
             f"  {entry['file']}: {entry['why']}" + (f"; {entry['command']}" if entry["command"] else "")
             for entry in report["unused"]
         ]
-    lines += ["", "training text in evaluation sets (rows whose pair / both sentences / any sentence occurs)"]
+    lines += ["", "training text in evaluation sets (rows whose pair / both_rows sentences / any sentence occurs)"]
     for entry in report["overlaps"]:
         numbers = (entry[key] for key in ("pair_rows", "both_rows", "sentence_rows"))
         counts = " / ".join("-" if number is None else f"{number:,}" for number in numbers)
@@ -221,7 +223,7 @@ def _read_keys(corpus: Corpus, name: str) -> Keys:
 def _search(
     batches: Iterable[pa.RecordBatch], sets: Mapping[str, Keys]
 ) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return by set and row if its pair, both its sentences, or any of them occur in training text."""
+    """Return by set and row if its pair, both_rows its sentences, or any of them occur in training text."""
     searched = {key for rows in sets.values() for keys in rows for key in keys}
     wanted_pairs = {_pair_key(keys) for rows in sets.values() for keys in rows if len(keys) == 2}
     sentences, pairs = set[bytes](), set[bytes]()
@@ -235,8 +237,8 @@ def _search(
     for name, rows in sets.items():
         occurs = [[key in sentences for key in keys] for keys in rows]
         pair = [len(keys) == 2 and _pair_key(keys) in pairs for keys in rows]
-        both, either = ([test(row) for row in occurs] for test in (all, any))
-        masks[name] = np.array(pair, bool), np.array(both, bool), np.array(either, bool)
+        both_rows, either = ([test(row) for row in occurs] for test in (all, any))
+        masks[name] = np.array(pair, bool), np.array(both_rows, bool), np.array(either, bool)
     return masks
 
 

@@ -92,7 +92,7 @@ def greedy(scores: Sequence[Score], score_of: Callable[[tuple[int, ...]], Score]
 def _average(inputs: Inputs, role: Role, step: str, title: str, members: Sequence[Model], context: Context) -> None:
     run = RunFolder(inputs.storage / "runs" / step)
     with run.lock(f"{title}, run {step}", ORPHAN_WAIT):
-        if run.finished() is not None:
+        if run.done_record() is not None:
             return
         pipeline = inputs.pipeline
         members, dev = select_members(members, pipeline.select_top), inputs.dev(members_dev(pipeline))

@@ -99,7 +99,7 @@ class Evaluation:
             training_text=sorted(inputs.specs),  # clean rows do not hold it
             resamples=pipeline.evaluation.resamples,
             system=pipeline.name,
-            ensemble=[pipeline.combine, pipeline.select_top, str(pipeline.compared), inputs.target, weights],
+            ensemble=[pipeline.combine, pipeline.select_top, str(pipeline.compared_layers), inputs.target, weights],
         )
         judged = len(self.dev.texts) if self.dev and not inputs.by_agreement else 0
         judged += len(self.agreement.texts) if self.agreement else 0
@@ -149,7 +149,7 @@ class Evaluation:
         content = [
             "ensemble",
             [[model.id, self._pooled_by(model)] for model in self.chosen],
-            str(self.inputs.pipeline.compared),
+            str(self.inputs.pipeline.compared_layers),
             [self.inputs.target, self._weights_by],
         ]
         return self._subject(content, self.pooling, self._choices[self.pooling])
@@ -200,7 +200,7 @@ class Evaluation:
         stored = [open_embedder(path).stored_pooling for path in inputs.teacher_folders]
         if self.role == "member" and len(poolings := {pooled[0] for pooled in stored if pooled}) == 1:
             (pooling,) = poolings
-        choices = {pooling: pipeline.measured}
+        choices = {pooling: pipeline.measured_layers}
         if self.role == "backbone":
             distributed, layers = inputs.distributed
             choices[distributed] = tuple(dict.fromkeys([*choices.get(distributed, ()), layers]))
@@ -343,7 +343,7 @@ class Evaluation:
         if foreign(self.inputs, model):
             first = next(iter(vectors.values()), None)
             chosen = vectors.get(self._pooled_by(model)[1] or "", first)
-            return {self.inputs.pipeline.compared: chosen["vectors"]} if chosen else {}
+            return {self.inputs.pipeline.compared_layers: chosen["vectors"]} if chosen else {}
         return {layers: values["vectors"] for layers, values in vectors.items()}
 
     def _as_trained(self, model: Model | None, vectors: dict[Layers, Representation]) -> dict[Layers, Representation]:
@@ -353,7 +353,7 @@ class Evaluation:
         """
         if model is None or model.job is None or len(vectors) > 1:
             return vectors
-        measured = vectors.keys() <= set(self.inputs.pipeline.measured)
+        measured = vectors.keys() <= set(self.inputs.pipeline.measured_layers)
         return vectors if measured else {model.job.recipe.layers: next(iter(vectors.values()))}
 
     def _write(

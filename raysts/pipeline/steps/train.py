@@ -101,7 +101,7 @@ def train_step(
     if dev is None and agreement is not None:
         dev, judge = agreement.dev, agreement.step.id
     selected_by = None
-    if recipe.by_dev or recipe.train.patience is not None:
+    if recipe.uses_dev_labels or recipe.train.patience is not None:
         selected_by = judge or corpus.fingerprint(recipe.spec.dev)
     run = step_id(
         "train",
@@ -120,7 +120,7 @@ def train_step(
         "table": spec.table,
         "sha256": spec.fingerprint,
         "rows": inputs.rows(recipe),
-        "skipped": corpus.skipped([spec.table]),
+        "skipped": corpus.find_skipped([spec.table]),
     }
     if name := inputs.own_title(spec.table):
         data["name"] = name
@@ -143,7 +143,7 @@ def train_step(
             inputs.size,
             inputs.tokens(recipe),
             recipe.train.precision,
-            _scored(inputs, recipe, dev, agreement),
+            _count_scored(inputs, recipe, dev, agreement if judge else None),
             grows=spec.table == TEXT and recipe.train.max_steps is None,
         ),
         bytes=inputs.model_bytes,
@@ -171,13 +171,13 @@ def train_step(
     )
 
 
-def _scored(inputs: Inputs, recipe: Recipe, dev: Dev | None, agreement: Agreement | None) -> float:
-    """Return the tokens of all evaluations of a run on its development set, roughly."""
+def _count_scored(inputs: Inputs, recipe: Recipe, dev: Dev | None, agreement: Agreement | None) -> float:
+    """Return the tokens of all evaluations of a run on its development set, or on ``agreement``, roughly."""
     if dev is None:
         return 0.0
-    texts = agreement.texts[::2] if agreement and dev is agreement.dev else [str(text) for text in dev.texts]
+    texts = agreement.texts[::2] if agreement else [str(text) for text in dev.texts]
     steps, every = inputs.optimiser_steps(recipe), recipe.train.eval_every
-    times = steps // every if every else min(steps, 10 if recipe.by_dev else 4)
+    times = steps // every if every else min(steps, 10 if recipe.uses_dev_labels else 4)
     return (times + recipe.train.eval_first) * len(texts) * inputs.tokens_of(texts[:MEASURED])
 
 

@@ -35,8 +35,8 @@ def test_the_table_fits_and_holds_every_number(width: int) -> None:
         (text,) = {line for line in lines if line.split()[:1] == [column]}
         cells = text.split()[1 + (column == RETRIEVAL) :]
         assert cells == [
-            word for line in table.plotted if column in line.mean
-            for word in line.mean[column].with_spread.replace("± ", "±").split()
+            word for line in table.plot_lines if column in line.mean
+            for word in line.mean[column].spread_text.replace("± ", "±").split()
         ]  # fmt: skip
 
 
