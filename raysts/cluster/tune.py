@@ -254,7 +254,7 @@ class Before(NamedTuple):
 
 
 def scheduler(study: Study) -> TrialScheduler:
-    """Return ASHA or the median rule, with the curves of earlier sessions, or a scheduler that stops nothing.
+    """Return ASHA or the median rule with earlier curves, or a scheduler that stops nothing.
 
     They compare a trial with all that came to the same rung before. Without those curves the first trials after a kill
     would all be the best so far and train to their ends.

@@ -200,7 +200,7 @@ def _alone(by_label: dict[str, Any]) -> Any:
 
 
 def describe_experiment(checked: ExperimentPlan, slots: int | None = None, texts: int | None = None) -> Result:
-    """Return the plan of an experiment as plain data: every step of its pipelines once, and the price of what is left.
+    """Return the plan of an experiment as plain data: every step once, and the price.
 
     Args:
         slots: devices that work at once; None: those of this machine.

@@ -206,7 +206,7 @@ def weight_bytes(folder: Path) -> int:
 
 
 def token_parameters(folder: Path) -> float:
-    """Return the number of weights that each token goes through: all but the largest matrix, the embeddings."""
+    """Return the number of weights but those of the largest matrix, the embeddings."""
     sizes = [0]
     with contextlib.suppress(InputError):
         sizes += [math.prod(shape) for shape in _shapes(folder)]

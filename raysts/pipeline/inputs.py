@@ -68,7 +68,7 @@ OTHER_FILES = 1_000_000
 
 def words_of(texts: Sequence[str]) -> np.ndarray:
     """Return the number of words of each text."""
-    return np.array([len(text.split()) for text in texts] or [1.0], float)
+    return np.array([float(len(text.split())) for text in texts] or [1.0])
 
 
 def _tokens(words: np.ndarray, most: int) -> float:
@@ -178,7 +178,7 @@ class Inputs:
 
     @cached_property
     def size(self) -> float:
-        """Return the number of weights that each token goes through in what is trained, without the embeddings."""
+        """Return the number of weights that each token goes through, without the embeddings."""
         config = self.backbone_config if self.pipeline.backbone == TINY else {}
         width = config.get("hidden_size", 0)
         layer = 4 * width**2 + 2 * width * config.get("intermediate_size", 0)
@@ -196,13 +196,13 @@ class Inputs:
         return round(max(0.0, embeddings) + 4 * self.size + OTHER_FILES)
 
     def size_of(self, folders: Sequence[Path]) -> float:
-        """Return the mean of :attr:`size` over models, of which those that no step has written are like the trained one."""
+        """Return the mean :attr:`size` of models. Those of steps are as large as the trained one."""
         named = {*self.teacher_folders} & {*folders}
         sizes = {folder: pretrained.token_parameters(folder) if folder.is_dir() else 0.0 for folder in named}
         return max(SMALLEST, float(np.mean([sizes.get(folder, self.size) for folder in folders] or [self.size])))
 
     def tokens(self, recipe: Recipe) -> float:
-        """Return the number of tokens of a text of a recipe, roughly, in the mean over the first ones and their spans."""
+        """Return the mean number of tokens of a recipe's texts and spans, roughly."""
         most, data = self.store_spec(recipe).max_length, recipe.data
         if recipe.table not in self._tokens:
             self._tokens[recipe.table] = words_of(self.sample_texts(recipe))
@@ -387,7 +387,7 @@ class Inputs:
 
     @cached_property
     def test_tokens(self) -> float:
-        """Return the number of tokens of a sentence that is measured, roughly, in the mean over some of them."""
+        """Return the mean number of tokens of test sentences, roughly."""
         texts = harness.sentences(self.corpus, self.tasks)
         return self.tokens_of([str(text) for text in texts[:: max(1, len(texts) // MEASURED)]])
 

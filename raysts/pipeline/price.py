@@ -75,7 +75,12 @@ def record_rates(store: Store, steps: Iterable[Step], seconds: Mapping[str, floa
             sentences = (record.get("steps") or 0) * job.recipe.batch * job.recipe.spec.sentences
         if taken and sentences:
             load = step.load._replace(besides=step.load.besides * sentences / step.sentences)
-            row = {"size": load.size, "tokens": load.tokens, "sentences": sentences, "work": _work(load, sentences)}
+            row: dict[str, Any] = {
+                "size": load.size,
+                "tokens": load.tokens,
+                "sentences": sentences,
+                "work": _work(load, sentences),
+            }
             row |= {"cpus": step.resources["cpus"], "seconds": round(taken, 3)}
             add_rates(store, {"what": load.what, "precision": load.precision, "device": device, "observed": [row]})
 
@@ -216,7 +221,7 @@ def price(
 
 
 def clock(batch: Sequence[Step], expected: Mapping[str, Expected], slots: int) -> float:
-    """Return the seconds of a batch by the clock. Training runs go at once, other steps one after the other."""
+    """Return the seconds of a batch by the clock. Only training runs go at once."""
     if not batch[0].job:
         return sum(expected[step.id].seconds / max(1, min(slots, step.load.units)) for step in batch)
     ends: dict[str, float] = {}

@@ -56,7 +56,7 @@ Work = Callable[[Context], None]
 
 
 class Load(NamedTuple):
-    """What decides how long the sentences of a step take (:mod:`raysts.pipeline.price`).
+    """Load of a step: everything that decides how long its sentences take.
 
     Attributes:
         what: ``train OBJECTIVE``, else the kind of the step.

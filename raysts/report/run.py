@@ -44,7 +44,7 @@ from raysts.training.tensorboard import write_scalars
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSummary:
-    """Step of the pipeline as it ran. ``seconds``: of work, None before it has run. ``seconds_expected``: before it began."""
+    """Step of the pipeline as it ran. ``seconds``: of work, None before it has run."""
 
     id: str
     kind: str

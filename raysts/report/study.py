@@ -105,7 +105,7 @@ def report_data(study: Study) -> StudyData:
         options={key: dimension.text for key, dimension in space.items()},
         points=[
             PointResult(
-                s.point, s.values, s.mean, s.std, s is best, s in level, s.cost, any(s is one for one in cheapest)
+                s.point, s.values, s.mean, s.std, s is best, s in level, s.cost, any(s is point for point in cheapest)
             )
             for s in scores
             if s.mean is not None
@@ -272,7 +272,7 @@ def front_chart(name: str, cost: str, points: Sequence[PointResult], metric: Run
 
 
 def parallel(name: str, options: Sequence[str], points: Sequence[PointResult], metric: RunMetric) -> Markup:
-    """Draw a line for each point through its value of every option and its score; those level with the best stand out."""
+    """Draw a line for each point through its values and its score. Level points stand out."""
     axes: dict[str, tuple[Scale, Marks, list[float]]] = {}
     for option in (*options, metric.title):
         values = [point.values[option] if option in options else metric.factor * point.mean for point in points]
@@ -290,7 +290,7 @@ def parallel(name: str, options: Sequence[str], points: Sequence[PointResult], m
         label = option.rsplit(".", 1)[-1] if option in options else metric.label
         parts.append(tag("text", label, x=left, y=Y[0] + 18, text_anchor="middle", class_="label"))
         parts += [tag("text", text, x=left + 4, y=down + 3, class_="tick") for down, text in marks]
-    for index, point in sorted(enumerate(points), key=lambda one: one[1].level or one[1].chosen):
+    for index, point in sorted(enumerate(points), key=lambda pair: pair[1].level or pair[1].chosen):
         line = [(across(n), scale(places[index])) for n, (scale, _, places) in enumerate(axes.values())]
         told = tag("title", f"{text_of(point.values)}: {metric.text(point.mean)}")
         parts.append(tag("g", told, polyline(line, class_="line" if point.level or point.chosen else "others")))

@@ -42,7 +42,7 @@ class Sampler:
         self.search = search
         self.space = {key: dimension.distribution() for key, dimension in search.space.items()}
         startup, samplers = 10 + len(search.first), library.samplers
-        made = {
+        samplers_by_name = {
             "tpe": lambda **seeded: samplers.TPESampler(n_startup_trials=startup, **seeded),
             "gp": lambda **seeded: samplers.GPSampler(n_startup_trials=startup, **seeded),
             "nsga2": lambda **seeded: samplers.NSGAIISampler(population_size=max(4, search.points // 5), **seeded),
@@ -50,7 +50,7 @@ class Sampler:
         }
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", library.exceptions.ExperimentalWarning)
-            sampler = made[search.sampler or "tpe"](seed=seed % 2**32)
+            sampler = samplers_by_name[search.sampler or "tpe"](seed=seed % 2**32)
         directions = [direction(search), *(["minimize"] if search.cost else [])]
         self.study = library.create_study(directions=directions, sampler=sampler)
         for point in first:
@@ -94,7 +94,7 @@ class Sampler:
 
 
 def importance(search: Search, scores: Sequence[PointScores]) -> dict[str, tuple[float, float, float]]:
-    """Return the share of each option in the variance of the mean scores, largest first, with its 90 % interval.
+    """Return the share of each option in the variance of the scores, with its 90 % interval.
 
     The method is PED-ANOVA (Watanabe et al. 2023), the interval that of ``DRAWS`` bootstrap samples of the points. The result
     is empty for a single option, for too few points, and for equal scores.
@@ -122,5 +122,5 @@ def importance(search: Search, scores: Sequence[PointScores]) -> dict[str, tuple
         if len({trial.value for trial in sample}) > 1:
             drawn.append(shares(sample))
     low, high = round(0.05 * DRAWS), round(0.95 * DRAWS) - 1
-    of_key = {key: sorted(one.get(key, 0.0) for one in drawn) for key in axes}
+    of_key = {key: sorted(shares_of.get(key, 0.0) for shares_of in drawn) for key in axes}
     return {key: (share, of_key[key][low], of_key[key][high]) for key, share in shares(trials).items()}

@@ -118,23 +118,23 @@ def by_best_run(scores: Sequence[PointScores], mode: Mode) -> Record | None:
 
 
 def level_with(scores: Sequence[PointScores], mode: Mode) -> list[PointScores]:
-    """Return the best point and those with several seeds that it is not shown to be better than (:func:`is_better`)."""
+    """Return the best point and those that it is not better than (:func:`is_better`)."""
     best = by_mean(scores, mode)
     if best is None:
         return []
-    several = [point for point in scores if point is not best and min(len(point.values), len(best.values)) > 1]
-    return [best, *(point for point in several if not is_better(best, point, mode))]
+    rivals = [point for point in scores if point is not best and min(len(point.values), len(best.values)) > 1]
+    return [best, *(point for point in rivals if not is_better(best, point, mode))]
 
 
 def front(scores: Sequence[PointScores], mode: Mode) -> list[PointScores]:
-    """Return the Pareto front, cheapest first: the whole points than which none is better and at most as expensive."""
+    """Return the Pareto front, cheapest first: points that are better than all cheaper ones."""
     points = [point for point in scores if point.whole and point.cost is not None]
     points.sort(key=lambda point: (point.cost or 0.0, -rank(point.mean, mode), key_of(point.point)))
-    kept: list[PointScores] = []
+    cheapest: list[PointScores] = []
     for point in points:
-        if not kept or rank(point.mean, mode) > rank(kept[-1].mean, mode):
-            kept.append(point)
-    return kept
+        if not cheapest or rank(point.mean, mode) > rank(cheapest[-1].mean, mode):
+            cheapest.append(point)
+    return cheapest
 
 
 RACED = "raced"
@@ -151,7 +151,7 @@ def clearly_worse(point: PointScores, scores: Sequence[PointScores], mode: Mode)
     if best is None or key_of(best.point) == key_of(point.point):
         return False
     of_best = {record.seed: record.value for record in best.finished}
-    squares, freedom, own = 0.0, 0, list[float]()
+    squares, freedom, tested = 0.0, 0, list[float]()
     for other in scores:
         pairs = [(of_best.get(record.seed), record.value) for record in other.finished]
         differences = [rank(a, mode) - rank(b, mode) for a, b in pairs if a is not None and b is not None]
@@ -159,12 +159,12 @@ def clearly_worse(point: PointScores, scores: Sequence[PointScores], mode: Mode)
             continue
         squares += (len(differences) - 1) * statistics.variance(differences)
         freedom += len(differences) - 1
-        own = differences if key_of(other.point) == key_of(point.point) else own
-    if len(own) < 2:
+        tested = differences if key_of(other.point) == key_of(point.point) else tested
+    if len(tested) < 2:
         return False
     from scipy.special import stdtrit
 
-    return bool(statistics.fmean(own) > stdtrit(freedom, 0.95) * math.sqrt(squares / freedom / len(own)))
+    return bool(statistics.fmean(tested) > stdtrit(freedom, 0.95) * math.sqrt(squares / freedom / len(tested)))
 
 
 def is_better(point: PointScores, other: PointScores, mode: Mode) -> bool:

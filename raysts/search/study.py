@@ -248,10 +248,10 @@ class Study:
             plan.write_backbone()
         shared = self.shared
         if trained := [step for step in shared.values() if step.kind != "tokens"]:
-            rates, others = Rates(self.store), self.search.points - 1
-            saved = duration(others * sum(rates.expected(step).seconds for step in trained))
+            rates, repeats = Rates(self.store), self.search.points - 1
+            saved = duration(repeats * sum(rates.expected(step).seconds for step in trained))
             say(
-                f"{self.name}: every point begins with the same {len(trained)} steps; they are done once, not by {others} "
+                f"{self.name}: every point begins with the same {len(trained)} steps; they are done once, not by {repeats} "
                 f"points more, which saves about {saved} of devices"
             )
         done = {step.id for step in shared.values() if step.state(self.store) == "done"}
@@ -262,12 +262,14 @@ class Study:
             done |= {step.id for step in batch}
 
     def price(self, slots: int, prices: Mapping[str, float] | None = None) -> Price:
-        """Return the price of what is left: the shared steps, and for each trial the mean of those of some points."""
+        """Return the price of what is left. Trials cost the mean of those of some points."""
         rates, shared = Rates(self.store), [*self.shared.values()]
         left = {step.id: rates.expected(step) for step in shared if step.state(self.store) != "done"}
         trials = [steps for plan in self.corners[:PRICED] for steps in self._steps(plan)]
-        own = {step.id: step for steps in trials for step in steps if step.id not in self.shared}
-        of_trials = price([*own.values()], {id_: rates.expected(own[id_]) for id_ in own}, self.store, 1, prices)
+        separate = {step.id: step for steps in trials for step in steps if step.id not in self.shared}
+        of_trials = price(
+            [*separate.values()], {id_: rates.expected(step) for id_, step in separate.items()}, self.store, 1, prices
+        )
         count = max(0, self.search.points * self.search.seeds - len(self.records))
         return price(shared, left, self.store, slots, prices).plus(of_trials, count / len(trials))
 
@@ -349,8 +351,10 @@ class Study:
     def leave_out(self, trial: Trial) -> Record:
         """Write the record of a trial that is not trained, because its point lost the race."""
         reason = f"{RACED}: not trained, the point is clearly worse"
-        named = {"id": trial.id, "point": trial.point, "seed": trial.seed}
-        return self._write(Record(**named, status="stopped", reason=reason, finished_at=_now()))
+        record = Record(
+            id=trial.id, point=trial.point, seed=trial.seed, status="stopped", reason=reason, finished_at=_now()
+        )
+        return self._write(record)
 
     def _write(self, record: Record) -> Record:
         self.store.write_json(self.folder / "trials" / f"{record.id}.json", asdict(record))

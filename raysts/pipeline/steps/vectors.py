@@ -99,10 +99,10 @@ class Teachers:
         """Return the step that writes the combined vectors of the selected teachers, one shard per window."""
         inputs, recipe, top = self.inputs, self.recipe, self.inputs.pipeline.select_top
         spec, count = inputs.store_spec(recipe), top or len(self.members)
-        by_dev = {"weighted": inputs.corpus.fingerprint(members_dev(inputs.pipeline))} if self._by_dev else {}
+        chooser = {"weighted": inputs.corpus.fingerprint(members_dev(inputs.pipeline))} if self._uses_dev else {}
         step = step_id(
             "vectors",
-            **by_dev,
+            **chooser,
             members=[member.id for member in self.members],
             top=top,
             tokens=spec.id,
@@ -176,13 +176,13 @@ class Teachers:
         return [1.0] * (self.inputs.pipeline.select_top or len(self.members))
 
     @property
-    def _by_dev(self) -> bool:
+    def _uses_dev(self) -> bool:
         return self.settings.weights == BY_DEV
 
     def weights_note(self) -> str | None:
         """Return how weights by the development set compare with equal ones, or None before they are found."""
-        found = self.inputs.store.read_json(self.vectors.output / WEIGHTS, fresh=True) if self._by_dev else None
-        return found["note"] if found else None
+        stored = self.inputs.store.read_json(self.vectors.output / WEIGHTS, fresh=True) if self._uses_dev else None
+        return stored["note"] if stored else None
 
     def sources(self, chosen: Sequence[Model]) -> list[Source]:
         """Return how each of the chosen teachers reads the sentences."""
@@ -216,10 +216,10 @@ class Teachers:
     def _compare(self, context: Context, sources: Sequence[Source]) -> None:
         """Refuse a mean of vectors of different lengths, and find weights by agreement, on a sample."""
         inputs, weights = self.inputs, self.vectors.output / WEIGHTS
-        if self._by_dev and not context.store.exists(weights):
-            found = self._weigh(context, [source.model for source in sources])
-            context.store.write_json(weights, found)
-            context.say(found["note"])
+        if self._uses_dev and not context.store.exists(weights):
+            weighed = self._weigh(context, [source.model for source in sources])
+            context.store.write_json(weights, weighed)
+            context.say(weighed["note"])
         by_agreement = self.settings.weights == AGREEMENT and not context.store.exists(weights)
         unlike = self.settings.target == "mean" and bool(inputs.pipeline.teachers) and len(sources) > 1
         if not (by_agreement or unlike):
@@ -253,7 +253,7 @@ class Teachers:
 
 
 def weigh(dev: Dev, vectors: Sequence[np.ndarray], target: Target, resamples: int) -> dict[str, Any]:
-    """Return ``weights`` of teachers, by their vectors [N, D] of the texts of ``dev``, and a ``note`` on their gain."""
+    """Return ``weights`` of teachers by their vectors [N, D] of dev texts, and a ``note``."""
 
     @cache
     def rows(weights: tuple[float, ...]) -> list[RowScores]:
