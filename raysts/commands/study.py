@@ -40,10 +40,12 @@ def plan_study(search: str | Search, overrides: Mapping[str, Any], options: RunO
             f"so trials report {LOSS} alone; --set metric={LOSS} goes by that{plan.corpus.describe_replacement(table)}"
         )
     if study.dev is not None and metric not in (*study.dev.metrics, LOSS):
-        raise InputError(
-            f"metric={metric}: the development set {study.dev.name} has {', '.join(study.dev.metrics)}, and a search "
-            f"compares trials by scored pairs; give --dev NAME=FILE with such alone, or go by --set metric={LOSS}"
-        )
+        if chosen.metric:
+            raise InputError(
+                f"metric={metric}: the development set {study.dev.name} has {', '.join(study.dev.metrics)}; leave metric out "
+                f"to compare trials by the first of these, or go by --set metric={LOSS}"
+            )
+        study = Study(chosen.replace(judge=study.dev.metrics[0]), plan, study.name)
     if study.dev is None and chosen.asha is not None:
         raise InputError(
             f"asha: goes by what trials report at dev evaluations, and {plan.corpus.where} has no '{table}'"

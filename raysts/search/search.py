@@ -45,6 +45,8 @@ class Search(Tree):
     metric: str = ""
     """Measure that compares trials: a dev score of the kept model, to maximise, or ``loss``, the training loss at the end, to
     minimise. Empty: the dev score that selects checkpoints."""
+    judge: str = ""
+    """Score of the user's development set that compares trials, if the set lacks the scores of the objective's."""
     first: tuple[Point, ...] = ()
     """Points to try first."""
     seeds: int = Field(1, ge=1)
@@ -122,7 +124,7 @@ class Search(Tree):
     @property
     def objective(self) -> RunMetric:
         table = self.measured.spec.dev
-        return RunMetric(self.metric or list_metrics(table)[0], table)
+        return RunMetric(self.judge or self.metric or list_metrics(table)[0], table, selecting=bool(self.judge))
 
     @property
     def points(self) -> int:
