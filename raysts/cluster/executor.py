@@ -64,6 +64,10 @@ class RayExecutor:
         finally:
             end(actors)
 
+    def slots(self, resources: Resources) -> int:
+        """Return how many processes the nodes hold, and an autoscaler brings, at once."""
+        return at_once(with_gpus(resources))
+
     def train(self, chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
         from raysts.cluster.members import train_members  # imports Ray Train, which an actor does without
 

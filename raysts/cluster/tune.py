@@ -20,7 +20,7 @@ from typing import Any
 import ray
 import ray.tune
 import torch
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
 from ray.tune.search import Searcher
 
 from raysts.cluster.capacity import Room, at_once, holds, may_grow, with_gpus
@@ -229,14 +229,16 @@ class _Display(_Unsaved, ray.tune.Callback):
 
 
 def scheduler(study: Study) -> TrialScheduler:
-    """Return ASHA with the curves of earlier sessions, or a scheduler that stops nothing."""
+    """Return ASHA or the median rule with the curves of earlier sessions, or a scheduler that stops nothing."""
     asha = study.search.asha
-    if asha is None:
+    if asha is None and not study.search.median:
         return FIFOScheduler()
     mode, most = study.search.objective.mode, 101  # percent, above any: a trial that has come to its end is not stopped
-    rungs = ASHAScheduler(FRACTION, METRIC, mode, most, 100.0 * asha.grace, asha.reduction)
+    rungs: TrialScheduler = MedianStoppingRule(FRACTION, METRIC, mode, 25.0, min_time_slice=math.inf)  # never pauses
+    if asha is not None:
+        rungs = ASHAScheduler(FRACTION, METRIC, mode, most, 100.0 * asha.grace, asha.reduction)
     for record in study.records.values():
-        before = SimpleNamespace(trial_id=record.id)  # ASHA asks for no more than the id of a trial
+        before = SimpleNamespace(trial_id=record.id)  # schedulers ask for no more than the id of a trial
         rungs.on_trial_add(None, before)
         for step, score in record.curve:
             rungs.on_trial_result(None, before, {FRACTION: 100.0 * step / (record.steps or step), METRIC: score})

@@ -5,9 +5,10 @@ A system by its own name is an experiment of one pipeline without a label.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import itertools
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,17 +19,17 @@ from raysts.commands.result import RunResult
 from raysts.data.world import tiny_config, world_path
 from raysts.errors import InputError, RunFailed
 from raysts.evaluation.standings import named_teachers
-from raysts.log import duration, say, screen
+from raysts.log import say, screen
 from raysts.models import pretrained, static
 from raysts.models.families import family_of
-from raysts.models.pretrained import weight_bytes
 from raysts.papers import experiments
 from raysts.papers.experiments import is_experiment
 from raysts.pipeline.inputs import TINY
-from raysts.pipeline.local import Executor
+from raysts.pipeline.local import Executor, LocalExecutor
 from raysts.pipeline.plan import Plan, describe
-from raysts.pipeline.step import Step
-from raysts.recipes.recipe import Pipeline
+from raysts.pipeline.price import Rates, add_rates, devices, price, scale_texts
+from raysts.pipeline.step import Context, Step, ready
+from raysts.recipes.recipe import Pipeline, Recipe
 from raysts.recipes.tree import to_plain
 from raysts.report.run import report_data, write_report
 from raysts.report.scores import summary
@@ -200,35 +201,104 @@ def _alone(by_label: dict[str, Any]) -> Any:
     return by_label.get("", by_label)
 
 
-def describe_experiment(checked: ExperimentPlan) -> Result:
-    """Return the plan of an experiment as plain data, with every step of its pipelines once."""
+def describe_experiment(checked: ExperimentPlan, slots: int | None = None, texts: int | None = None) -> Result:
+    """Return the plan of an experiment as plain data: every step once, and the price.
+
+    Args:
+        slots: devices that work at once; None: those of this machine.
+        texts: number of texts that the user's text is taken to have; None: its own.
+    """
     nodes: dict[str, Any] = {}
     best: dict[str | None, Point] = {}
+    steps: dict[str, Step] = {}
+    first = next(iter(checked.plans.values()))
+    rates, factor = Rates(first.store), _growth(first, texts)
+    seconds = (first.store.read_json(f"pipelines/{checked.name}.json", fresh=True) or {}).get("seconds", {})
+
+    def describe_steps(label: str, plan: Plan, of_plan: Sequence[Step], ended: Collection[str] = ()) -> dict[str, Any]:
+        of_plan, described = scale_texts(of_plan, factor), []
+        for step, node in zip(of_plan, describe(plan, of_plan)["nodes"], strict=True):
+            steps[step.id] = step
+            times = {"seconds_expected": round(rates.expected(step).seconds, 2), "seconds": seconds.get(step.id)}
+            described.append({**node, **times, **({"status": "done"} if step.id in ended else {})})
+        return _add_label(label, described)
+
     for backbone, study in checked.studies.items():
         study.read()
-        steps = describe(study.plan, study.steps())["nodes"]
-        states = dict.fromkeys(study.records, "done")
-        steps = [{**step, "status": states.get(step["id"], step["status"])} for step in steps]
-        nodes |= _add_label("" if study.name == checked.name else study.name, steps)
+        label = "" if study.name == checked.name else study.name
+        nodes |= describe_steps(label, study.plan, study.steps(), study.records)
         if study.complete and study.best_point:
             best[backbone] = study.best_point.point
     plans = checked.replan(best).plans if best else checked.plans
     later: dict[str, Any] = {}
     for label, plan in plans.items():
-        for step_id, node in _add_label(label, describe(plan)["nodes"]).items():
+        for step_id, node in describe_steps(label, plan, plan.steps).items():
             later.setdefault(step_id, node)
+    left = {step_id: rates.expected(steps[step_id]) for step_id, n in (later | nodes).items() if n["status"] != "done"}
     new = [node for step_id, node in later.items() if step_id not in nodes]
     if len(best) < len(checked.studies):  # costs are known before the end of a search, ids are not
         new = [{**node, "id": f"(after the grid) {i}", "needs": []} for i, node in enumerate(new)]
-    first = next(iter(checked.plans.values()))
+    slots = slots or devices(first.pipeline.resources)
     result = {
         "storage": first.store.uri,
         **describe(first, []),
         "name": _name(checked.recipe),
         "skipped": _skipped_files(checked.plans),
         "nodes": [*nodes.values(), *new],
+        "price": asdict(price([*steps.values()], left, first.store, slots, checked.options.prices)),
     }
     return {**result, "notes": checked.notes} if checked.notes else result
+
+
+def _growth(plan: Plan, texts: int | None) -> float:
+    if texts is None:
+        return 1.0
+    if plan.corpus.text is None or texts < 1:
+        raise InputError(f"--texts {texts}: must be at least 1, and --text must name a sample of the text")
+    return texts / plan.corpus.text.rows
+
+
+PROBES = 8, 40
+"""Training steps of the two probes of a stage. One alone would not tell its start from its rate."""
+
+
+def probe(checked: ExperimentPlan) -> None:
+    """Measure rates by a few training steps of the first member of every pipeline, in this process.
+
+    The storage gets the rates, and nothing else.
+    """
+    from raysts.pipeline.run import run_batch
+
+    for plan, steps in itertools.product(checked.plans.values(), PROBES):
+        say(f"probe: {steps} steps of each stage of {plan.pipeline.name} ...")
+        with tempfile.TemporaryDirectory(prefix="raysts-probe-") as folder:
+            short = {stage: _shorten(recipe, steps) for stage, recipe in plan.pipeline.recipes.items()}
+            pipeline = plan.pipeline.replace(members=1, students=1, select_top=None, recipes=short)
+            small = replace(plan, pipeline=pipeline, storage=Path(folder))
+            small.write_backbone()
+            context = Context(LocalExecutor(pipeline.resources.cpus), small.store, pipeline.resources)
+            making, done = [step for step in small.making if step.kind != "average"], set[str]()
+            while batch := ready(making, done):
+                if failures := run_batch(batch, context):
+                    raise RunFailed("\n".join(failures))
+                done |= {step.id for step in batch}
+            for table in Rates(small.store).tables:
+                add_rates(plan.store, table)
+
+
+def _shorten(recipe: Recipe, steps: int) -> Recipe:
+    """Return a recipe of a few steps on as many rows, which keeps its last checkpoint."""
+    keep = next(keep for keep in recipe.spec.keeps if keep not in recipe.spec.keeps_by_dev)
+    train = {
+        "max_steps": steps,
+        "eval_every": steps,
+        "min_steps": None,
+        "patience": None,
+        "eval_first": False,
+        "keep": keep,
+    }
+    rows = min(steps * recipe.batch, recipe.data.sample or steps * recipe.batch)
+    return recipe.replace(train=recipe.train.replace(**train), data=recipe.data.replace(sample=rows))
 
 
 def _add_label(label: str, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -273,7 +343,7 @@ def run(checked: ExperimentPlan) -> Result:
     results: dict[str, RunResult] = {}
     failures: list[str] = []
     with screen.working():
-        for line in cautions(plans[""], options.address) if "" in plans else ():
+        for line in cautions(plans[""]) if "" in plans else ():
             say(line)
         store = store_of(options.storage)
         with (
@@ -333,48 +403,15 @@ def _run(executor: Executor, plan: Plan, name: str, options: RunOptions) -> RunR
     def report(store: Store, record: Mapping[str, Any]) -> Path:
         return write_report(report_data(store, record), store.path(f"reports/{name}"))
 
-    def follow(running: Sequence[Step], waiting: Sequence[Step]) -> None:
-        title = running[0].title if len(running) == 1 else f"{len(running)} runs train"
-        screen.follow(title, sum(map(cost, waiting)), sum(map(cost, running)))
-
-    fields = run(plan, executor, name, options.command or f"raysts run {name}", say, report, follow)
+    command = options.command or f"raysts run {name}"
+    fields = run(plan, executor, name, command, say, report, screen.follow, options.prices)
     rows = named_teachers(fields["results"], fields.get("teachers", {}))
     return RunResult(fields, summary(rows, plan.pipeline.compared_layers, plan.distributed))
 
 
-# -- what a run costs ----------------------------------------------------------------------------------------------------
-
-COSTS = {"tokens": 0.02, "train": 3.0}
-"""Time per sentence of a kind of step, relative to embedding it."""
-
-PARAMETERS_A_SECOND, TINY_PARAMETERS, LONG = 1.1e9, 1e6, 3600
-"""Parameters times sentences that a CPU embeds in a second (MiniLM: benchmarks/RESULTS.md), and seconds worth a message."""
-
-
-def cost(step: Step) -> float:
-    """Return what a step costs, in sentences embedded."""
-    return 1 + step.sentences * COSTS.get(step.kind, 1.0)
-
-
-def cautions(plan: Plan, address: str | None) -> list[str]:
-    """Return warnings before a run: generated sentences, hours on this machine."""
-    lines, states = [], plan.states()
-    waiting = [step for step in plan.steps if states[step.id] != "done"]
-    if not waiting:
+def cautions(plan: Plan) -> list[str]:
+    """Return a warning before a run with work left: of generated sentences."""
+    generated = plan.corpus.root == world_path() and not plan.corpus.text and plan.pipeline.name != "quickstart"
+    if not generated or {*plan.states().values()} == {"done"}:
         return []
-    if plan.corpus.root == world_path() and not plan.corpus.text and plan.pipeline.name != "quickstart":
-        lines.append(
-            "The sentences are generated: neither --data nor --text is given. The scores say nothing about real text."
-        )
-    import torch
-
-    if address not in (None, "none", "local") or os.environ.get("RAY_ADDRESS") or torch.cuda.is_available():
-        return lines
-    cpus, parameters = os.cpu_count() or 1, weight_bytes(plan.backbone) / 4 or TINY_PARAMETERS
-    seconds = sum(map(cost, waiting)) * parameters / (PARAMETERS_A_SECOND * cpus)
-    if seconds > LONG:
-        lines.append(
-            f"This run processes {sum(step.sentences for step in waiting):,} sentences: roughly {duration(seconds)} on the "
-            f"{cpus} CPUs of this machine, by the size of the encoder. --set train.max_steps=N or members=N makes it shorter."
-        )
-    return lines
+    return ["The sentences are generated: neither --data nor --text is given. The scores say nothing about real text."]

@@ -68,7 +68,8 @@ def status(name: RunName = None, storage: opt.StoragePlace = None) -> Result:
 
     Returns:
         status, storage, name, state (of its record: running until its last step has ended), steps (id, kind, title, status,
-        seconds), training (of runs that have begun: title, step, steps, loss, dev), model (its folder or None), command.
+        seconds, seconds_expected), training (of runs that have begun: title, step, steps, loss, dev), model (its folder or
+        None), command.
     """
     from raysts.commands.context import store_of
     from raysts.report.run import report_data
@@ -90,7 +91,7 @@ def _record(store: Store, name: str | None) -> dict[str, Any]:
 
 
 def _as_fields(store: Store, record: dict[str, Any], data: ReportData) -> Result:
-    fields = ("id", "kind", "title", "status", "seconds")
+    fields = ("id", "kind", "title", "status", "seconds", "seconds_expected")
     return {
         "status": "done",
         "storage": store.uri,

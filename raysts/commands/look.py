@@ -6,7 +6,9 @@ import json
 import shutil
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
+
+from cyclopts import Parameter
 
 from raysts.commands import options as opt
 from raysts.commands.options import LOOK, Command, Result
@@ -147,31 +149,47 @@ def describe_plan(
     storage: opt.StoragePlace = None,
     *,
     verify: bool = False,
+    slots: Annotated[int | None, Parameter(metavar="N")] = None,
+    texts: Annotated[int | None, Parameter(metavar="N")] = None,
+    probe: bool = False,
+    price: opt.PriceOption = None,
     **options: Unpack[opt.UserOptions],
 ) -> Result:
-    """Print every step, its cost and what is done. Starts nothing.
+    """Print every step, its price and what is done. Starts nothing.
+
+    Seconds come from rates that finished steps of this storage have measured on this device, else from assumed ones.
 
     An experiment that begins with a search shows the search, and after its end also the ids of what follows.
 
     Args:
         verify: read the finished artifacts in full. Quarantine damaged ones, which wait to be made again.
+        slots: devices that work at once (default: those of this machine).
+        texts: price the run as if --text had so many texts.
+        probe: first measure a few training steps of each stage, in this process, for the rates.
 
     Returns:
         status, storage, name, backbone (name, id, layers if not all), text (what a text of your own holds), skipped, nodes
-        (id, kind, title, status, resources, sentences, needs); of an experiment about claims notes: claims that cannot be
+        (id, kind, title, status, resources, sentences, bytes that it writes, seconds_expected on one device, seconds that it
+        took, needs), price (of what is left: seconds by the clock, device_seconds, bytes, moved, objects, requests, measured:
+        the share by measured rates, slots, money); of an experiment about claims notes: claims that cannot be
         measured and are not run.
     """
 
-    run = open_run(recipe, overrides, data=data, storage=storage, verify=verify, **options)
+    run = open_run(recipe, overrides, data=data, storage=storage, verify=verify, price=price, **options)
     from raysts.commands import experiment
 
-    return {"status": "done", **experiment.describe_experiment(experiment.plan_experiment(*run))}
+    checked = experiment.plan_experiment(*run)
+    if probe:
+        experiment.probe(checked)
+    return {"status": "done", **experiment.describe_experiment(checked, slots, texts)}
 
 
 def plan_text(result: Result) -> str:
     """Return the plan as text."""
     from raysts.data.parquet import skipped_line
     from raysts.evaluation.standings import align_columns
+    from raysts.log import duration
+    from raysts.pipeline.price import Price
 
     backbone = result["backbone"]
     layers = f", layers {', '.join(map(str, backbone['layers']))} of it" if "layers" in backbone else ""
@@ -183,10 +201,10 @@ def plan_text(result: Result) -> str:
         if needs["gpus"]:
             gpus = f", {needs['gpus']:g} GPU"
         memory = f", {needs['memory']:g} GB" if needs.get("memory") else ""
-        sentences = f"{node['sentences']:,} sentences"
+        sentences, seconds = f"{node['sentences']:,} sentences", duration(node["seconds_expected"])
         workers = f"{needs['workers']:g} x ({needs['cpus']:g} CPU{gpus}{memory})"
-        rows.append((f"  {node['id']}", node["status"], node["title"], sentences, workers))
-    lines += align_columns(rows, (0, 1, 2, 4))
+        rows.append((f"  {node['id']}", node["status"], node["title"], sentences, seconds, workers))
+    lines += align_columns(rows, (0, 1, 2, 5))
     if text := result.get("text"):
         lines.append(
             f"  text {text['name']}: {text['rows']:,} texts; {text['empty']:,} empty rows left out; {text['repeated']:,} rows "
@@ -197,6 +215,7 @@ def plan_text(result: Result) -> str:
     waiting = [node for node in result["nodes"] if node["status"] != "done"]
     sentences = sum(node["sentences"] for node in waiting)
     lines.append(f"{len(result['nodes'])} steps, {len(waiting)} left, {sentences:,} sentences to process")
+    lines.append(Price(**result["price"]).text)
     return "\n".join(lines)
 
 

@@ -70,6 +70,7 @@ class RunOptions:
     user_data: UserData | None = None
     verify: bool = False
     stand_ins: bool = False
+    prices: Mapping[str, float] | None = None
 
     @classmethod
     def from_arguments(cls, **options: Any) -> RunOptions:
@@ -78,6 +79,10 @@ class RunOptions:
 
         keys = ("text", "column", "dev", "test", "queries", "queries_column")
         user_data = UserData.of(*(options.pop(key, None) for key in keys))
+        if (price := options.pop("price", None)) is not None:
+            from raysts.pipeline.price import parse_prices
+
+            options["prices"] = parse_prices(price)
         return cls(user_data=user_data, **options)
 
     def after(self, record: Result) -> RunOptions:
@@ -247,6 +252,15 @@ QueriesColumn = Annotated[
     str | None, option("the column of --queries that holds the texts (default: the only one)", "NAME")
 ]
 
+PriceOption = Annotated[
+    str | None,
+    option(
+        "what the work costs: 3.2/gpu-hour, also cpu-hour, gb-moved, 1000-requests, several with commas, or a YAML file of them "
+        "(UNIT: NUMBER)",
+        "PRICE",
+    ),
+]
+
 Dims = Annotated[int | None, option("the first N dimensions of the vectors alone (default: all)", "N")]
 
 Dtype = Annotated[
@@ -374,6 +388,7 @@ class WorkOptions(TypedDict, total=False):
     address: Address
     track: Track
     command: CommandLine
+    price: PriceOption
 
 
 class SearchOptions(TextOptions, WorkOptions, total=False):

@@ -40,10 +40,12 @@ def plan_study(search: str | Search, overrides: Mapping[str, Any], options: RunO
             f"so trials report {LOSS} alone; --set metric={LOSS} goes by that{plan.corpus.describe_replacement(table)}"
         )
     if study.dev is not None and metric not in (*study.dev.metrics, LOSS):
-        raise InputError(
-            f"metric={metric}: the development set {study.dev.name} has {', '.join(study.dev.metrics)}, and a search "
-            f"compares trials by scored pairs; give --dev NAME=FILE with such alone, or go by --set metric={LOSS}"
-        )
+        if chosen.metric:
+            raise InputError(
+                f"metric={metric}: the development set {study.dev.name} has {', '.join(study.dev.metrics)}; leave metric out "
+                f"to compare trials by the first of these, or go by --set metric={LOSS}"
+            )
+        study = Study(chosen.replace(judge=study.dev.metrics[0]), plan, study.name)
     if study.dev is None and chosen.asha is not None:
         raise InputError(
             f"asha: goes by what trials report at dev evaluations, and {plan.corpus.where} has no '{table}'"
@@ -56,8 +58,10 @@ def plan_study(search: str | Search, overrides: Mapping[str, Any], options: RunO
 def run_study(study: Study, options: RunOptions, *, warm_start: str | None = None) -> Result:
     """Run a planned study to its end, with arguments and result of :func:`raysts.tune`."""
     earlier = earlier_points(study, warm_start) if warm_start else []
-    if options.address == IN_PROCESS and study.search.asha is not None:
-        raise InputError("asha: needs trials that train at once, and --address none trains them one after the other")
+    if options.address == IN_PROCESS and (study.search.asha is not None or study.search.median):
+        raise InputError(
+            "asha, median: need trials that train at once, and --address none trains them one after the other"
+        )
     tools = open_tools(options.track, study.name, study.folder / "tensorboard" / LIVE)
     open_place = partial(_place, study, options)
     study.store.check(writes=True)
@@ -92,7 +96,7 @@ def _place(study: Study, options: RunOptions) -> Iterator[Place]:
     if options.address == IN_PROCESS:
 
         def train_locally(say: Say) -> RunTrials:
-            _prepare(study, LocalExecutor(threads=trial_resources.cpus), 1, say)
+            _prepare(study, LocalExecutor(threads=trial_resources.cpus), 1, say, options)
             return lambda queue, progress: run_locally(queue, progress, trial_resources)
 
         yield train_locally
@@ -108,13 +112,14 @@ def _place(study: Study, options: RunOptions) -> Iterator[Place]:
             resources = on_tune.per_trial(study)
             capacity.announce(resources, say)
             at_once = capacity.at_once(resources)
-            _prepare(study, RayExecutor(seen), min(at_once, study.search.concurrency or at_once), say)
+            _prepare(study, RayExecutor(seen), min(at_once, study.search.concurrency or at_once), say, options)
             return lambda queue, progress: on_tune.run_on_ray(queue, progress, resources)
 
         yield train_on_cluster
 
 
-def _prepare(study: Study, executor: Executor, concurrent: int, say: Say) -> None:
+def _prepare(study: Study, executor: Executor, concurrent: int, say: Say, options: RunOptions) -> None:
+    say(study.price(concurrent, options.prices).text)
     study.prepare(executor, say)
     study.score_backbone(executor, say)
     unit = "point with all its seeds" if study.search.by == "point" else "trial"
@@ -137,9 +142,11 @@ def _result(study: Study, report: Path) -> Result:
         "best_run": {"overrides": run.point, "seed": run.seed, "value": run.value, "run": run.id} if run else None,
         "points": [
             {"overrides": r.point, "seed": r.seed, "value": r.value, "status": r.status, "run": r.id}
+            | ({"cost": r.cost} if study.search.cost else {})
             for point in points
             for r in point.records
         ],
+        **({"front": [p.point for p in scores.front(points, metric.mode)]} if study.search.cost else {}),
         "untrained": study.untrained,
         "table": scores.table(points, metric, study.search.usual, study.untrained),
         "skipped": study.plan.skipped,

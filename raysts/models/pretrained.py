@@ -205,6 +205,14 @@ def weight_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.glob("pytorch_model*.bin"))
 
 
+def token_parameters(folder: Path) -> float:
+    """Return the number of weights but those of the largest matrix, the embeddings."""
+    sizes = [0]
+    with contextlib.suppress(InputError):
+        sizes += [math.prod(shape) for shape in _shapes(folder)]
+    return sum(sizes) - max(sizes) or weight_bytes(folder) / 4
+
+
 def worker_gigabytes(folder: Path, on_gpu: bool) -> float:
     """Return an estimate of the GB of main memory of a worker that trains the model, to a tenth."""
     return math.ceil((PROCESS + (ON_GPU if on_gpu else ON_CPU) * weight_bytes(folder)) / 1e8) / 10

@@ -3,7 +3,7 @@
 Shapes: N texts, D dimensions of a teacher, E those of all, M teachers, K dimensions of the student.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -75,6 +75,32 @@ def turn(target_NK: np.ndarray, start_NK: np.ndarray) -> np.ndarray:
     target, start = (unit(vectors.astype(np.float64)) for vectors in (target_NK, start_NK))
     left_KK, _, right_KK = np.linalg.svd(target.T @ start)
     return (left_KK @ right_KK).astype(np.float32)  # type: ignore[no-any-return]
+
+
+STEPS = 0.25, 0.1, 0.04
+"""Moves of a weight, of all weights together 1."""
+
+
+def best_weights(score: Callable[[tuple[float, ...]], float], count: int) -> tuple[float, ...]:
+    """Return the weights, which sum to 1, that a search from equal ones finds.
+
+    It moves one weight at a time, up or down, as long as the best move of a step raises the score, by ``STEPS`` in their
+    order. Deterministic.
+    """
+    weights, reached = (1 / count,) * count, score((1 / count,) * count)
+    for step in STEPS:
+        while True:
+            moved = [
+                [max(0.0, weight + (move if number == m else 0.0)) for m, weight in enumerate(weights)]
+                for number in range(count)
+                for move in (step, -step)
+            ]
+            candidates = [tuple(w / sum(one) for w in one) for one in moved if sum(one) > 0]
+            value, best = max(((score(one), one) for one in candidates), key=lambda pair: pair[0])
+            if value <= reached:
+                break
+            weights, reached = best, value
+    return weights
 
 
 def agreement(vectors: Sequence[np.ndarray]) -> list[float]:

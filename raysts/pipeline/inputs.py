@@ -58,6 +58,23 @@ ENOUGH, MEASURED = 0.95, 2_000
 """Share of the texts that an automatic length reads whole, and texts that it is measured on at most."""
 
 
+SMALLEST = 2e5
+"""Weights that a token of a table of token vectors is taken to go through; what it costs to read a token."""
+TOKENS_A_WORD, MOST_TOKENS = 1.3, 256
+"""Rough tokens of a word, and of a measured text at most."""
+OTHER_FILES = 1_000_000
+"""Bytes of a model besides its weights, roughly: tokenizer and vocabulary."""
+
+
+def words_of(texts: Sequence[str]) -> np.ndarray:
+    """Return the number of words of each text."""
+    return np.array([float(len(text.split())) for text in texts] or [1.0])
+
+
+def _tokens(words: np.ndarray, most: int) -> float:
+    return float(np.minimum(2 + TOKENS_A_WORD * words, most).mean())
+
+
 def made_backbone(backbone: str, backbone_id: str, layers: bool, static: bool) -> str | None:
     """Return the path in the storage of a starting model that runs make, else None."""
     kinds = {"static": static, "layers": layers, "tiny": backbone == TINY}
@@ -94,6 +111,7 @@ class Inputs:
     locate: Callable[[str], Path] = field(default=find)
     _devs: dict[str, Dev] = field(default_factory=dict, repr=False, compare=False)
     _groups: dict[str, list[Group]] = field(default_factory=dict, repr=False, compare=False)
+    _tokens: dict[str, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
     _lengths: dict[str, ReadingLength] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -157,6 +175,40 @@ class Inputs:
     def backbone_config(self) -> dict[str, Any]:
         """Return the configuration of the backbone's encoder."""
         return tiny_config() if self.pipeline.backbone == TINY else pretrained.check(self.backbone)
+
+    @cached_property
+    def size(self) -> float:
+        """Return the number of weights that each token goes through, without the embeddings."""
+        config = self.backbone_config if self.pipeline.backbone == TINY else {}
+        width = config.get("hidden_size", 0)
+        layer = 4 * width**2 + 2 * width * config.get("intermediate_size", 0)
+        whole = layer * self.depth if config else pretrained.token_parameters(self.backbone)
+        part = len(self.kept_layers) / self.depth if self.kept_layers is not None else 1.0
+        return max(SMALLEST, 0.0 if self.is_table else whole * part)
+
+    @cached_property
+    def model_bytes(self) -> int:
+        """Return the bytes of a trained model, roughly: its weights in float32, and its tokenizer."""
+        part = len(self.kept_layers) / self.depth if self.kept_layers is not None else 1.0
+        embeddings = (
+            0.0 if self.pipeline.backbone == TINY else pretrained.weight_bytes(self.backbone) - 4 * self.size / part
+        )
+        return round(max(0.0, embeddings) + 4 * self.size + OTHER_FILES)
+
+    def size_of(self, folders: Sequence[Path]) -> float:
+        """Return the mean :attr:`size` of models. Those of steps are as large as the trained one."""
+        named = {*self.teacher_folders} & {*folders}
+        sizes = {folder: pretrained.token_parameters(folder) if folder.is_dir() else 0.0 for folder in named}
+        return max(SMALLEST, float(np.mean([sizes.get(folder, self.size) for folder in folders] or [self.size])))
+
+    def tokens(self, recipe: Recipe) -> float:
+        """Return the mean number of tokens of a recipe's texts and spans, roughly."""
+        most, data = self.store_spec(recipe).max_length, recipe.data
+        if recipe.table not in self._tokens:
+            self._tokens[recipe.table] = words_of(self.sample_texts(recipe))
+        words = self._tokens[recipe.table]
+        spans = np.minimum(words, float(np.mean(data.span_tokens))) if data.spans else words
+        return float((_tokens(words, most) + data.spans * _tokens(spans, most)) / (1 + data.spans))
 
     @property
     def depth(self) -> int:
@@ -337,6 +389,16 @@ class Inputs:
     def test_sentences(self) -> int:
         """Return the number of sentences that each model reads to be measured."""
         return len(harness.sentences(self.corpus, self.tasks)) + sum(len(sets.sentences) for sets in self.model_sets)
+
+    @cached_property
+    def test_tokens(self) -> float:
+        """Return the mean number of tokens of test sentences, roughly."""
+        texts = harness.sentences(self.corpus, self.tasks)
+        return self.tokens_of([str(text) for text in texts[:: max(1, len(texts) // MEASURED)]])
+
+    def tokens_of(self, texts: Sequence[str]) -> float:
+        """Return the number of tokens of a text, roughly, as models read that are measured."""
+        return _tokens(words_of(texts), self.pipeline.max_seq_length or MOST_TOKENS)
 
     @property
     def skipped(self) -> list[dict[str, Any]]:

@@ -39,6 +39,9 @@ class Executor(Protocol):
         Nothing is trained in such a block.
         """
 
+    def slots(self, resources: Resources) -> int:
+        """Return how many processes work at once."""
+
     def train(self, chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
         """Train chains, concurrently if possible. Return each chain's reason of failure, or None."""
 
@@ -66,6 +69,10 @@ class LocalExecutor:
     def keeping(self) -> contextlib.AbstractContextManager[None]:
         """Return a context without effect, because this process stays."""
         return contextlib.nullcontext()
+
+    def slots(self, resources: Resources) -> int:
+        """Return 1."""
+        return 1
 
     def train(self, chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
         """Do the work of :meth:`Executor.train`, one chain after the other."""

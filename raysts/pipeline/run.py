@@ -14,7 +14,8 @@ from raysts.log import logger
 from raysts.pipeline.deliver import card_of, write_model
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.plan import Plan
-from raysts.pipeline.step import Context, NamedModel, Step
+from raysts.pipeline.price import Rates, clock, price, record_rates
+from raysts.pipeline.step import Context, NamedModel, Step, ready
 from raysts.pipeline.steps.train import train_all
 from raysts.pipeline.verdict import Verdict, notes_before
 from raysts.recipes.tree import to_plain
@@ -24,8 +25,8 @@ from raysts.storage.store import Store, run_parallel
 Report = Callable[[Store, Mapping[str, Any]], Path]
 """Writes the report of a run from its storage and its record, and returns the path."""
 
-Follow = Callable[[Sequence[Step], Sequence[Step]], None]
-"""Receives the steps that begin, and all steps that are not done."""
+Follow = Callable[[str, float, float], None]
+"""Receives the title of the steps that begin, and expected seconds: of all steps that are not done, and of those that begin."""
 
 
 def run(
@@ -36,6 +37,7 @@ def run(
     say: Say,
     report: Report | None = None,
     follow: Follow | None = None,
+    prices: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """Run what is left of a plan that ``check`` has passed and return the fields of the JSON line.
 
@@ -48,7 +50,7 @@ def run(
     try:
         record = plan.store.path(f"pipelines/{name}.json")
         with plan.store.lock(f"locks/{name}.lock", f"raysts run {name}", protects=record):
-            return _Driver(plan, executor, name, command, say, report, follow).run()
+            return _Driver(plan, executor, name, command, say, report, follow, prices).run()
     except OSError as error:
         if (limit := limit_reached(error)) is None:
             raise
@@ -56,7 +58,7 @@ def run(
 
 
 SWEPT = (
-    "agreements", "backbones", "contamination", "evaluations", "pipelines", "reports", "results", "row_scores",
+    "agreements", "backbones", "contamination", "evaluations", "pipelines", "rates", "reports", "results", "row_scores",
     "tables",
 )  # fmt: skip
 """Folders in which a killed driver may have left drafts; those of token stores, means and runs are swept by who writes there."""
@@ -74,12 +76,16 @@ class _Driver:
         say: Say,
         report: Report | None,
         follow: Follow | None,
+        prices: Mapping[str, float] | None,
     ) -> None:
-        self.plan, self.executor, self.name, self.command, self.say, self.report, self.follow = (
-            plan, executor, name, command, say, report, follow or (lambda running, waiting: None),
+        self.plan, self.executor, self.name, self.command, self.say, self.report, self.follow, self.prices = (
+            plan, executor, name, command, say, report, follow or (lambda title, rest, running: None), prices,
         )  # fmt: skip
         self.store, self.key = plan.store, f"pipelines/{name}.json"
-        self.seconds: dict[str, float] = (self.store.read_json(self.key, fresh=True) or {}).get("seconds", {})
+        before = self.store.read_json(self.key, fresh=True) or {}
+        self.seconds: dict[str, float] = before.get("seconds", {})
+        self.expected: dict[str, float] = before.get("expected", {})
+        self.slots = executor.slots(plan.pipeline.resources)
 
     def run(self) -> dict[str, Any]:
         remove_drafts(self.store.root, "*")
@@ -90,6 +96,13 @@ class _Driver:
         self._write_record()
         goes_on = " from an earlier start of this command" if done else ""
         self.say(f"{self.name}: {len(self.plan.steps)} steps, {len(done)} done{goes_on}")
+        rates = Rates(self.store)
+        left = {step.id: rates.expected(step) for step in self.plan.steps if step.id not in done}
+        if left:
+            self.say(price(self.plan.steps, left, self.store, self.slots, self.prices).text)
+        # A run that goes on keeps what was expected before it began.
+        self.expected = {id_: round(step.seconds, 2) for id_, step in left.items()} | self.expected
+        self.left = left
         for line in notes_before(self.plan):
             self.say(line)
         self.plan.write_backbone()
@@ -128,14 +141,29 @@ class _Driver:
 
         @contextlib.contextmanager
         def around(step: Step) -> Iterator[None]:
-            self.follow([step], waiting)
+            self._follow([step], waiting)
             waiting.remove(step)
             with self._watch(step):
                 yield
 
-        self.follow(batch, waiting)
+        self._follow(batch, waiting)
         context = Context(self.executor, self.store, self.plan.pipeline.resources, self.say)
-        return run_batch(batch, context, around)
+        failures = run_batch(batch, context, around)
+        for step in batch:
+            if seconds := (step.record.get("timings") or {}).get("train_seconds"):
+                self.seconds[step.id] = seconds
+        return failures
+
+    def _follow(self, running: Sequence[Step], waiting: list[Step]) -> None:
+        """Tell the screen the expected seconds by the clock of what begins and of what is left."""
+        title = running[0].title if len(running) == 1 else f"{len(running)} runs train"
+        self.follow(title, self._clock(waiting), self._clock(running))
+
+    def _clock(self, steps: Sequence[Step]) -> float:
+        kinds = [[s for s in steps if s.kind == kind] for kind in dict.fromkeys(s.kind for s in steps)]
+        rates = Rates(self.store) if any(step.id not in self.left for step in steps) else None
+        self.left |= {step.id: rates.expected(step) for step in steps if rates and step.id not in self.left}
+        return sum(clock(batch, self.left, self.slots) for batch in kinds)
 
     def _leave_out(self, batch: Sequence[Step], failures: list[str]) -> None:
         """Continue without the failed members, if ``min_members`` allows it.
@@ -207,6 +235,7 @@ class _Driver:
             "teachers": plan.teacher_names,
             "steps": [step.to_record(plan.storage) for step in plan.steps],
             "seconds": self.seconds,
+            "expected": self.expected,
             "model": str(
                 model.relative_to(plan.storage) if model and model.is_relative_to(plan.storage) else model or ""
             ),
@@ -247,25 +276,20 @@ def run_batch(
     Raises:
         RunFailed: a step failed that trains nothing.
     """
+    seconds: dict[str, float] = {}
+    slots = context.executor.slots(context.resources)
     if batch[0].job:
-        return train_all(batch, context)
+        failures = train_all(batch, context)
+        record_rates(context.store, [step for step in batch if step.state(context.store) == "done"], seconds, slots)
+        return failures
     with context.executor.keeping():
         for step in batch:
             assert step.work is not None
+            began = time.monotonic()
             with around(step):
                 try:
                     step.work(context)
                 except InputError as error:  # what nobody could know before it was tried
                     raise RunFailed(f"{step.title}: {error}") from error
+            record_rates(context.store, [step], {step.id: time.monotonic() - began}, slots)
     return []
-
-
-def ready(steps: Sequence[Step], done: set[str]) -> list[Step]:
-    """Return the first ready step with all of its kind that are ready after it."""
-    waiting = [step for step in steps if step.id not in done]
-    first = next((step for step in waiting if done.issuperset(step.needs)), None)
-    batch: dict[str, Step] = {}
-    for step in waiting:
-        if first and step.kind == first.kind and all(need in done or need in batch for need in step.needs):
-            batch[step.id] = step
-    return list(batch.values())

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from raysts.ids import content_id
 from raysts.pipeline.inputs import Inputs
@@ -55,6 +55,27 @@ class Context:
 Work = Callable[[Context], None]
 
 
+class Load(NamedTuple):
+    """Load of a step: everything that decides how long its sentences take.
+
+    Attributes:
+        what: ``train OBJECTIVE``, else the kind of the step.
+        size: parameters that each token goes through, in the mean over the models.
+        tokens: of a sentence, roughly, in the mean.
+        besides: tokens that a training run embeds to be scored while it trains.
+        units: parts that processes may work on at once; of most steps also the files that it writes.
+        grows: with more texts it has more sentences.
+    """
+
+    what: str = ""
+    size: float = 1.0
+    tokens: float = 1.0
+    precision: str = "auto"
+    besides: float = 0.0
+    units: int = 1
+    grows: bool = False
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Step:
     """A unit of work, which reads files and writes one output. Complete output makes it done.
@@ -68,6 +89,8 @@ class Step:
         job: the training run, which an executor trains beside others.
         resources: workers, cpus, gpus; of training also memory, in GB per worker.
         sentences: texts that it processes.
+        load: what decides how long they take.
+        bytes: that it writes, roughly.
         scratch: files and folders that nothing needs once it is done; ``work`` removes them, unless a kill comes
             before.
     """
@@ -81,6 +104,8 @@ class Step:
     job: Job | None = None
     resources: dict[str, float | None]
     sentences: int
+    load: Load = Load()
+    bytes: int = 0
     scratch: tuple[Path, ...] = ()
 
     @property
@@ -149,6 +174,7 @@ class Step:
             "status": self.state(store),
             "resources": self.resources,
             "sentences": self.sentences,
+            "bytes": self.bytes,
             "needs": list(self.needs),
         }
 
@@ -208,3 +234,14 @@ def candidates(models: Sequence[Model]) -> list[Candidate]:
 def select_members(models: Sequence[Model], count: int | None) -> list[Any]:
     """Return the members that form the ensemble: all, or the ``count`` best on their development set."""
     return [models[index] for index in top([model.score for model in candidates(models)], count)]
+
+
+def ready(steps: Sequence[Step], done: set[str]) -> list[Step]:
+    """Return the first ready step with all of its kind that are ready after it."""
+    waiting = [step for step in steps if step.id not in done]
+    first = next((step for step in waiting if done.issuperset(step.needs)), None)
+    batch: dict[str, Step] = {}
+    for step in waiting:
+        if first and step.kind == first.kind and all(need in done or need in batch for need in step.needs):
+            batch[step.id] = step
+    return list(batch.values())

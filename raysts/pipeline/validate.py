@@ -22,7 +22,7 @@ from raysts.models.weights import adapters_problem
 from raysts.ops.ensemble import Target
 from raysts.pipeline.inputs import TINY, Inputs
 from raysts.pipeline.outcome import STSB_DEV, members_dev
-from raysts.recipes.catalog import AGREEMENT, CATALOG, DistillationSettings
+from raysts.recipes.catalog import AGREEMENT, BY_DEV, CATALOG, DistillationSettings
 from raysts.recipes.recipe import SOUPS
 from raysts.schema import table_columns
 from raysts.storage.parquet import READ_ROWS
@@ -210,6 +210,8 @@ def _distillation_problems(inputs: Inputs, settings: DistillationSettings) -> li
         problems.append(
             f"sed.weights={list(settings.weights)}: there are {count} teachers; give one weight for each, in their order"
         )
+    if settings.weights == BY_DEV and not inputs.corpus.files(members_dev(pipeline)):
+        problems.append("sed.weights=dev: needs a development set; give --dev NAME=FILE, or take sed.weights=agreement")
     if settings.weights and (pipeline.min_members or (pipeline.select_top and settings.weights != AGREEMENT)):
         problems.append(
             "sed.weights: with select_top or min_members nobody knows yet which teachers count; leave either out"

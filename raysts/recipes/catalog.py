@@ -103,15 +103,15 @@ class GaussCSESettings(ContrastiveSettings):
 
 
 TargetLoss = Literal["mse", "cosine", "similarity", "infonce", "nll", "kl"]
-AGREEMENT = "agreement"
+AGREEMENT, BY_DEV = "agreement", "dev"
 
 
 def _weights(value: Any) -> Any:
-    if value is None or value == AGREEMENT:
+    if value in (None, AGREEMENT, BY_DEV):
         return value
     items = value if isinstance(value, (list, tuple)) else [value]
     if not items or not all(type(item) in (int, float) and 0 < item < math.inf for item in items):
-        raise ValueError(f"must be one number above 0 for each teacher, as in [2, 1], or {AGREEMENT}, or none")
+        raise ValueError(f"must be one number above 0 for each teacher, as in [2, 1], or {AGREEMENT}, {BY_DEV}, or none")
     return tuple(map(float, items))
 
 
@@ -143,9 +143,10 @@ class DistillationSettings(Settings):
         "Gaussian around the student's (Formont et al. 2025); kl, the divergence of the teacher's Gaussian from the student's; "
         "or a sum of several, {cosine: 1, similarity: 0.5}. None: similarity for the target of that name, kl for gaussian, "
         "else mse")
-    weights: Annotated[tuple[float, ...] | Literal["agreement"] | None, BeforeValidator(_weights)] = Field(None, description=
-        "of the teachers, in their order; or agreement: the mean rank correlation (Spearman) of a teacher's cosines with "
-        "those of the other teachers, which needs no labels. None: equal weights")
+    weights: Annotated[tuple[float, ...] | Literal["agreement", "dev"] | None, BeforeValidator(_weights)] = Field(None,
+        description="of the teachers, in their order; or agreement: the mean rank correlation (Spearman) of a teacher's cosines "
+        "with those of the other teachers, which needs no labels; or dev: those by which the ensemble is best on the development "
+        "set. None: equal weights")
     temperature: float | None = Field(None, gt=0, description="of infonce; none: 0.05")
     bank: float = Field(0.0, ge=0, description="weight of the divergence between the teachers' and the student's scores of "
         "each text against all training texts (of more than 20,000 so many are drawn)")

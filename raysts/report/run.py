@@ -52,6 +52,7 @@ class NodeSummary:
     status: str
     seconds: float | None
     sentences: int
+    seconds_expected: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +128,7 @@ def report_data(store: Store, record: Mapping[str, Any]) -> ReportData:
     pooling, layers = record["distributed"]
     nodes = [
         NodeSummary(id=step.id, kind=step.kind, title=step.title, status=state, seconds=seconds.get(step.id),
-                    sentences=step.sentences)
+                    sentences=step.sentences, seconds_expected=record.get("expected", {}).get(step.id))
         for step, state in zip(steps, states, strict=True)
     ]  # fmt: skip
     return ReportData(
@@ -252,7 +253,9 @@ def _chips(data: ReportData) -> list[tuple[str, str]]:
     if bad_runs and not counts["failed"]:
         chips.append((f"{bad_runs} {'run' if bad_runs == 1 else 'runs'} failed", "failed"))
     seconds = [node.seconds for node in data.nodes if node.seconds is not None]
-    return [*chips, (f"{duration(sum(seconds))} of work", "")] if seconds else chips
+    expected = [node.seconds_expected or 0.0 for node in data.nodes if node.seconds is not None]
+    compared = f", {duration(sum(expected))} expected" if any(expected) else ""
+    return [*chips, (f"{duration(sum(seconds))} of work{compared}", "")] if seconds else chips
 
 
 @dataclass(frozen=True, slots=True)

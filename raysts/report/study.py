@@ -1,5 +1,6 @@
 """The report of a study: its content from the records, and its page."""
 
+import itertools
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from raysts.report.charts import Dot, Marks, Scale, X, Y, chart, draw_line, fit_
 from raysts.report.run import environment
 from raysts.search.record import Record
 from raysts.search.sampler import importance
-from raysts.search.scores import PointScores, by_best_run, by_mean, verdict
+from raysts.search.scores import RACE, RACED, PointScores, by_best_run, by_mean, front, level_with, verdict
 from raysts.search.space import Point, numeric, text_of
 from raysts.search.study import Study
 from raysts.storage.store import Store
@@ -29,13 +30,22 @@ from raysts.storage.store import Store
 
 @dataclass(frozen=True, slots=True)
 class PointResult:
-    """Point of a study: values by option, scores of its finished trials, mean and deviation."""
+    """Point of a study: values by option, scores of its finished trials, mean and deviation.
+
+    Attributes:
+        level: it is not shown to be worse than the chosen point.
+        cost: mean cost of its trials, in a search that has one.
+        on_front: no point is better and at most as expensive.
+    """
 
     values: Point
     scores: Sequence[float]
     mean: float
     std: float | None
     chosen: bool = False
+    level: bool = False
+    cost: float | None = None
+    on_front: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +55,8 @@ class StudyData:
     Attributes:
         winning: the command that trains the chosen point.
         ended: values of finished trials in the order in which they ended.
-        importance: share of each option in the variance of the scores. Empty if it cannot be estimated.
+        importance: share of each option in the variance of the scores, and its 90 % interval. Empty if it cannot be estimated.
+        cost: name of the second measure; empty without one.
         reach: ends of the approximate 95 % interval of the best score over the rows of the development set, not times
             100. Empty if the score has no interval.
     """
@@ -59,15 +70,18 @@ class StudyData:
     options: Mapping[str, str]
     points: Sequence[PointResult]
     ended: Sequence[float]
-    importance: Mapping[str, float]
+    importance: Mapping[str, tuple[float, float, float]]
     table: tuple[Sequence[str], Sequence[Sequence[Any]]]
     outcomes: Mapping[str, int]
     trial_seconds: float
     facts: Mapping[str, str]
     notes: Sequence[str]
     reach: Sequence[float] = ()
+    cost: str = ""
 
 
+MOST_LEVEL = 12
+"""Points level with the best that the headline names, at most."""
 _ENDINGS = {"finished": "finished", "stopped": "stopped early", "infeasible": "infeasible"}
 
 
@@ -77,6 +91,8 @@ def report_data(study: Study) -> StudyData:
     about = store.read_json(study.folder / "study.json", fresh=True) or {}
     metric, space, records = study.search.objective, study.search.space, list(study.records.values())
     best = by_mean(scores, metric.mode)
+    raced = sum((record.reason or "").startswith(RACED) for record in records)
+    level, cheapest = level_with(scores, metric.mode), front(scores, metric.mode)
     ranked = sorted(records, key=lambda r: -rank(r.value if r.status == "finished" else None, metric.mode))
     first = next((store.read_json(store.path(f"runs/{r.id}/run.json")) or {} for r in ranked), {})
     return StudyData(
@@ -87,7 +103,14 @@ def report_data(study: Study) -> StudyData:
         winning=winning_command(study, best) if best else None,
         metric=metric,
         options={key: dimension.text for key, dimension in space.items()},
-        points=[PointResult(s.point, s.values, s.mean, s.std, s is best) for s in scores if s.mean is not None],
+        points=[
+            PointResult(
+                s.point, s.values, s.mean, s.std, s is best, s in level, s.cost, any(s is point for point in cheapest)
+            )
+            for s in scores
+            if s.mean is not None
+        ],
+        cost=study.search.cost or "",
         ended=[r.value for r in records if r.status == "finished" and r.value is not None],
         importance=importance(study.search, scores),
         table=(
@@ -101,6 +124,7 @@ def report_data(study: Study) -> StudyData:
         ),
         reach=_reach(study, best),
         notes=[f"{text_of(point.point)}: {point.remark}." for point in scores if point.remark]
+        + ([f"Race: {RACE}; {raced} of {len(records)} trials were not trained for that."] if study.search.race else [])
         + [ABOUT_TINY] * (study.search.pipeline.backbone == TINY),
     )
 
@@ -119,6 +143,10 @@ def _headline(study: Study, scores: Sequence[PointScores], untrained: float | No
     score = mean_text(metric, best.mean, best.std, len(best.values), " seeds")
     sentences = [f"Chosen by mean over seeds: {text_of(best.point)}, {metric.description}: {score}."]
     sentences += [f"The backbone, before any training: {metric.text(untrained)}."] if untrained is not None else []
+    if names := [text_of(point.point) for point in level_with(scores, metric.mode) if point is not best]:
+        sentences.append(
+            f"Level with it: {'; '.join(names[:MOST_LEVEL])}{' and others' if len(names) > MOST_LEVEL else ''}."
+        )
     sentences += [conclusion] if (conclusion := verdict(scores, metric.mode, study.search.usual)) else []
     if study.search.seeds > 1 and run.value is not None:
         sentences.append(f"The best single run: {text_of(run.point)} with seed {run.seed}: {metric.text(run.value)}.")
@@ -191,7 +219,83 @@ def _charts(data: StudyData) -> list[Markup]:
     charts = [
         score_chart(f"score-{i}", option, data.points, data.metric, data.reach) for i, option in enumerate(data.options)
     ]
-    return [*charts, best_so_far("best", data.ended, data.metric, data.reach)]
+    charts.append(best_so_far("best", data.ended, data.metric, data.reach))
+    if len(data.options) > 1:
+        charts.append(parallel("parallel", [*data.options], data.points, data.metric))
+    if any(len(point.scores) > 1 for point in data.points):
+        charts.append(seeds_chart("seeds", data.points, data.metric))
+    if any(point.cost is not None for point in data.points):
+        charts.append(front_chart("front", data.cost, data.points, data.metric))
+    return charts
+
+
+def seeds_chart(name: str, points: Sequence[PointResult], metric: RunMetric) -> Markup:
+    """Draw the points, best first, each with the scores of its seeds."""
+    ranked = sorted(points, key=lambda point: -rank(point.mean, metric.mode))
+    dots = [
+        Dot(
+            x=place,
+            y=metric.factor * point.mean,
+            text=f"{text_of(point.values)}: {mean_text(metric, point.mean, point.std, len(point.scores))}",
+            std=None if point.std is None else metric.factor * point.std,
+            singles=[metric.factor * score for score in point.scores],
+            ring=point.chosen,
+        )
+        for place, point in enumerate(ranked, start=1)
+    ]
+    x = fit_scale([1, max(2, len(dots))], *X)
+    y = fit_scale([end for dot in dots for end in dot.ends], *Y)
+    parts = [*frame(x.marks(6), y.marks(5), "points, best first"), *draw_line(dots, x, y, joined=False)]
+    return _figure(name, f"{metric.title}: spread of the seeds", f"{len(dots)} points with their seeds.", parts)
+
+
+def front_chart(name: str, cost: str, points: Sequence[PointResult], metric: RunMetric) -> Markup:
+    """Draw the metric against the cost, with a line through the Pareto front."""
+    dots = [
+        Dot(
+            x=point.cost,
+            y=metric.factor * point.mean,
+            text=f"{text_of(point.values)}: {metric.text(point.mean)}, {point.cost:,.6g} {cost}",
+            ring=point.on_front,
+        )
+        for point in sorted(points, key=lambda point: (point.cost or 0.0, point.mean))
+        if point.cost is not None
+    ]
+    x, y = fit_scale([dot.x for dot in dots], *X), fit_scale([dot.y for dot in dots], *Y)
+    best = [dot for dot in dots if dot.ring]
+    steps = [(x(b.x), y(a.y)) for a, b in itertools.pairwise(best)]
+    corners = [(x(dot.x), y(dot.y)) for dot in best]
+    line = [place for pair in itertools.zip_longest(corners, steps) for place in pair if place is not None]
+    parts = [*frame(x.marks(6), y.marks(5), cost), polyline(line, class_="line"), *draw_line(dots, x, y, joined=False)]
+    shown = "; ".join(dot.text for dot in best)
+    return _figure(name, f"{metric.title} against {cost}: rings are the Pareto front", shown, parts)
+
+
+def parallel(name: str, options: Sequence[str], points: Sequence[PointResult], metric: RunMetric) -> Markup:
+    """Draw a line for each point through its values and its score. Level points stand out."""
+    axes: dict[str, tuple[Scale, Marks, list[float]]] = {}
+    for option in (*options, metric.title):
+        values = [point.values[option] if option in options else metric.factor * point.mean for point in points]
+        names = [] if numeric(values) else sorted(set(map(str, values)))
+        places = [float(names.index(str(value))) if names else float(value) for value in values]
+        log = not names and min(places) > 0 and max(places) > _LOG_ABOVE * min(places)
+        scale = fit_scale(places, *Y, log=log)
+        marks = [(scale(place), text) for place, text in enumerate(names)] if names else scale.marks(4)
+        axes[option] = scale, marks, places
+    across = fit_scale([0, len(axes) - 1], X[0], X[1] - 30, pad=0.0)
+    parts: list[Markup] = []
+    for number, (option, (_, marks, _)) in enumerate(axes.items()):
+        left = across(number)
+        parts.append(tag("line", x1=left, x2=left, y1=Y[0], y2=Y[1], class_="axis"))
+        label = option.rsplit(".", 1)[-1] if option in options else metric.label
+        parts.append(tag("text", label, x=left, y=Y[0] + 18, text_anchor="middle", class_="label"))
+        parts += [tag("text", text, x=left + 4, y=down + 3, class_="tick") for down, text in marks]
+    for index, point in sorted(enumerate(points), key=lambda pair: pair[1].level or pair[1].chosen):
+        line = [(across(n), scale(places[index])) for n, (scale, _, places) in enumerate(axes.values())]
+        told = tag("title", f"{text_of(point.values)}: {metric.text(point.mean)}")
+        parts.append(tag("g", told, polyline(line, class_="line" if point.level or point.chosen else "others")))
+    title = f"Every point: its options and its {metric.label}; full lines are level with the best"
+    return _figure(name, title, f"{len(points)} points over {len(options)} options.", parts)
 
 
 def score_chart(

@@ -31,7 +31,7 @@ class SearchProgress:
         seed = f"seed {record.seed}" if self.study.search.seeds > 1 else ""
         result = {
             "finished": f"{metric.label} {metric.text(record.value)}",
-            "stopped": f"stopped early at step {record.step} of {record.steps}",
+            "stopped": record.reason or f"stopped early at step {record.step} of {record.steps}",
             "infeasible": f"infeasible: {record.reason}",
         }[record.status]
         took = f" in {duration(record.seconds)}" if record.seconds else ""

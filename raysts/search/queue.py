@@ -17,10 +17,13 @@ from raysts.search.exports import exporter
 from raysts.search.progress import SearchProgress
 from raysts.search.record import Record
 from raysts.search.sampler import Sampler
-from raysts.search.scores import grouped
+from raysts.search.scores import PointScores, clearly_worse, grouped
 from raysts.search.space import Point, grid, key_of, text_of
 from raysts.search.study import Study
 from raysts.search.trial import Trial, TrialOutcome, TrialRuntime, run_trial
+
+RACERS = 2
+"""Seeds that every point of a race gets."""
 
 
 class TrialQueue:
@@ -37,7 +40,7 @@ class TrialQueue:
     def __init__(
         self,
         study: Study,
-        earlier: Sequence[tuple[Point, float]] = (),
+        earlier: Sequence[PointScores] = (),
         on_end: Callable[[Record], None] = lambda record: None,
     ) -> None:
         self.study, self.search, self.on_end = study, study.search, on_end
@@ -45,6 +48,7 @@ class TrialQueue:
         self.running: dict[str, Trial] = {}
         self.failures: list[str] = []
         self._trials_left: dict[str, int] = {}  # of the points on trial, by point id
+        self._held: dict[str, list[Trial]] = {}  # further seeds of the points that race, by point id
 
         complete = [scores for scores in study.scores() if not scores.missing]
         begun = [scores.point for scores in study.scores() if scores.missing] + study.asked
@@ -59,10 +63,8 @@ class TrialQueue:
         # The seed differs between sessions, because an equal seed would propose the same points again.
         seed = derive_seed(self.search.pipeline.seed, "sampler", len(complete))
         self.sampler = Sampler(self.search, first, seed)
-        for point, value in earlier:
-            self.sampler.complete(point, value)
-        for scores in complete:
-            self.sampler.complete(scores.point, scores.score)
+        for scores in (*earlier, *complete):
+            self.sampler.complete(scores)
 
     @property
     def full(self) -> bool:
@@ -113,24 +115,46 @@ class TrialQueue:
             self.study.ask(point)
         trials = [trial for trial in self.study.trials(point) if trial.id not in self.study.records]
         self._trials_left[key_of(point)] = len(trials)
+        if self.search.race:
+            self._held[key_of(point)] = [trial for trial in trials if trial.seed >= RACERS]
+            trials = [trial for trial in trials if trial.seed < RACERS]
+        self._offer(trials)
+        self._judge(point)
+        return True
+
+    def _offer(self, trials: Sequence[Trial]) -> None:
         for trial in trials:
             record = self.study.reuse_finished(trial)
             if record is None:
                 self.ready.append(trial)
             else:
                 self._end(record)
-        return True
+
+    def _judge(self, point: Point) -> None:
+        """Offer the further seeds of a point whose first ones have ended, or end them if it lost the race."""
+        records = [record for record in self.study.records.values() if record.point == point]
+        held = self._held.get(key_of(point), [])
+        if not held or sum(record.seed < RACERS for record in records) < RACERS:
+            return
+        del self._held[key_of(point)]
+        (scores,) = grouped(records, self.search.seeds)
+        if clearly_worse(scores, self.study.scores(), self.search.objective.mode):
+            for trial in held:
+                self._end(self.study.leave_out(trial))
+        else:
+            self._offer(held)
 
     def _end(self, record: Record) -> None:
         """Announce an ended trial. After the last one of its point, the sampler learns the score."""
         self.on_end(record)
         key = key_of(record.point)
+        self._judge(record.point)
         if key in self._trials_left:
             self._trials_left[key] -= 1
             if not self._trials_left[key]:
                 records = [each for each in self.study.records.values() if each.point == record.point]
                 (scores,) = grouped(records, self.search.seeds)
-                self.sampler.complete(record.point, scores.score)
+                self.sampler.complete(scores)
 
 
 RunTrials = Callable[[TrialQueue, SearchProgress], None]
@@ -140,7 +164,7 @@ Place = Callable[[Say], RunTrials]
 
 def run_session(
     study: Study,
-    earlier: Sequence[tuple[Point, float]],
+    earlier: Sequence[PointScores],
     place: Place | None,
     open_place: Callable[[], contextlib.AbstractContextManager[Place]],
     progress: SearchProgress,

@@ -22,6 +22,7 @@ class Record:
         step: step of the kept model, or the step at which the trial was stopped.
         steps: number of steps of the complete run.
         curve: step and value of every evaluation.
+        cost: value of ``Search.cost``.
     """
 
     id: str
@@ -34,6 +35,7 @@ class Record:
     seconds: float | None = None
     reason: str | None = None
     curve: tuple[tuple[int, float], ...] = ()
+    cost: float | None = None
     finished_at: str
 
 

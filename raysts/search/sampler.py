@@ -2,6 +2,7 @@
 
 import math
 import random
+import warnings
 from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
@@ -10,6 +11,8 @@ from raysts.search.scores import PointScores
 from raysts.search.search import Search
 from raysts.search.space import Point, grid, key_of
 
+DRAWS = 40
+"""Bootstrap samples of the points, for the interval of an importance."""
 REPEATS = 20
 """Number of repeated proposals in a row, after which a point is drawn from the untried ones."""
 
@@ -28,18 +31,28 @@ def direction(search: Search) -> Literal["maximize", "minimize"]:
 
 
 class Sampler:
-    """TPE sampler that proposes the points of ``first`` before its own.
+    """Sampler of a search, which proposes the points of ``first`` before its own.
 
-    It draws at random until ten points beyond the preset ones have scores. A point is one trial of Optuna, regardless of
-    the number of its seeds.
+    TPE and GP draw at random until ten points beyond the preset ones have scores. A point is one trial of Optuna, regardless
+    of the number of its seeds. With a cost it has two values, of which the second is minimised.
     """
 
     def __init__(self, search: Search, first: Sequence[Point], seed: int) -> None:
         library = optuna()
         self.search = search
         self.space = {key: dimension.distribution() for key, dimension in search.space.items()}
-        tpe = library.samplers.TPESampler(seed=seed % 2**32, n_startup_trials=10 + len(search.first))
-        self.study = library.create_study(direction=direction(search), sampler=tpe)
+        startup, samplers = 10 + len(search.first), library.samplers
+        samplers_by_name = {
+            "tpe": lambda **seeded: samplers.TPESampler(n_startup_trials=startup, **seeded),
+            "gp": lambda **seeded: samplers.GPSampler(n_startup_trials=startup, **seeded),
+            "nsga2": lambda **seeded: samplers.NSGAIISampler(population_size=max(4, search.points // 5), **seeded),
+            "random": samplers.RandomSampler,
+        }
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", library.exceptions.ExperimentalWarning)
+            sampler = samplers_by_name[search.sampler or "tpe"](seed=seed % 2**32)
+        directions = [direction(search), *(["minimize"] if search.cost else [])]
+        self.study = library.create_study(directions=directions, sampler=sampler)
         for point in first:
             self.study.enqueue_trial(point)
         self.trials: dict[str, Any] = {}  # of proposed points without a score, by point id
@@ -59,19 +72,20 @@ class Sampler:
 
     def report(self, point: Point, value: float, step: int) -> None:
         """Add an intermediate value of a proposed point."""
-        if (trial := self.trials.get(key_of(point))) is not None:
+        if (trial := self.trials.get(key_of(point))) is not None and not self.search.cost:
             trial.report(value, step)
 
-    def complete(self, point: Point, value: float | None) -> None:
-        """Add the score of a point. None or NaN ranks below every number."""
-        library = optuna()
-        bad = value is None or math.isnan(value)
-        score, state = (None, library.trial.TrialState.PRUNED) if bad else (value, library.trial.TrialState.COMPLETE)
+    def complete(self, scores: PointScores) -> None:
+        """Add the score of a point, and its cost if the search has one. None or NaN ranks below every number."""
+        states, point = optuna().trial.TrialState, scores.point
+        values = [scores.score, *([scores.cost] if self.search.cost else [])]
+        bad = any(value is None or math.isnan(value) for value in values)
+        state = (states.FAIL if self.search.cost else states.PRUNED) if bad else states.COMPLETE
         if (trial := self.trials.pop(key_of(point), None)) is not None:
-            self.study.tell(trial, score, state)
+            self.study.tell(trial, None if bad else values, state)
         else:  # of another session or study
-            options = {"params": dict(point), "distributions": self.space}
-            self.study.add_trial(library.trial.create_trial(value=score, state=state, **options))
+            options = {"params": dict(point), "distributions": self.space, "values": None if bad else values}
+            self.study.add_trial(optuna().trial.create_trial(state=state, **options))
 
     def forget(self, point: Point) -> None:
         """Drop a proposed point without a score."""
@@ -79,20 +93,34 @@ class Sampler:
             self.study.tell(trial, state=optuna().trial.TrialState.FAIL)
 
 
-def importance(search: Search, scores: Sequence[PointScores]) -> dict[str, float]:
-    """Return the share of each option in the variance of the mean scores, largest first.
+def importance(search: Search, scores: Sequence[PointScores]) -> dict[str, tuple[float, float, float]]:
+    """Return the share of each option in the variance of the scores, with its 90 % interval.
 
-    The method is PED-ANOVA (Watanabe et al. 2023). The result is empty for a single option, for too few points, and for
-    equal scores.
+    The method is PED-ANOVA (Watanabe et al. 2023), the interval that of ``DRAWS`` bootstrap samples of the points. The result
+    is empty for a single option, for too few points, and for equal scores.
     """
     complete = [point for point in scores if point.whole]
     least = 4 * len(search.space)
     if len(search.space) < 2 or len(complete) < least or len({point.mean for point in complete}) < 2:
         return {}
     library = optuna()
-    study = library.create_study(direction=direction(search))
     axes = {key: dimension.axis() for key, dimension in search.space.items()}
-    for point in complete:
-        study.add_trial(library.trial.create_trial(value=point.mean, params=point.point, distributions=axes))
-    evaluator = library.importance.PedAnovaImportanceEvaluator()
-    return library.importance.get_param_importances(study, evaluator=evaluator)
+    trials = [
+        library.trial.create_trial(value=point.mean, params=point.point, distributions=axes) for point in complete
+    ]
+
+    def shares(drawn: Sequence[Any]) -> dict[str, float]:
+        study = library.create_study(direction=direction(search))
+        study.add_trials(drawn)
+        return library.importance.get_param_importances(
+            study, evaluator=library.importance.PedAnovaImportanceEvaluator()
+        )
+
+    dice, drawn = random.Random(0), list[dict[str, float]]()
+    while len(drawn) < DRAWS:
+        sample = dice.choices(trials, k=len(trials))
+        if len({trial.value for trial in sample}) > 1:
+            drawn.append(shares(sample))
+    low, high = round(0.05 * DRAWS), round(0.95 * DRAWS) - 1
+    of_key = {key: sorted(shares_of.get(key, 0.0) for shares_of in drawn) for key in axes}
+    return {key: (share, of_key[key][low], of_key[key][high]) for key, share in shares(trials).items()}

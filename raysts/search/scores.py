@@ -49,6 +49,12 @@ class PointScores:
         return statistics.fmean(self.values) if self.values else None
 
     @property
+    def cost(self) -> float | None:
+        """The mean cost of the finished trials, in a search that has one."""
+        costs = [record.cost for record in self.finished if record.cost is not None]
+        return statistics.fmean(costs) if costs else None
+
+    @property
     def score(self) -> float | None:
         """The score that a sampler learns: the mean of a whole point."""
         return self.mean if self.whole else None
@@ -61,7 +67,10 @@ class PointScores:
     def remark(self) -> str:
         parts = []
         reasons = [(record.reason or "").split(":")[0] for record in self.records if record.status == "infeasible"]
-        stopped = sum(record.status == "stopped" for record in self.records)
+        raced = sum((record.reason or "").startswith(RACED) for record in self.records)
+        stopped = sum(record.status == "stopped" for record in self.records) - raced
+        if raced:
+            parts.append(f"{raced} of {self.seeds} not trained: clearly worse")
         if stopped:
             parts.append(f"{stopped} of {self.seeds} stopped early and not in the mean")
         if reasons:
@@ -106,6 +115,56 @@ def by_mean(scores: Sequence[PointScores], mode: Mode) -> PointScores | None:
 def by_best_run(scores: Sequence[PointScores], mode: Mode) -> Record | None:
     """Return the single best trial."""
     return next(iter(ranked_trials((record for point in scores for record in point.records), mode)), None)
+
+
+def level_with(scores: Sequence[PointScores], mode: Mode) -> list[PointScores]:
+    """Return the best point and those that it is not better than (:func:`is_better`)."""
+    best = by_mean(scores, mode)
+    if best is None:
+        return []
+    rivals = [point for point in scores if point is not best and min(len(point.values), len(best.values)) > 1]
+    return [best, *(point for point in rivals if not is_better(best, point, mode))]
+
+
+def front(scores: Sequence[PointScores], mode: Mode) -> list[PointScores]:
+    """Return the Pareto front, cheapest first: points that are better than all cheaper ones."""
+    points = [point for point in scores if point.whole and point.cost is not None]
+    points.sort(key=lambda point: (point.cost or 0.0, -rank(point.mean, mode), key_of(point.point)))
+    cheapest: list[PointScores] = []
+    for point in points:
+        if not cheapest or rank(point.mean, mode) > rank(cheapest[-1].mean, mode):
+            cheapest.append(point)
+    return cheapest
+
+
+RACED = "raced"
+"""First word of the reason of a trial that was not trained because its point is clearly worse."""
+RACE = (
+    "a point whose first two seeds are worse than the same seeds of the best point (one-sided t test of the paired "
+    "differences at 95 %, their variance pooled over all points) gets no further seed"
+)
+
+
+def clearly_worse(point: PointScores, scores: Sequence[PointScores], mode: Mode) -> bool:
+    """Return True if a point loses the race (``RACE``)."""
+    best = by_mean(scores, mode)
+    if best is None or key_of(best.point) == key_of(point.point):
+        return False
+    of_best = {record.seed: record.value for record in best.finished}
+    squares, freedom, tested = 0.0, 0, list[float]()
+    for other in scores:
+        pairs = [(of_best.get(record.seed), record.value) for record in other.finished]
+        differences = [rank(a, mode) - rank(b, mode) for a, b in pairs if a is not None and b is not None]
+        if other is best or len(differences) < 2:
+            continue
+        squares += (len(differences) - 1) * statistics.variance(differences)
+        freedom += len(differences) - 1
+        tested = differences if key_of(other.point) == key_of(point.point) else tested
+    if len(tested) < 2:
+        return False
+    from scipy.special import stdtrit
+
+    return bool(statistics.fmean(tested) > stdtrit(freedom, 0.95) * math.sqrt(squares / freedom / len(tested)))
 
 
 def is_better(point: PointScores, other: PointScores, mode: Mode) -> bool:

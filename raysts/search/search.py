@@ -45,6 +45,8 @@ class Search(Tree):
     metric: str = ""
     """Measure that compares trials: a dev score of the kept model, to maximise, or ``loss``, the training loss at the end, to
     minimise. Empty: the dev score that selects checkpoints."""
+    judge: str = ""
+    """Score of the user's development set that compares trials, if the set lacks the scores of the objective's."""
     first: tuple[Point, ...] = ()
     """Points to try first."""
     seeds: int = Field(1, ge=1)
@@ -59,6 +61,14 @@ class Search(Tree):
     """Unit that is compared and kept: a point with all its seeds, by its mean, or a single trial."""
     asha: Asha | None = None
     """Early stopping. None: every trial trains to its end."""
+    median: bool = False
+    """Stop a trial whose best value is below the median of the running means of the others, from a quarter of its steps."""
+    race: bool = False
+    """Train no third seed of a point that is clearly worse (:data:`raysts.search.scores.RACE`)."""
+    sampler: Literal["grid", "random", "tpe", "gp", "nsga2"] | None = None
+    """What proposes points, by Optuna. None: the grid, or TPE where there is ``num_samples``."""
+    cost: Literal["seconds", "bytes"] | None = None
+    """Second measure, to minimise: training seconds, or bytes of the model. The report shows the Pareto front."""
 
     def misfits(self) -> Iterator[str]:
         if problem := name_problem(self.name):
@@ -78,6 +88,14 @@ class Search(Tree):
                 f"metric={self.metric}: is never reported by trials of '{self.pipeline.name}'{nearest(self.metric, metrics)}; "
                 f"they report {', '.join(metrics[:-1])} (on {table}) and {LOSS}"
             )
+        if self.sampler is not None and (self.sampler == "grid") != (self.num_samples is None):
+            yield f"sampler={self.sampler}: a grid has all its points, and every other sampler needs num_samples"
+        if self.cost and self.sampler in ("gp", "tpe") and self.num_samples:
+            yield f"cost={self.cost}: two measures need sampler=nsga2, random, or a grid"
+        if self.median and self.asha:
+            yield "median: asha stops trials already; take one of them"
+        if self.race and self.seeds < 3:
+            yield f"race: leaves out third seeds, and seeds={self.seeds}; take 3 or more"
         ranges = [key for key, dimension in self.space.items() if not dimension.choices]
         if self.num_samples is None and ranges:
             yield f"num_samples: needed, for space.{ranges[0]}={self.space[ranges[0]].text} has no end of points"
@@ -106,7 +124,7 @@ class Search(Tree):
     @property
     def objective(self) -> RunMetric:
         table = self.measured.spec.dev
-        return RunMetric(self.metric or list_metrics(table)[0], table)
+        return RunMetric(self.judge or self.metric or list_metrics(table)[0], table, selecting=bool(self.judge))
 
     @property
     def points(self) -> int:
@@ -126,7 +144,7 @@ class Search(Tree):
         return changed.replace(**{"students" if changed.sed else "members": self.seeds})
 
 
-OWN = ("seeds", "num_samples", "concurrency", "keep", "metric")
+OWN = ("seeds", "num_samples", "concurrency", "keep", "metric", "sampler", "cost", "median", "race")
 """Options of a search itself, beside ``space`` and ``asha``. Every other option belongs to its pipeline."""
 
 TRIAL = ("backbone", "seed", "prompt", "precision", "max_seq_length", "resources", "recipes")

@@ -17,7 +17,8 @@ Point = dict[str, Any]
 """Point of a space: a value per option, in the order of the space."""
 
 RANGE = re.compile(r"(uniform|log|int|logint)\(([^,()]+),([^,()]+)\)")
-FORMS = "a list of choices (0.1,0.2), uniform(low,high), log(low,high), int(low,high) or logint(low,high)"
+SPAN = re.compile(r"(\S+)\.\.(\S+)(\s+log)?")
+FORMS = "a list of choices (0.1,0.2), or a range: 0.1..0.5, '1e-6..1e-4 log', or of whole numbers 2..12"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +55,16 @@ class Dimension:
         if isinstance(value, Dimension):
             return value
         text = value.strip() if isinstance(value, str) else ""
-        matched = RANGE.fullmatch(text)
-        if matched:
-            kind, *ends = matched.groups()
+        if matched := RANGE.fullmatch(text) or SPAN.fullmatch(text):
+            if matched.re is RANGE:
+                kind, *ends = matched.groups()
+            else:
+                *ends, log = matched.groups()
+                kind = "log" if log else "uniform"
             numbers = [_scalar(end) for end in ends]
             if not numeric(numbers):
                 raise ValueError(f"{text}: low and high must be numbers")
-            integer = kind.endswith("int")
+            integer = kind.endswith("int") or (matched.re is SPAN and all(isinstance(n, int) for n in numbers))
             if integer and any(n != int(n) for n in numbers):
                 raise ValueError(f"{text}: low and high must be whole numbers")
             return cls(low=numbers[0], high=numbers[1], log=kind.startswith("log"), integer=integer)

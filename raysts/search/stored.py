@@ -9,8 +9,8 @@ from raysts.recipes.overrides import apply_overrides
 from raysts.recipes.recipe import Pipeline
 from raysts.recipes.tree import build
 from raysts.search.record import Record, read_records
-from raysts.search.scores import by_mean, grouped, ranked_trials
-from raysts.search.space import Point, contains
+from raysts.search.scores import PointScores, by_mean, grouped, ranked_trials
+from raysts.search.space import contains
 from raysts.search.study import Study
 from raysts.storage.store import Store
 
@@ -59,8 +59,8 @@ def best_models(record: Mapping[str, Any], trials: Sequence[Record], store: Stor
     return models[:top]
 
 
-def earlier_points(study: Study, name: str) -> list[tuple[Point, float]]:
-    """Return the points of another study in the space of this one, with their mean scores."""
+def earlier_points(study: Study, name: str) -> list[PointScores]:
+    """Return the points of another study in the space of this one."""
     if study.search.num_samples is None:
         raise InputError("--warm-start: a search of every point of a grid learns nothing; set num_samples to sample it")
     if name == study.name:
@@ -72,7 +72,7 @@ def earlier_points(study: Study, name: str) -> list[tuple[Point, float]]:
         )
     space = study.search.space
     fitting = [
-        (scored.point, scored.score)
+        scored
         for scored in grouped(trials, record["seeds"])
         if scored.score is not None and contains(space, scored.point)
     ]

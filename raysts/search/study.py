@@ -8,7 +8,7 @@ training run like any other: its folder is ``runs/<id>/``, and a finished run is
 """
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -21,15 +21,17 @@ from raysts import __version__
 from raysts.errors import InputError, RunFailed
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.run_metric import LOSS
+from raysts.log import duration
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.plan import Plan
-from raysts.pipeline.run import ready, run_batch
-from raysts.pipeline.step import Context, Step
+from raysts.pipeline.price import Price, Rates, price
+from raysts.pipeline.run import run_batch
+from raysts.pipeline.step import Context, Step, ready
 from raysts.pipeline.steps.average import ScoreAverage
 from raysts.pipeline.steps.train import tokens_step
 from raysts.recipes.tree import leaves, to_plain
 from raysts.search.record import Record, as_table, read_records
-from raysts.search.scores import PointScores, by_mean, grouped, ranked_points, ranked_trials
+from raysts.search.scores import RACED, PointScores, by_mean, grouped, ranked_points, ranked_trials
 from raysts.search.search import Search
 from raysts.search.space import Point, corners, grid, key_of, text_of
 from raysts.search.trial import Trial, TrialOutcome
@@ -38,6 +40,9 @@ from raysts.storage.runs import RunFolder, RunState
 from raysts.storage.store import run_parallel
 from raysts.training import checkpoint
 from raysts.training.metrics import read_metrics
+
+PRICED = 8
+"""Points whose trials stand for the others in the price of a study, at most."""
 
 BASIC = {"data", "max_length", "backbone", "backbone_layers"}
 """Parts of the paths of options that decide from which model a point starts, and which token shards it reads."""
@@ -144,7 +149,7 @@ class Study:
         status_record = {
             "name": self.name,
             "search": search.name,
-            "created_at": before.get("created_at") or datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "created_at": before.get("created_at") or _now(),
             "command": command or before.get("command"),
             "status": status,
             "raysts": __version__,
@@ -177,6 +182,7 @@ class Study:
         recipe, content = plan.resolve_recipe(search.measured), plan.contents.get(plan.start)
         options = {"pooling": recipe.pooling, "layers": recipe.layers, "prompt": search.pipeline.prompt}
         args = (self.dev, {**options, "content": content})
+        plan.write_backbone()  # the points may start from some layers of it
         (scores,) = executor.map(ScoreAverage, args, [(plan.start,)], search.pipeline.resources, say)
         self.store.write_json(
             self.folder / "study.json", {**self._status(), "untrained": scores[search.objective.name]}
@@ -242,13 +248,30 @@ class Study:
             plan.write_backbone()
         shared = self.shared
         if trained := [step for step in shared.values() if step.kind != "tokens"]:
-            say(f"{self.name}: every point begins with the same {len(trained)} steps; they are done once")
+            rates, repeats = Rates(self.store), self.search.points - 1
+            saved = duration(repeats * sum(rates.expected(step).seconds for step in trained))
+            say(
+                f"{self.name}: every point begins with the same {len(trained)} steps; they are done once, not by {repeats} "
+                f"points more, which saves about {saved} of devices"
+            )
         done = {step.id for step in shared.values() if step.state(self.store) == "done"}
         while batch := ready([*shared.values()], done):
             say(f"{batch[0].title} ...")
             if failures := run_batch(batch, Context(executor, self.store, self.search.pipeline.resources, say)):
                 raise RunFailed("\n".join(failures))
             done |= {step.id for step in batch}
+
+    def price(self, slots: int, prices: Mapping[str, float] | None = None) -> Price:
+        """Return the price of what is left. Trials cost the mean of those of some points."""
+        rates, shared = Rates(self.store), [*self.shared.values()]
+        left = {step.id: rates.expected(step) for step in shared if step.state(self.store) != "done"}
+        trials = [steps for plan in self.corners[:PRICED] for steps in self._steps(plan)]
+        separate = {step.id: step for steps in trials for step in steps if step.id not in self.shared}
+        of_trials = price(
+            [*separate.values()], {id_: rates.expected(step) for id_, step in separate.items()}, self.store, 1, prices
+        )
+        count = max(0, self.search.points * self.search.seeds - len(self.records))
+        return price(shared, left, self.store, slots, prices).plus(of_trials, count / len(trials))
 
     @cached_property
     def shared(self) -> dict[str, Step]:
@@ -279,6 +302,7 @@ class Study:
                 seed=seed,
                 job=self._own(steps[-1]).training,
                 earlier=tuple(self._own(step) for step in steps[:-1] if step.id not in self.shared),
+                bytes=steps[-1].bytes,
             )
             for seed, steps in enumerate(self._steps(self.at(point)))
         ]
@@ -319,9 +343,21 @@ class Study:
             seconds=lines[-1].get("seconds") if lines else None,
             reason=outcome.reason,
             curve=curve,
-            finished_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            finished_at=_now(),
         )
-        self.store.write_json(self.folder / "trials" / f"{trial.id}.json", asdict(record))
+        cost = {"seconds": record.seconds, "bytes": trial.bytes, None: None}[self.search.cost]
+        return self._write(replace(record, cost=cost))
+
+    def leave_out(self, trial: Trial) -> Record:
+        """Write the record of a trial that is not trained, because its point lost the race."""
+        reason = f"{RACED}: not trained, the point is clearly worse"
+        record = Record(
+            id=trial.id, point=trial.point, seed=trial.seed, status="stopped", reason=reason, finished_at=_now()
+        )
+        return self._write(record)
+
+    def _write(self, record: Record) -> Record:
+        self.store.write_json(self.folder / "trials" / f"{record.id}.json", asdict(record))
         self.records[record.id] = record
         self.clear(record)
         self.retain()
@@ -429,3 +465,7 @@ class Study:
     def best_point(self) -> PointScores | None:
         """The point with the best mean over its seeds so far."""
         return by_mean(self.scores(), self.search.objective.mode)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

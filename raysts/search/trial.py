@@ -28,12 +28,14 @@ class Trial:
     Attributes:
         job: the training run that is measured.
         earlier: the steps before it, without those that all points share.
+        bytes: of its model, roughly.
     """
 
     point: Point
     seed: int
     job: Job
     earlier: tuple[Step, ...] = ()
+    bytes: int = 0
 
     @property
     def id(self) -> str:

@@ -147,7 +147,9 @@ def test_every_layer_alone(small_world: Path, tiny_backbone: Path, tmp_path: Pat
     """Tables 7 and 9 of Latte-Mix: planned, run, shared with the system by its own name, run again for nothing."""
     overrides = {**QUICK, "backbone": str(tiny_backbone), "evaluation.tasks": ["sts12", "stsb"], "settings.hidden": 8}
     before = describe_plan("latte-layers", overrides, small_world, tmp_path)
-    assert set(before) == {"status", "storage", "name", "backbone", "skipped", "nodes"} and not any(tmp_path.iterdir())
+    assert set(before) == {"status", "storage", "name", "backbone", "skipped", "nodes", "price"} and not any(
+        tmp_path.iterdir()
+    )
     assert [node["title"] for node in before["nodes"] if node["kind"] == "train"] == [
         f"latte.layers=only-{layer}: member {member}: latte" for layer in (1, 2) for member in (0, 1)
     ]

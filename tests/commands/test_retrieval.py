@@ -104,6 +104,30 @@ def test_a_folder_of_ones_own_selects(own: Path, tmp_path: Path) -> None:
     assert both["mean"] == pytest.approx((rank + ndcg) / 2, abs=1e-6)
 
 
+def test_a_search_goes_by_a_retrieval_set(own: Path, tmp_path: Path) -> None:
+    """By its first score, which no other score may replace."""
+    (tmp_path / "text.txt").write_text("".join(f"the dog number {i} runs\n" for i in range(64)))
+    backbone = write_backbone(tmp_path / "bert", "bert")
+    arguments = [
+        "tune",
+        "simcse-unsup",
+        "--text",
+        tmp_path / "text.txt",
+        "--storage",
+        tmp_path / "s",
+        "--address",
+        "none",
+    ]
+    arguments += ["--dev", f"mine={own}", *overrides({"backbone": backbone, "train.max_steps": 3, "batch": 8})]
+    arguments += overrides({"space.optim.lr": "1e-5,1e-3", "train.keep": "best", "train.eval_every": 1})
+    found = result(*arguments)
+    assert (found["metric"], found["mode"], found["trials"]) == (METRICS[0], "max", 2)
+    run = json.loads((tmp_path / "s" / "runs" / found["best_run"]["run"] / "run.json").read_text())
+    assert found["best"]["value"] == pytest.approx(run["dev"]["scores"][METRICS[0]])
+    refused = raysts(*arguments, "--set", "metric=pearson")
+    assert refused.code == 2 and "leave metric out" in refused.err
+
+
 @pytest.mark.parametrize(
     ("part", "content", "why"),
     [

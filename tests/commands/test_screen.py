@@ -93,16 +93,8 @@ def test_a_run_is_watched_until_it_ends(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert pages == [2, 2, None] and said[0].startswith("page: file://") and len(said) == 2
 
 
-@pytest.mark.parametrize("longest", [1e9, 0.0])
-def test_hours_and_generated_sentences_are_said_before_a_run(
-    longest: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_generated_sentences_are_said_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAYSTS_DATA", raising=False)
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(experiment, "LONG", longest)
-    plan = raysts.plan("ct", {"backbone": "tiny", "train.max_steps": 100}, storage=tmp_path)
-    lines = experiment.cautions(plan, "none")
-    assert "generated" in lines[0] and ["roughly" in line for line in lines[1:]] == [True] * (longest == 0)
-    assert experiment.cautions(plan, "host:6379") == lines[:1], "the cluster may be large"
-    monkeypatch.setattr(experiment, "LONG", 1e9)
-    assert not experiment.cautions(raysts.plan("quickstart", {"train.max_steps": 100}, storage=tmp_path), "none")
+    (line,) = experiment.cautions(raysts.plan("ct", {"backbone": "tiny", "train.max_steps": 100}, storage=tmp_path))
+    assert "generated" in line
+    assert not experiment.cautions(raysts.plan("quickstart", {"train.max_steps": 100}, storage=tmp_path))

@@ -76,3 +76,10 @@ def test_agreement_is_the_mean_rank_correlation_with_the_others() -> None:
     found = ensemble.agreement(vectors)
     assert found == pytest.approx(expected, abs=1e-6)
     assert found[2] < 0.2 < found[0] and ensemble.agreement(vectors[:1]) == [1.0]
+
+
+def test_weights_are_found_where_the_score_is_highest() -> None:
+    best = (0.6, 0.1, 0.3)
+    found = ensemble.best_weights(lambda w: -float(np.square(np.subtract(w, best)).sum()), 3)
+    assert found == pytest.approx(best, abs=0.03) and sum(found) == pytest.approx(1)
+    assert ensemble.best_weights(lambda w: 0.0, 2) == (0.5, 0.5), "equal ones stay where none is better"

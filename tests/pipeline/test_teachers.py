@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import run_commands
@@ -18,8 +19,12 @@ from small_runs import write_backbone, write_vectors
 from raysts.commands.distill import _models_pipeline
 from raysts.commands.options import RunOptions
 from raysts.data.corpora import Corpus
+from raysts.evaluation.dev import CORRELATION, Dev
+from raysts.evaluation.sts import pairs_from_table
 from raysts.models.embedders import open_embedder
 from raysts.models.pretrained import load
+from raysts.ops.ensemble import unit
+from raysts.pipeline.steps.vectors import weigh
 from raysts.pipeline.validate import fitting_target
 from raysts.recipes.catalog import DistillationSettings
 from raysts.recipes.recipe import DEFAULTS
@@ -215,3 +220,18 @@ def test_the_best_is_delivered_to_who_asks_for_it(options: list[str], unlike: li
     done = result("distill", unlike[0], *options, *asked)
     assert Path(done["model"]) == unlike[0] and done["delivered"]["teacher"] == "first"
     assert "the teacher first" in Path(done["report"]).read_text().replace("The", "the")
+
+
+def test_weights_by_the_development_set(options: list[str], unlike: list[Path]) -> None:
+    """A teacher whose vectors say nothing gets little weight; the gain is that of rows that did not choose."""
+    draw, texts = np.random.default_rng(0), [f"text {number}" for number in range(400)]
+    good, noise = draw.normal(size=(400, 8)), draw.normal(size=(400, 8))
+    table = pa.table({"sentence1": texts[:200], "sentence2": texts[200:], "score": [0.0] * 200})
+    cosines = (unit(good[:200]) * unit(good[200:])).sum(1)
+    table = table.set_column(2, "score", pa.array(cosines + 0.1 * draw.normal(size=200)))
+    dev = Dev("mine", CORRELATION, (pairs_from_table(table, "mine", "sha"),))
+    order = [texts.index(text) for text in dev.texts]
+    found = weigh(dev, [good[order].astype(np.float32), noise[order].astype(np.float32)], "concat", 200)
+    assert found["weights"][0] > 0.9 and found["gain"][1] > 0 and "above that with equal weights" in found["note"]
+    done = raysts("distill", *unlike, *options, "--set", "sed.weights=dev", "--name", "weighed", "--json")
+    assert done.code == 0 and any("Weights of the teachers by" in note for note in json.loads(done.out)["notes"])

@@ -30,6 +30,7 @@ from raysts.search.exports import exporter
 from raysts.search.queue import TrialQueue
 from raysts.search.record import Record, as_table, read_records
 from raysts.search.sampler import Sampler
+from raysts.search.scores import PointScores
 from raysts.search.search import configured, find_search
 from raysts.search.space import Dimension, corners, grid, key_of
 from raysts.search.stored import best_models
@@ -275,7 +276,8 @@ def test_a_score_that_is_no_number_is_as_bad_as_none(study: StudyMaker) -> None:
     sampler = Sampler(study("lower-bound", {"num_samples": 8}).search, [{BOUND: 0.5}], 0)
     assert sampler.propose(()) == {BOUND: 0.5}
     for bound, value in ((0.5, math.nan), (0.1, math.nan), (0.2, None), (0.3, 0.7)):
-        sampler.complete({BOUND: bound}, value)
+        record = Record(id="a", point={BOUND: bound}, seed=0, status="finished", value=value, finished_at="")
+        sampler.complete(PointScores(1, [record]))
     ended = [(trial.state.name, trial.value) for trial in sampler.study.trials]
     assert ended == [("PRUNED", None)] * 3 + [("COMPLETE", 0.7)]
 

@@ -205,7 +205,7 @@ def test_a_search_in_which_nothing_finishes_says_why(small_world: Path, tiny_bac
     overrides = {**TWO, "backbone": str(tiny_backbone), "optim.lr": 1e30, "seeds": 1}
     with pytest.raises(RunFailed, match="no trial of lower-bound finished: .*lower sts.optim.lr"):
         run_search("lower-bound", overrides, small_world, tmp_path, address="none")
-    with pytest.raises(InputError, match="asha: needs trials that train at once"):
+    with pytest.raises(InputError, match="asha, median: need trials that train at once"):
         run_search("lower-bound", {**overrides, "asha": True}, small_world, tmp_path / "x", address="none")
     assert not (tmp_path / "x").exists()
 

@@ -24,7 +24,7 @@ from raysts.models.layers import Layers
 from raysts.models.prompts import Side, SideText, Text
 from raysts.ops.ensemble import unit
 from raysts.pipeline.inputs import Inputs
-from raysts.pipeline.step import Context, Model, Step, new_step, select_members, step_id
+from raysts.pipeline.step import Context, Load, Model, Step, new_step, select_members, step_id
 
 if TYPE_CHECKING:
     from raysts.models.sentence_model import Representation
@@ -93,6 +93,14 @@ class Agreement:
             title=f"agreement of {count} {role}{'s' if count > 1 else ''} on {len(self.texts):,} held-out texts",
             work=self._embed,
             sentences=len(self.texts) * len(self.members),
+            load=Load(
+                "agreement",
+                inputs.size_of([member.model for member in self.members]),
+                inputs.tokens_of(self.texts),
+                inputs.pipeline.precision,
+                units=len(self.members),
+            ),
+            bytes=2 * sum(map(len, self.texts)),  # each in about four pairs, compressed
         )
 
     @property

@@ -16,7 +16,7 @@ from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.models.weights import average
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.outcome import best, join_names, members_dev
-from raysts.pipeline.step import Context, Model, Step, new_step, run_id, select_members, step_id
+from raysts.pipeline.step import Context, Load, Model, Step, new_step, run_id, select_members, step_id
 from raysts.recipes.recipe import Soup
 from raysts.storage.runs import RunFolder
 from raysts.training.job import ORPHAN_WAIT
@@ -50,6 +50,8 @@ def average_step(inputs: Inputs, role: Role, members: Sequence[Model]) -> Step:
         title=title,
         work=partial(_average, inputs, role, step, title, tuple(members)),
         sentences=2 * inputs.corpus.rows(table) * averages if inputs.corpus.files(table) else 0,
+        load=Load("average", inputs.size, inputs.test_tokens),
+        bytes=inputs.model_bytes,
     )
 
 

@@ -35,7 +35,7 @@ from raysts.ops.ensemble import Target
 from raysts.ops.similarity import Similarity, cosine_of_vectors
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.outcome import decide, members_dev
-from raysts.pipeline.step import Context, Model, Step, candidates, new_step, run_id, select_members, step_id
+from raysts.pipeline.step import Context, Load, Model, Step, candidates, new_step, run_id, select_members, step_id
 from raysts.pipeline.steps.agreement import Agreement, EmbedTexts
 from raysts.pipeline.steps.vectors import Teachers, foreign
 from raysts.storage.atomic import remove_drafts
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from raysts.models.sentence_model import Representation
 
 Row = dict[str, Any]
+ROW_BYTES = 12
+"""Bytes of scores and results that a model writes for each sentence, roughly."""
 Role = Literal["backbone", "member", "soup", "greedy-soup", "student"]
 TITLES: dict[Role, str] = {
     "backbone": "backbone", "member": "members", "soup": "soup", "greedy-soup": "greedy soup", "student": "student"
@@ -101,6 +103,7 @@ class Evaluation:
         )
         judged = len(self.dev.texts) if self.dev and not inputs.by_agreement else 0
         judged += len(self.agreement.texts) if self.agreement else 0
+        models = max(1, len(self.models)) + len(self.besides)
         heavy = [name for name in inputs.tasks if name in harness.HEAVY]
         return new_step(
             inputs,
@@ -109,7 +112,11 @@ class Evaluation:
             [*self.models, self.agreement.step if self.agreement else None, weights],
             title=" with ".join([f"evaluate {TITLES[self.role]}", *heavy]),
             work=self._measure,
-            sentences=(inputs.test_sentences + judged) * (max(1, len(self.models)) + len(self.besides)),
+            sentences=(inputs.test_sentences + judged) * models,
+            load=Load(
+                "scores", inputs.size_of([model.model for model in self.models]), inputs.test_tokens, units=models
+            ),
+            bytes=round((inputs.test_sentences + judged) * models * ROW_BYTES),
             scratch=(inputs.storage / "evaluations" / step,),
         )
 

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from raysts.data.derive import TARGETS
+from raysts.data.user import TEXT
 from raysts.data.windows import Group, StoreSpec, finish_store, tokenize_group
+from raysts.evaluation.dev import Dev
 from raysts.ids import unchanged
 from raysts.models.embedders import open_embedder
 from raysts.models.layers import Layers
-from raysts.pipeline.inputs import Inputs
-from raysts.pipeline.step import Context, Model, Step, new_step, step_id
+from raysts.pipeline.inputs import MEASURED, SMALLEST, Inputs
+from raysts.pipeline.step import Context, Load, Model, Step, new_step, step_id
 from raysts.pipeline.steps.agreement import Agreement
 from raysts.pipeline.steps.vectors import Teachers
 from raysts.recipes.recipe import Recipe, Resources
@@ -24,6 +26,10 @@ from raysts.training.job import Job
 
 def tokens_step(inputs: Inputs, spec: StoreSpec) -> Step:
     """Return the step that writes a token store."""
+    recipes = [*inputs.pipeline.recipes.values()]
+    tokens = next(
+        (inputs.tokens(recipe) for recipe in recipes if inputs.resolve_recipe(recipe).table == spec.table), 1.0
+    )
     return Step(
         kind="tokens",
         id=spec.id,
@@ -31,7 +37,9 @@ def tokens_step(inputs: Inputs, spec: StoreSpec) -> Step:
         output=inputs.store_folder(spec),
         work=partial(_tokenize, inputs, spec),
         resources={"workers": 1, "cpus": 1, "gpus": 0},
-        sentences=sum(group.size for group in inputs.groups(spec)) * len(spec.texts),
+        sentences=(sentences := sum(group.size for group in inputs.groups(spec)) * len(spec.texts)),
+        load=Load("tokens", SMALLEST, tokens, units=len(inputs.groups(spec)), grows=spec.table == TEXT),
+        bytes=round(sentences * (8 + 4 * tokens)),
     )
 
 
@@ -132,6 +140,15 @@ def train_step(
             "memory": resources.memory or inputs.worker_gigabytes,
         },
         sentences=inputs.optimiser_steps(recipe) * recipe.batch * recipe.spec.sentences,
+        load=Load(
+            f"train {recipe.objective}",
+            inputs.size,
+            inputs.tokens(recipe),
+            recipe.train.precision,
+            _count_scored(inputs, recipe, dev, agreement if judge else None),
+            grows=spec.table == TEXT and recipe.train.max_steps is None,
+        ),
+        bytes=inputs.model_bytes,
         scratch=(folder / "checkpoints",),
         job=Job(
             id=run,
@@ -154,6 +171,16 @@ def train_step(
             },
         ),
     )
+
+
+def _count_scored(inputs: Inputs, recipe: Recipe, dev: Dev | None, agreement: Agreement | None) -> float:
+    """Return the tokens of all evaluations of a run on its development set, or on ``agreement``, roughly."""
+    if dev is None:
+        return 0.0
+    texts = agreement.texts[::2] if agreement else [str(text) for text in dev.texts]
+    steps, every = inputs.optimiser_steps(recipe), recipe.train.eval_every
+    times = steps // every if every else min(steps, 10 if recipe.uses_dev_labels else 4)
+    return (times + recipe.train.eval_first) * len(texts) * inputs.tokens_of(texts[:MEASURED])
 
 
 def train_all(steps: Sequence[Step], context: Context) -> list[str]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,8 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysts.data.windows import StoreSpec, Windows, columns_of, shard_name, vectors_column
+from raysts.data.user import TEXT
+from raysts.data.windows import WINDOW, StoreSpec, Windows, columns_of, shard_name, vectors_column
 from raysts.errors import InputError
+from raysts.evaluation.compare import difference
+from raysts.evaluation.dev import Dev
+from raysts.evaluation.scores import RowScores, scores_by_set
+from raysts.evaluation.tasks import lookup
 from raysts.ids import derive_seed
 from raysts.log import screen
 from raysts.models import pretrained
@@ -28,10 +33,12 @@ from raysts.models.modules import describe
 from raysts.models.precision import Precision
 from raysts.ops import ensemble
 from raysts.ops.ensemble import Target
+from raysts.ops.similarity import cosine_of_vectors
 from raysts.pipeline.inputs import Inputs
-from raysts.pipeline.outcome import STSB_DEV
-from raysts.pipeline.step import Context, Model, Step, new_step, select_members, step_id
-from raysts.recipes.catalog import AGREEMENT, DistillationSettings
+from raysts.pipeline.outcome import STSB_DEV, members_dev
+from raysts.pipeline.step import Context, Load, Model, Step, new_step, select_members, step_id
+from raysts.pipeline.steps.agreement import EmbedTexts
+from raysts.recipes.catalog import AGREEMENT, BY_DEV, DistillationSettings
 from raysts.recipes.recipe import Recipe, Resources
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.store import Store
@@ -93,8 +100,10 @@ class Teachers:
         """Return the step that writes the combined vectors of the selected teachers, one shard per window."""
         inputs, recipe, top = self.inputs, self.recipe, self.inputs.pipeline.select_top
         spec, count = inputs.store_spec(recipe), top or len(self.members)
+        chooser = {"weighted": inputs.corpus.fingerprint(members_dev(inputs.pipeline))} if self._uses_dev else {}
         step = step_id(
             "vectors",
+            **chooser,
             members=[member.id for member in self.members],
             top=top,
             tokens=spec.id,
@@ -114,8 +123,25 @@ class Teachers:
             [*self.members, spec.id, *(tokens.id for tokens in inputs.teacher_specs(recipe))],
             title=f"{TITLES[self.settings.target]} of {count} {role}{'s' if count > 1 else ''}",
             work=self._embed,
-            sentences=inputs.all_rows(recipe) * count,
+            sentences=(rows := inputs.all_rows(recipe)) * count,
+            load=Load(
+                "vectors",
+                inputs.size_of([member.model for member in self.members]),
+                inputs.tokens(recipe),
+                inputs.pipeline.precision,
+                units=-(-rows // (BLOCK if rows <= MOST_SPLIT * WINDOW else WINDOW)),
+                grows=spec.table == TEXT,
+            ),
+            bytes=rows * (8 + 4 * self.width),
         )
+
+    @cached_property
+    def width(self) -> int:
+        """Return the dimensions of the combined vectors."""
+        wide = self.settings.target in ("concat", "similarity")
+        widths = [open_embedder(folder).dim for folder in self.inputs.teacher_folders]
+        widths = widths or [self.inputs.student_width] * len(self.members)
+        return sum(widths) if wide else max(widths)
 
     @cached_property
     def target(self) -> Step | None:
@@ -137,6 +163,8 @@ class Teachers:
             output=self.vectors.output / f"map-{step}.npy",
             work=self._fit,
             sentences=0 if start is None else FITTED_ON * TURNED_BY,
+            load=Load("target", self.inputs.size, self.inputs.tokens(self.recipe), self.inputs.pipeline.precision),
+            bytes=4 * self.width * self.inputs.student_width,
         )
 
     def weights(self, store: Store) -> list[float]:
@@ -144,9 +172,18 @@ class Teachers:
         weights = self.settings.weights
         if isinstance(weights, tuple):
             return list(weights)
-        if weights == AGREEMENT:
+        if weights in (AGREEMENT, BY_DEV):
             return list((store.read_json(self.vectors.output / WEIGHTS, fresh=True) or {})["weights"])
         return [1.0] * (self.inputs.pipeline.select_top or len(self.members))
+
+    @property
+    def _uses_dev(self) -> bool:
+        return self.settings.weights == BY_DEV
+
+    def weights_note(self) -> str | None:
+        """Return how weights by the development set compare with equal ones, or None before they are found."""
+        stored = self.inputs.store.read_json(self.vectors.output / WEIGHTS, fresh=True) if self._uses_dev else None
+        return stored["note"] if stored else None
 
     def sources(self, chosen: Sequence[Model]) -> list[Source]:
         """Return how each of the chosen teachers reads the sentences."""
@@ -180,6 +217,10 @@ class Teachers:
     def _compare(self, context: Context, sources: Sequence[Source]) -> None:
         """Refuse a mean of vectors of different lengths, and find weights by agreement, on a sample."""
         inputs, weights = self.inputs, self.vectors.output / WEIGHTS
+        if self._uses_dev and not context.store.exists(weights):
+            weighed = self._weigh(context, [source.model for source in sources])
+            context.store.write_json(weights, weighed)
+            context.say(weighed["note"])
         by_agreement = self.settings.weights == AGREEMENT and not context.store.exists(weights)
         unlike = self.settings.target == "mean" and bool(inputs.pipeline.teachers) and len(sources) > 1
         if not (by_agreement or unlike):
@@ -197,6 +238,59 @@ class Teachers:
                 )
             context.store.write_json(weights, {"weights": agreement})
             context.say(f"teachers: weights by agreement {', '.join(f'{weight:.2f}' for weight in agreement)}")
+
+    def _weigh(self, context: Context, teachers: Sequence[Path]) -> dict[str, Any]:
+        """Return the weights that are best on the development set, and a note on their gain over equal ones.
+
+        The gain is cross-validated: weights that one half of the rows chose are measured on the other half.
+        """
+        inputs, target = self.inputs, self.settings.target
+        dev = inputs.dev(members_dev(inputs.pipeline))
+        assert dev is not None, "the checks ask for it"
+        units = [(model, inputs.contents.get(model), None) for model in teachers]
+        embedded = context.map(EmbedTexts, (dev.texts, (), inputs.pipeline.teacher_prompt), units)
+        vectors = [next(iter(layers.values()))["vectors"] for layers, _ in embedded]
+        return weigh(dev, vectors, target, inputs.pipeline.evaluation.resamples)
+
+
+def weigh(dev: Dev, vectors: Sequence[np.ndarray], target: Target, resamples: int) -> dict[str, Any]:
+    """Return ``weights`` of teachers by their vectors [N, D] of dev texts, and a ``note``."""
+
+    @cache
+    def rows(weights: tuple[float, ...]) -> list[RowScores]:
+        total: np.ndarray | None = None
+        for teacher_ND, weight in zip(vectors, weights, strict=True):
+            total = ensemble.added(target, total, teacher_ND, weight)
+        assert total is not None
+        represent = lookup(dev.texts, {"vectors": ensemble.combine(target, total, weights)})
+        return dev.row_scores(represent, {"cosine": cosine_of_vectors})
+
+    draw, count = np.random.default_rng(derive_seed(0, "weights")), len(vectors)
+    first = [draw.permutation(len(scores.values)) % 2 == 0 for scores in rows((1 / count,) * count)]
+
+    def chosen(half: bool | None) -> tuple[float, ...]:
+        def score(weights: tuple[float, ...]) -> float:
+            scores = rows(weights)
+            if half is not None:
+                scores = [of_set.take(mask == half) for of_set, mask in zip(scores, first, strict=True)]
+            return dev.values(scores)[dev.metrics[0]]
+
+        return ensemble.best_weights(score, count)
+
+    weights = chosen(None)
+    crossed = [
+        replace(in_first, values=np.where(mask, in_first.values, in_second.values), split="half")
+        for in_first, in_second, mask in zip(rows(chosen(False)), rows(chosen(True)), first, strict=True)
+    ]
+    equal = [replace(of_set, split="half") for of_set in rows((1 / count,) * count)]
+    sides = scores_by_set(crossed), scores_by_set(equal)
+    gain = difference([sides[0]], [sides[1]], list(sides[0]), resamples)
+    shown = ", ".join(f"{weight:.2f}" for weight in weights)
+    note = (
+        f"Weights of the teachers by {dev.name}: {shown}. Cross-validated over halves of its {dev.size:,} rows, the "
+        f"ensemble with them is {gain.describe('that with equal weights')}."
+    )
+    return {"weights": list(weights), "gain": [gain.value, gain.low, gain.high], "note": note}
 
 
 class Source(NamedTuple):

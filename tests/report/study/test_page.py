@@ -18,7 +18,8 @@ def data(options: dict[str, str], points: list[PointResult], **more: Any) -> Stu
         "name": "a <study>", "command": "raysts tune x", "created_at": "2026-01-01T00:00:00+00:00", "headline": ["Chosen."],
         "winning": "raysts run x --set a=1", "metric": RunMetric("spearman", "sts/stsb_dev"),
         "options": options, "points": points,
-        "ended": [score for point in points for score in point.scores], "importance": {"a.lr": 0.75, "a.b": 0.25},
+        "ended": [score for point in points for score in point.scores],
+        "importance": {"a.lr": (0.75, 0.5, 0.9), "a.b": (0.25, 0.1, 0.5)},
         "table": (["lr", "dev × 100"], [[1e-5, "70.00"]]), "outcomes": {"finished": 3, "stopped early": 1, "infeasible": 0},
         "trial_seconds": 7200.0, "facts": {"device": "cpu"}, "notes": ["A note."],
     }  # fmt: skip
@@ -49,7 +50,7 @@ def test_one_option_is_a_curve_with_a_bar_per_point_of_several_seeds() -> None:
     ]
     html = render(data({"a.bound": "0,0.3,0.6"}, points))
     found = drawings(html)
-    assert sorted(found) == ["best", "score-0"] and all(inside(each) for each in found.values())
+    assert sorted(found) == ["best", "score-0", "seeds"] and all(inside(each) for each in found.values())
     chart = found["score-0"]
     bars = [e for e in chart.iter("line") if e.get("class") == "error"]
     assert len(bars) == 3 and len([e for e in chart.iter("circle") if e.get("class") == "ring"]) == 1
@@ -64,7 +65,7 @@ def test_every_option_has_a_chart_and_names_stand_beside_each_other() -> None:
     every = itertools.product(("mse", "cosine", True), (1e-5, 3e-5))
     points = [PointResult({"a.loss": b, "a.lr": r}, [0.1 * i], 0.1 * i, None, i == 5) for i, (b, r) in enumerate(every)]
     found = drawings(render(data({"a.loss": "mse,cosine,true", "a.lr": "1e-5,3e-5"}, points)))
-    assert sorted(found) == ["best", "score-0", "score-1"] and all(inside(each) for each in found.values())
+    assert sorted(found) == ["best", "parallel", "score-0", "score-1"] and all(inside(each) for each in found.values())
     named = found["score-0"]
     dots = [e for e in named.iter("circle") if e.get("class") == "dot"]
     where = {(dot[0].text or "").split(":")[0]: float(dot.get("cx", 0)) for dot in dots}
@@ -96,3 +97,15 @@ def test_of_a_loss_the_smallest_is_the_best_and_nothing_is_shown_times_a_hundred
 def test_a_study_of_nothing_or_of_one_trial_is_a_report_too(points: list[PointResult]) -> None:
     html = render(data({"a.b": "1"}, points, outcomes={}, trial_seconds=0.0))
     assert ("No trial has finished." in html) == (not points) and all(inside(each) for each in drawings(html).values())
+
+
+def test_two_measures_have_a_front_and_points_level_with_the_best_stand_out() -> None:
+    points = [
+        PointResult({"a.lr": lr, "a.layers": n}, [score], score, None, score == 0.8, score > 0.75, cost, score != 0.6)
+        for lr, n, score, cost in ((1e-5, 1, 0.7, 10.0), (1e-4, 2, 0.6, 20.0), (1e-3, 3, 0.8, 30.0))
+    ]
+    found = drawings(render(data({"a.lr": "log(1e-5,1e-3)", "a.layers": "1,2,3"}, points, cost="bytes")))
+    assert {"front", "parallel"} <= found.keys() and all(inside(each) for each in found.values())
+    assert len([e for e in found["front"].iter("circle") if e.get("class") == "ring"]) == 2
+    lines = [e.get("class") for e in found["parallel"].iter("polyline")]
+    assert sorted(filter(None, lines)) == ["line", "others", "others"]

@@ -1,0 +1,129 @@
+"""Samplers by name, ranges as people write them, the race of seeds, and the Pareto front of two measures."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_commands import overrides, raysts, result
+
+from raysts.errors import InputError
+from raysts.search.record import Record
+from raysts.search.sampler import Sampler, importance
+from raysts.search.scores import PointScores, clearly_worse, front, grouped
+from raysts.search.search import Search, find_search
+from raysts.search.space import Dimension, Point
+
+SPACE = {"space.optim.lr": "1e-6..1e-3 log", "space.batch": "8..64"}
+
+
+def search(**more: Any) -> Search:
+    return find_search("simcse-sup", {**SPACE, "num_samples": 24, "backbone": "tiny", **more})
+
+
+def scored(point: Point, value: float, cost: float | None = None, seed: int = 0) -> Record:
+    named = f"{sorted(point.items())}{seed}"
+    return Record(
+        id=named, point=point, seed=seed, status="finished", value=value, cost=cost, finished_at=f"2026-01-01T{seed:02}"
+    )
+
+
+def test_ranges_as_people_write_them() -> None:
+    assert Dimension.of("1e-5..1e-4") == Dimension.of("uniform(1e-5,1e-4)")
+    assert Dimension.of("1e-5..1e-4 log") == Dimension.of("log(1e-5,1e-4)")
+    assert Dimension.of("8..64") == Dimension.of("int(8,64)")
+    assert Dimension.of("8..64 log") == Dimension.of("logint(8,64)")
+    for wrong in ("a..b", "4..2", "0..1 log"):
+        with pytest.raises(ValueError, match=r"must be|begin above"):
+            Dimension.of(wrong)
+
+
+@pytest.mark.parametrize("name", ["random", "tpe", "gp", "nsga2"])
+def test_every_sampler_proposes_points_of_the_space_and_most_learn(name: str) -> None:
+    two = {"cost": "bytes"} if name == "nsga2" else {}
+    made = search(sampler=name, **two)
+    sampler, values, tried = Sampler(made, [], 3), [], set[str]()
+    for number in range(24):
+        point = sampler.propose(tried)
+        assert point is not None and all(made.space[key].holds(value) for key, value in point.items())
+        rate, batch = point.values()
+        values.append(-abs(math.log10(rate) + 4.5))
+        sampler.complete(PointScores(1, [scored(point, values[-1], float(batch), number)]))
+    if name in ("tpe", "gp"):
+        assert sum(values[12:]) > sum(values[:12]), "what it proposes later is better"
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"sampler": "grid"}, "num_samples"),
+        ({"cost": "bytes", "sampler": "tpe"}, "nsga2"),
+        ({"race": True, "seeds": 2}, "seeds"),
+        ({"median": True, "asha": True}, "asha"),
+        ({"sampler": "best"}, "sampler"),
+    ],
+)
+def test_what_does_not_go_together(asked: dict[str, Any], why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        search(**asked)
+
+
+def test_a_point_loses_the_race_only_where_its_seeds_say_so() -> None:
+    values = {0.1: (0.80, 0.81, 0.82), 0.2: (0.79, 0.815), 0.3: (0.50, 0.52), 0.4: (0.79, 0.80)}
+    records = [scored({"x": x}, v, seed=s) for x, of_point in values.items() for s, v in enumerate(of_point)]
+    scores = grouped(records, 3)
+    worse = {point.point["x"]: clearly_worse(point, scores, "max") for point in scores}
+    assert worse == {0.1: False, 0.2: False, 0.3: True, 0.4: False}
+    alone = grouped(records[:1] + records[5:6], 3)
+    assert not clearly_worse(alone[1], alone, "max"), "one seed shows nothing"
+
+
+def test_the_front_is_that_of_a_direct_comparison() -> None:
+    records = [scored({"x": n}, (7 * n) % 11 / 10, float((5 * n) % 13)) for n in range(12)]
+    found = [record.point for point in front(grouped(records, 1), "max") for record in point.records]
+    direct = [
+        a.point
+        for a in sorted(records, key=lambda record: record.cost or 0.0)
+        if not any(
+            (b.value > a.value and b.cost <= a.cost) or (b.value == a.value and b.cost < a.cost) for b in records
+        )  # type: ignore[operator]
+    ]
+    assert found == direct and len(found) > 1
+
+
+def test_importance_has_an_interval() -> None:
+    made = search(num_samples=60)
+    rate, batch = made.space
+    points = [{rate: 10 ** (-6 + n / 20), batch: 8 + (37 * n) % 56} for n in range(60)]
+    found = importance(made, grouped([scored(p, math.log10(p[rate])) for p in points], 1))
+    (first, (share, low, high)), *_ = found.items()
+    assert first == rate and low - 0.01 < share < high + 0.01 and share > 0.5
+
+
+def test_a_search_of_two_measures_with_a_race(small_world: Path, tmp_path: Path) -> None:
+    settings = {
+        "backbone": "tiny", "space.backbone_layers": "1,2", "space.optim.lr": "1e-9,1e-2", "seeds": 3, "race": "true",
+        "cost": "bytes", "train.max_steps": 6, "batch": 16, "train.eval_every": 6,
+    }  # fmt: skip
+    arguments = [
+        "simcse-unsup",
+        "--data",
+        small_world,
+        "--storage",
+        tmp_path,
+        "--address",
+        "none",
+        *overrides(settings),
+    ]
+    found = result("tune", *arguments)
+    seeds = {tuple(p["overrides"].values()): 0 for p in found["points"]}
+    assert len(found["points"]) == 12 and len(seeds) == 4 and found["front"]
+    raced = [point for point in found["points"] if point["status"] == "stopped"]
+    assert all(point["seed"] == 2 and point["cost"] is None for point in raced)
+    assert found["trials"] == 12 - len(raced)
+    page = Path(found["report"]).read_text()
+    assert "Pareto front" in page and f"{len(raced)} of 12 trials were not trained" in page
+    again = raysts("tune", *arguments, "--json")
+    assert again.code == 0, again.err
