@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import json
 import re
@@ -167,3 +168,24 @@ def test_the_messages_of_the_table_are_in_the_code() -> None:
 
 def test_the_readme_leads_there() -> None:
     assert "docs/cluster.md" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_notebook_runs_and_shows_what_it_shows_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its code cells in one process, without a kernel. Their values are of the kind that is stored, the vectors equal."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAYSTS_DATA", raising=False)
+    notebook = json.loads((ROOT / "examples" / "first_hour.ipynb").read_text(encoding="utf-8"))
+    names: dict[str, object] = {}
+    shown = []
+    for cell in (cell for cell in notebook["cells"] if cell["cell_type"] == "code"):
+        *body, last = ast.parse("".join(cell["source"])).body
+        assert isinstance(last, ast.Expr), "a cell ends with what it shows"
+        exec(compile(ast.Module(body, []), "notebook", "exec"), names)
+        value = eval(compile(ast.Expression(last.value), "notebook", "eval"), names)
+        (stored,) = [output for output in cell["outputs"] if output["output_type"] == "execute_result"]
+        assert ("text/html" in stored["data"]) == hasattr(value, "_repr_html_"), repr(value)
+        shown.append(("".join(stored["data"]["text/plain"]), repr(value)))
+    (result, now), *_, (model, model_now), (vectors, vectors_now), (status, status_now) = shown
+    assert result.splitlines()[0].split(" by ")[0] == now.splitlines()[0].split(" by ")[0]
+    assert model == model_now and status == status_now
+    assert vectors.count("[") == vectors_now.count("[") == 4
