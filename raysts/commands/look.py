@@ -139,15 +139,9 @@ def plan(
     return checked_plan(pipeline_of(subject, settings if isinstance(subject, str) else {}), opened)
 
 
-@opt.takes(opt.UserOptions)
+@opt.takes(opt.PlanOptions)
 def describe_plan(
-    recipe: opt.RecipeName,
-    overrides: opt.Overrides = None,
-    data: opt.Data = None,
-    storage: opt.StoragePlace = None,
-    *,
-    verify: bool = False,
-    **options: Unpack[opt.UserOptions],
+    recipe: opt.RecipeName, overrides: opt.Overrides = None, **options: Unpack[opt.PlanOptions]
 ) -> Result:
     """Print every step, its cost and what is done. Starts nothing.
 
@@ -161,9 +155,8 @@ def describe_plan(
         (id, kind, title, status, resources, sentences, needs); of an experiment about claims notes: claims that cannot be
         measured and are not run.
     """
-
-    run = open_run(recipe, overrides, data=data, storage=storage, verify=verify, **options)
-    from raysts.commands import experiment
+    run = open_run(recipe, overrides, **options)
+    from raysts.commands import experiment  # late, because a wrong name needs no torch
 
     return {"status": "done", **experiment.describe_experiment(experiment.plan_experiment(*run))}
 
