@@ -35,7 +35,7 @@ def claims(
             the data lack their test sets.
 
     Returns:
-        status, storage, claims (rows: :meth:`raysts.papers.verdicts.Verdict.as_plain` and ``paper``), reports (paths), text;
+        status, storage, claims (rows: :meth:`raysts.papers.verdicts.ClaimVerdict.as_plain` and ``paper``), reports (paths), text;
         with ``plan`` status, storage, nodes and notes (as :func:`raysts.plan`).
 
     Raises:

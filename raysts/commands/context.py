@@ -24,9 +24,9 @@ from raysts.recipes.recipe import Pipeline, name_problem
 from raysts.storage.store import Store
 
 if TYPE_CHECKING:
-    from raysts.cluster.preflight import Requirements
     from raysts.models.embedders import OnnxModel
     from raysts.models.sentence_model import SentenceModel
+    from raysts.pipeline.requirements import Requirements
 
 DEFAULT_STORAGE = "./raysts-storage"
 JOB_COPIES = "working_dir_files"

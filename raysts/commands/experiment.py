@@ -68,8 +68,9 @@ class ExperimentPlan:
 
     @property
     def name(self) -> str:
-        """Return the name of the run."""
-        return self.options.name or _name(self.recipe)
+        """Return the name of the run. ``@paper-text`` has another one, so that both protocols stay on record."""
+        text = isinstance(self.recipe, str) and self.recipe.endswith("@paper-text")
+        return self.options.name or _name(self.recipe) + ("-text" if text else "")
 
     def replan(self, best: Best) -> ExperimentPlan:
         """Return the plans at the best points. Contamination was checked before the searches."""
@@ -274,7 +275,7 @@ def run(checked: ExperimentPlan) -> Result:
     with screen.working():
         for line in cautions(plans[""], options.address) if "" in plans else ():
             say(line)
-        store = store_of(options.storage)
+        screen.title, store = f"preparing {name}", store_of(options.storage)
         with (
             executor(options.address, *plans.values()) as chosen,
             driver_log(store, name),

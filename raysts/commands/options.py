@@ -76,7 +76,8 @@ class RunOptions:
         """Return the options of a command that takes a group of options (see below)."""
         from raysts.data.user import UserData
 
-        user_data = UserData.of(*(options.pop(key, None) for key in ("text", "column", "dev", "test")))
+        keys = ("text", "column", "dev", "test", "queries", "queries_column")
+        user_data = UserData.of(*(options.pop(key, None) for key in keys))
         return cls(user_data=user_data, **options)
 
     def after(self, record: Result) -> RunOptions:
@@ -233,6 +234,19 @@ TextColumn = Annotated[
     str | None, option("the column of --text that holds the texts (default: the only one)", "NAME", name="--column")
 ]
 
+Queries = Annotated[
+    str | Path | None,
+    option(
+        "texts of the query side beside those of --text: read behind the models' prompts of queries",
+        "PATH",
+        converter=_place,
+    ),
+]
+
+QueriesColumn = Annotated[
+    str | None, option("the column of --queries that holds the texts (default: the only one)", "NAME")
+]
+
 Dims = Annotated[int | None, option("the first N dimensions of the vectors alone (default: all)", "N")]
 
 Dtype = Annotated[
@@ -329,6 +343,8 @@ class TextOptions(TypedDict, total=False):
 
     text: Text
     column: TextColumn
+    queries: Queries
+    queries_column: QueriesColumn
     dev: Dev
     skip_bad: SkipBad
 

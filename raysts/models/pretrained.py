@@ -328,6 +328,8 @@ def find(model: str | Path, fetch: bool = True) -> Path:
     folder = Store.of(Path(model)).get_dir(Path(model).absolute()) or Path(model)
     if folder.is_file():
         return static.convert(folder)
+    if folder.is_dir() and static.is_foreign_table(folder):
+        return static.convert_table(folder)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise InputError(
@@ -340,12 +342,13 @@ def find(model: str | Path, fetch: bool = True) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(str(model), allow_patterns=list(HUB_FILES), local_files_only=not fetch))
+        folder = Path(snapshot_download(str(model), allow_patterns=list(HUB_FILES), local_files_only=not fetch))
     except Exception as error:
         raise InputError(
             f"model '{model}' is not there: no such directory, and the Hugging Face hub did not give it "
             f"({type(error).__name__}); give a local directory, or check the name and the network"
         ) from None
+    return static.convert_table(folder) if static.is_foreign_table(folder) else folder
 
 
 def load_tokenizer(folder: Path) -> Any:

@@ -227,13 +227,12 @@ class Run:
                 )
             arrays["to_target"] = np.load(job.to_target)
         if getattr(job.recipe.settings, "bank", 0):
-            stride = 1 + job.recipe.data.spans  # of a text and its spans, the text comes first
-            texts = np.arange(windows.rows // stride)
+            texts = windows.documents(job.recipe.data.spans)
             if len(texts) > BANK_TEXTS:
                 rng = np.random.default_rng(derive_seed(job.seed, "bank"))
-                texts = np.sort(rng.choice(len(texts), BANK_TEXTS, replace=False))
-            arrays["bank_rows"] = stride * texts
-            arrays["bank"] = windows.teacher_vectors(arrays["bank_rows"])
+                texts = np.sort(rng.choice(texts, BANK_TEXTS, replace=False))
+            arrays["bank_rows"] = texts
+            arrays["bank"] = windows.teacher_vectors(texts)
         return arrays
 
     @property

@@ -128,11 +128,11 @@ class _RunTracker(Tracker):
         self.runs: dict[str, Any] = {}
 
     @abstractmethod
-    def open(self, run: TrackedRun) -> Any:
+    def open_run(self, run: TrackedRun) -> Any:
         """Return the run of the tool, an earlier one with this id if it exists."""
 
     def begin(self, run: TrackedRun, key: str | None) -> str:
-        self.runs[run.id] = self.open(run)
+        self.runs[run.id] = self.open_run(run)
         return run.id
 
     def send(self, key: str, lines: Lines, last: int) -> None:
@@ -159,7 +159,7 @@ class WandB(_RunTracker):
         if os.environ.get("WANDB_MODE") not in ("offline", "disabled"):
             wandb.login()
 
-    def open(self, run: TrackedRun) -> Any:
+    def open_run(self, run: TrackedRun) -> Any:
         import wandb
 
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -172,7 +172,7 @@ class WandB(_RunTracker):
 class Trackio(_RunTracker):
     """Runs of a local trackio project."""
 
-    def open(self, run: TrackedRun) -> Any:
+    def open_run(self, run: TrackedRun) -> Any:
         import trackio
 
         project = self.place or self.group
@@ -242,7 +242,7 @@ class TrackerThread:
         for run in [*self.runs.values()]:
             assert run.folder is not None
             path, record = run.folder / "metrics.jsonl", RunFolder(run.folder).written()
-            lines = read_metrics(path) if path.is_file() else []
+            lines = read_metrics(path)
             for tool in [*self.tools] if lines else ():
                 self._try(tool, run, lines, record, ended)
             if record.get("status", RunState.RUNNING) != RunState.RUNNING:
