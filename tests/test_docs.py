@@ -158,7 +158,7 @@ def test_a_tutorial_runs(page: str, user_folder: Path, tiny_backbone: Path) -> N
 
 def test_the_messages_of_the_table_are_in_the_code() -> None:
     ours = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "raysts").rglob("*.py"))
-    ours = re.sub(r"\{[^{}]*\}", "N", ours)
+    ours += re.sub(r"\{[^{}]*\}", "N", ours)
     for message in (
         "waiting for the cluster to have room for", "no node can hold such a worker", "no Ray cluster answers there",
         "its processes died", "one driver at a time", "auto_map",
