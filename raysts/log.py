@@ -1,7 +1,7 @@
 """Messages of the logger ``raysts``, and the screen that shows them with how far the command is.
 
 A message goes to stderr, because stdout is for results. On a terminal bars stay below the messages. Without a terminal a
-message names the step after 5 s of silence, and after five minutes once a minute. Debug records go to the log in the storage,
+message names the step after 5 s of silence, and after ten minutes once a minute. Debug records go to the log in the storage,
 and with ``-v`` to the screen.
 """
 
@@ -29,7 +29,7 @@ say = logger.info
 VERBOSE = "RAYSTS_VERBOSE"
 """Environment variable that shows debug records, in the processes of a cluster too."""
 
-CHECKING, SIGN, LATE_SIGN, LATE = 1.0, 4.5, 60.0, 300.0
+CHECKING, SIGN, LATE_SIGN, LATE = 1.0, 4.5, 60.0, 600.0
 """Seconds of silence before a sign of life in a log: at first, then, and after ``LATE`` seconds."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import json
 import re
@@ -103,36 +104,61 @@ def test_the_site_builds(tmp_path: Path) -> None:
         assert not re.findall(r'(?:src|href)="https?://(?:fonts|cdn|unpkg)', path.read_text(encoding="utf-8"))
 
 
-def test_the_first_hour_runs(
-    tmp_path: Path, small_corpus: Corpus, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every command of the page in its order, on the files that it speaks of, with few steps."""
+FEW = {
+    "run": ["--set", "train.max_steps=2", "--set", "evaluation.resamples=4", "--address", "none"],
+    "tune": ["--set", "train.max_steps=2", "--set", "train.keep=last", "--address", "none"],
+    "embed": ["--address", "none"],
+    "compare": ["--resamples", "4"],
+    "evaluate": ["--resamples", "4"],
+}
+FEW["distill"] = FEW["run"]
+"""What a tutorial's commands take in addition, to end in seconds."""
+
+
+@pytest.fixture
+def user_folder(tmp_path: Path, small_corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The files that the tutorials speak of, in the current folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RAYSTS_DATA", raising=False)
     texts = small_corpus.read("wikipedia/sentences").column("sentence").to_pylist()[:300]
-    pairs = small_corpus.read("sts/stsb_test").select(["sentence1", "sentence2", "score"]).to_pylist()[:40]
-    for name, rows in (("docs.csv", [{"body": text} for text in texts]), ("faq.csv", pairs)):
+    pairs = small_corpus.read("sts/stsb_test").select(["sentence1", "sentence2", "score"]).to_pylist()[:60]
+    Path("help").mkdir()
+    tables = {
+        "docs.csv": [{"body": text} for text in texts],
+        "dev.csv": pairs[40:],
+        "faq.csv": pairs[:40],
+        "help/corpus.csv": [{"doc_id": f"d{i}", "text": text} for i, text in enumerate(texts[:30])],
+        "help/queries.csv": [{"query_id": f"q{i}", "text": text[:20]} for i, text in enumerate(texts[:9])],
+        "help/qrels.csv": [{"query_id": f"q{i}", "doc_id": f"d{i}", "score": 1} for i in range(9)],
+    }
+    for name, rows in tables.items():
         with Path(name).open("w", newline="") as file:
             writer = csv.DictWriter(file, list(rows[0]))
             writer.writeheader()
             writer.writerows(rows)
-    few = ["--set", "train.max_steps=2", "--set", "evaluation.resamples=4", "--address", "none"]
-    teachers = {"TEACHER_A": tiny_backbone, "TEACHER_B": tiny_backbone, "ENCODER": tiny_backbone}
-    for program, *words in commands(ROOT / "docs" / "first-hour.md")[2:]:  # after the installation and the quickstart
-        arguments = [str(teachers.get(word, word)).replace("ENCODER", str(tiny_backbone)) for word in words]
-        arguments += few if words[0] in ("run", "distill") else []
-        arguments += few[-2:] if words[0] == "embed" else []
-        arguments += ["--resamples", "4"] if words[0] == "compare" else []
-        done = run_commands.raysts(*arguments)
-        assert program == "raysts" and done.code == 0, (words, done.err)
-    assert Path("my-encoder/config.json").is_file() and [*Path("vectors").glob("*.parquet")]
-    record = json.loads(Path("raysts-storage/pipelines/run.json").read_text())
-    assert [step["kind"] for step in record["steps"]].count("train") == 5, "four members and a student"
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", ["first-hour", "documents", "search"])
+def test_a_tutorial_runs(page: str, user_folder: Path, tiny_backbone: Path) -> None:
+    """Every command and every Python block of the page in its order, on the files that it speaks of, with few steps."""
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    for language, block in re.findall(r"^```(bash|python)\n(.*?)^```$", text, re.M | re.S):
+        if language == "python":
+            exec(compile(block, page, "exec"), {})
+        for line in block.splitlines() if language == "bash" and "pip" not in block else ():
+            words = [re.sub("ENCODER|TEACHER_[AB]", str(tiny_backbone), word) for word in shlex.split(line)[1:]]
+            outcome = run_commands.raysts(*words, *FEW.get(words[0], []))
+            assert outcome.code == 0, (words, outcome.err)
+    if page == "first-hour":
+        (user_folder / "my-encoder" / "config.json").read_text()
+        record = json.loads((user_folder / "raysts-storage" / "pipelines" / "run.json").read_text())
+        assert [step["kind"] for step in record["steps"]].count("train") == 5, "four members and a student"
 
 
 def test_the_messages_of_the_table_are_in_the_code() -> None:
     ours = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "raysts").rglob("*.py"))
-    ours = re.sub(r"\{[^{}]*\}", "N", ours)
+    ours += re.sub(r"\{[^{}]*\}", "N", ours)
     for message in (
         "waiting for the cluster to have room for", "no node can hold such a worker", "no Ray cluster answers there",
         "its processes died", "one driver at a time", "auto_map",
@@ -142,3 +168,24 @@ def test_the_messages_of_the_table_are_in_the_code() -> None:
 
 def test_the_readme_leads_there() -> None:
     assert "docs/cluster.md" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_notebook_runs_and_shows_what_it_shows_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its code cells in one process, without a kernel. Their values are of the kind that is stored, the vectors equal."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAYSTS_DATA", raising=False)
+    notebook = json.loads((ROOT / "examples" / "first_hour.ipynb").read_text(encoding="utf-8"))
+    names: dict[str, object] = {}
+    shown = []
+    for cell in (cell for cell in notebook["cells"] if cell["cell_type"] == "code"):
+        *body, last = ast.parse("".join(cell["source"])).body
+        assert isinstance(last, ast.Expr), "a cell ends with what it shows"
+        exec(compile(ast.Module(body, []), "notebook", "exec"), names)
+        value = eval(compile(ast.Expression(last.value), "notebook", "eval"), names)
+        (stored,) = [output for output in cell["outputs"] if output["output_type"] == "execute_result"]
+        assert ("text/html" in stored["data"]) == hasattr(value, "_repr_html_"), repr(value)
+        shown.append(("".join(stored["data"]["text/plain"]), repr(value)))
+    (result, now), *_, (model, model_now), (vectors, vectors_now), (status, status_now) = shown
+    assert result.splitlines()[0].split(" by ")[0] == now.splitlines()[0].split(" by ")[0]
+    assert model == model_now and status == status_now
+    assert vectors.count("[") == vectors_now.count("[") == 4

@@ -345,7 +345,7 @@ def run(checked: ExperimentPlan) -> Result:
     with screen.working():
         for line in cautions(plans[""]) if "" in plans else ():
             say(line)
-        store = store_of(options.storage)
+        screen.title, store = f"preparing {name}", store_of(options.storage)
         with (
             executor(options.address, *plans.values()) as chosen,
             driver_log(store, name),

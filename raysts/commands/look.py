@@ -141,19 +141,16 @@ def plan(
     return checked_plan(pipeline_of(subject, settings if isinstance(subject, str) else {}), opened)
 
 
-@opt.takes(opt.UserOptions)
+@opt.takes(opt.PlanOptions)
 def describe_plan(
     recipe: opt.RecipeName,
     overrides: opt.Overrides = None,
-    data: opt.Data = None,
-    storage: opt.StoragePlace = None,
     *,
-    verify: bool = False,
     slots: Annotated[int | None, Parameter(metavar="N")] = None,
     texts: Annotated[int | None, Parameter(metavar="N")] = None,
     probe: bool = False,
     price: opt.PriceOption = None,
-    **options: Unpack[opt.UserOptions],
+    **options: Unpack[opt.PlanOptions],
 ) -> Result:
     """Print every step, its price and what is done. Starts nothing.
 
@@ -174,9 +171,8 @@ def describe_plan(
         the share by measured rates, slots, money); of an experiment about claims notes: claims that cannot be
         measured and are not run.
     """
-
-    run = open_run(recipe, overrides, data=data, storage=storage, verify=verify, price=price, **options)
-    from raysts.commands import experiment
+    run = open_run(recipe, overrides, price=price, **options)
+    from raysts.commands import experiment  # late, because a wrong name needs no torch
 
     checked = experiment.plan_experiment(*run)
     if probe:

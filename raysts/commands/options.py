@@ -191,7 +191,7 @@ OtherModel = Annotated[str | Path | None, Parameter(metavar="MODEL")]
 Overrides = Annotated[
     Mapping[str, Any] | None,
     option(
-        "override a value of the recipe: members=4, nli.batch=32, train.max_steps=100 (all stages); repeatable",
+        "override a value of the recipe: members=4, nli.batch=32, train.max_steps=100 (all stages). May be repeated",
         "a.b=value",
         name="--set",
         converter=_overrides,
@@ -275,7 +275,8 @@ Dev = Annotated[
     Mapping[str, str | Path] | None,
     option(
         "your own scored pairs (sentence1, sentence2, score; Parquet, CSV, TSV, JSONL), or the folder of a retrieval set "
-        "(corpus, queries, qrels), which choose checkpoints and models instead of STS-B dev; of several the mean; repeatable",
+        "(corpus, queries, qrels), which choose checkpoints and models instead of STS-B dev. May be repeated: "
+        "the mean of the sets counts",
         "NAME=FILE",
         converter=_named_places,
     ),
@@ -285,7 +286,7 @@ Test = Annotated[
     Mapping[str, str | Path] | None,
     option(
         "your own scored pairs, the task NAME, or the folder of a retrieval set, the task retrieval:NAME; reported with "
-        "intervals; repeatable",
+        "intervals. May be repeated",
         "NAME=FILE",
         converter=_named_places,
     ),
@@ -379,6 +380,14 @@ Track = Annotated[
 ]
 
 
+class PlanOptions(UserOptions, total=False):
+    """Options of a plan."""
+
+    data: Data
+    storage: StoragePlace
+    verify: bool
+
+
 class WorkOptions(TypedDict, total=False):
     """Options of a command that works: its place, its name, and what follows it."""
 
@@ -411,7 +420,7 @@ def takes(group: type) -> Callable[[Function], Function]:
         hints, signature = get_type_hints(group, include_extras=True), inspect.signature(function)
         parameters = [named for named in signature.parameters.values() if named.kind is not Argument.VAR_KEYWORD]
         for name, hint in hints.items():
-            default = False if get_args(hint)[0] is bool else None
+            default = False if hint is bool or get_args(hint)[:1] == (bool,) else None
             parameters.append(Argument(name, Argument.KEYWORD_ONLY, default=default, annotation=hint))
         function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         function.__annotations__ = {**function.__annotations__, **hints}

@@ -44,7 +44,7 @@ Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 _ST = "sentence_transformers.models."
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class SentenceModel:
     """Encoder with its heads and tokenizer.
 
@@ -66,6 +66,14 @@ class SentenceModel:
     truncate_dim: int | None = None
     similarity_name: str = "cosine"
     precision: str = "fp32"
+
+    def __repr__(self) -> str:
+        """Return size, reach and pooling on one line: the encoder itself prints a page."""
+        parameters = sum(parameter.numel() for parameter in self.encoder.parameters())
+        return (
+            f"SentenceModel({parameters / 1e6:.1f} M parameters, {self.depth} layers, {self.dim} dimensions, "
+            f"{self.max_length} tokens, {self.pooling} pooling of layers={self.layers}, {self.similarity_name})"
+        )
 
     @property
     def pooling(self) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from raysts.errors import InputError, without_secrets
+from raysts.errors import InputError, StoreFailed, without_secrets
 from raysts.log import logger
 from raysts.recipes.tree import to_plain
 from raysts.storage.runs import RunFolder, RunState
@@ -233,23 +233,30 @@ class TrackerThread:
         ended = False
         while not ended:
             ended = self._ended.wait(EVERY)  # and once more after the end
-            for run in [*self.runs.values()]:
-                assert run.folder is not None
-                path, record = run.folder / "metrics.jsonl", RunFolder(run.folder).written()
-                lines = read_metrics(path)
-                for tool in [*self.tools] if lines else ():
-                    self._try(tool, run, lines, record, ended)
-                if record.get("status") != RunState.RUNNING:
-                    self.runs.pop(run.id)
-            with self._lock:
-                if (sent := json.dumps(self.sent)) != self._written:
-                    self.store.write_json(self.key, self.sent)
-                    self._written = sent
+            try:
+                self._look(ended)
+            except (OSError, StoreFailed) as error:
+                logger.warning("--track: %s; it tries again", _reason(error))
+
+    def _look(self, ended: bool) -> None:
+        for run in [*self.runs.values()]:
+            assert run.folder is not None
+            path, record = run.folder / "metrics.jsonl", RunFolder(run.folder).written()
+            lines = read_metrics(path)
+            for tool in [*self.tools] if lines else ():
+                self._try(tool, run, lines, record, ended)
+            if record.get("status", RunState.RUNNING) != RunState.RUNNING:
+                self.runs.pop(run.id)
+        with self._lock:
+            if (sent := json.dumps(self.sent)) != self._written:
+                self.store.write_json(self.key, self.sent)
+                self._written = sent
 
     def _try(self, tool: str, run: TrackedRun, lines: Lines, record: Mapping[str, Any], ended: bool = False) -> None:
         with self._lock:
             tracker, sent = self.tools.get(tool), self.sent.setdefault(run.id, {})
             key, last = sent.get(tool, [None, -1])
+            state = record.get("status", RunState.RUNNING)
             try:
                 if tracker is not None:
                     if (tool, run.id) not in self.open:
@@ -258,8 +265,8 @@ class TrackerThread:
                     if lines[-1]["step"] > last:
                         tracker.send(key, lines, last)
                         sent[tool] = [key, lines[-1]["step"]]
-                    if ended or record["status"] != RunState.RUNNING:
-                        tracker.end(key, record["status"], (record.get("dev") or {}).get("kept"))
+                    if ended or state != RunState.RUNNING:
+                        tracker.end(key, state, (record.get("dev") or {}).get("kept"))
                         self.open.discard((tool, run.id))
             except Exception as error:
                 del self.tools[tool]

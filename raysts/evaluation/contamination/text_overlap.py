@@ -195,7 +195,7 @@ def format_check(report: dict[str, Any]) -> str:
         lines += ["", "not there", "  " + ", ".join(report["missing"])]
     lines += ["", "problems"] + [f"  {problem}" for problem in report["problems"] or ["none"]]
     if report["unused"]:
-        lines += ["", "read by nothing"]
+        lines += ["", "files that raysts does not use"]
         lines += [
             f"  {entry['file']}: {entry['why']}" + (f"; {entry['command']}" if entry["command"] else "")
             for entry in report["unused"]
