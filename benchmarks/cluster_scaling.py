@@ -43,7 +43,7 @@ def records(storage: Path) -> list[dict[str, Any]]:
 def arguments(members: int, steps: int, checkpoint_every: int | None = None) -> list[str]:
     """Of a run of so many members."""
     sets = {
-        "backbone": "tiny", "members": members, "train.max_steps": steps, "train.eval_every": steps,
+        "backbone": "tiny", "members": members, "train.epochs": 1000, "train.max_steps": steps, "train.eval_every": steps,
         "train.checkpoint_every": checkpoint_every or "none", "evaluation.tasks": "[stsb]", "evaluation.resamples": 0,
     }  # fmt: skip
     return [part for key, value in sets.items() for part in ("--set", f"{key}={value}")]
