@@ -205,8 +205,10 @@ def _models_pipeline(
     documents = text is not None and are_documents(text.sample)
     within: Literal["all", "some"] | None = None
     if elsewhere and folder_id(locate(start, store)) in {folder_id(folder) for folder in folders if folder.is_dir()}:
-        layers = student_pipeline.backbone_layers
-        within = "some" if layers is not None else "all" if documents else None
+        if student_pipeline.backbone_layers is not None:
+            within = "some"
+        elif documents:
+            within = "all"
     defaults = STATIC if static else student_defaults(settings.replace(target=target), elsewhere, within)
     if student_pipeline.keep_index:
         defaults = {**defaults, "settings.axes": "teachers", "settings.projection": settings.projection}
