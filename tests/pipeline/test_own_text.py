@@ -493,6 +493,14 @@ def test_queries_are_read_behind_their_prompts(own: Path, documents: Path, tmp_p
     assert matched == {"sided": True, "student": True}
     record = json.loads((Path(result["model"]).parent / "run.json").read_text())
     assert record["data"]["queries"] == 40 and record["data"]["rows"] == len(sides) - 4 * int((~sides).sum()) // 5
+    assert [(cost["model"], cost["role"]) for cost in result["models"]] == [
+        (str(tmp_path / "student"), "backbone"),
+        ("sided", "member"),
+        ("ensemble", "ensemble"),
+        (Path(result["model"]).parent.name, "student"),
+    ]
+    assert all(cost["texts_per_second"] > 0 and cost["bytes"] == 4 * cost["parameters"] for cost in result["models"])
+    assert "  student  0.1 M  " in repr(result) or " student " in repr(result)
     for lines in (result["notes"], (Path(result["model"]) / "README.md").read_text().splitlines()):
         assert any("40 queries (asked), read behind the prompts of queries" in line for line in lines)
 
