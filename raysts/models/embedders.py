@@ -139,12 +139,12 @@ class Embedder(ABC):
 
         ``progress``: takes the number of texts of each batch that is done.
         """
-        vectors = self.vectors(tokenize(self.tokenizer, list(map(self._with_prompt, texts)), self.max_length))
+        vectors = self.vectors(tokenize(self.tokenizer, list(map(self._prepend_prompt, texts)), self.max_length))
         if progress is not None:
             progress(len(texts))
         return {layers[0]: {"vectors": vectors}}
 
-    def _with_prompt(self, text: Text) -> str:
+    def _prepend_prompt(self, text: Text) -> str:
         if isinstance(text, SideText) and self.prompt_name is None:
             return f"{self.prompts.side_prompt(text.side)}{text}"
         return f"{self.prompt}{text}"

@@ -123,7 +123,7 @@ def test_systems_that_no_claim_needs_are_not_run(small_world: Path, tmp_path: Pa
         ({"paper": "latte"}, r"paper 'latte' \(did you mean 'latte-mix'\?\): must be one of"),
         ({"seeds": 1}, "--seeds 1: must be at least 2"),
         ({"overrides": {"members": 3}}, "members: --seeds sets it"),
-        ({"scale": "smal"}, r"'smal' is no scale \(did you mean 'small'\?\)"),
+        ({"scale": "smal"}, r"'smal' is not a scale \(did you mean 'small'\?\)"),
         ({"overrides": {"nli.bach": 3}}, "unknown option 'nli.bach'"),
         ({"overrides": {"evaluation.tasks": ["stsbb"]}}, "unknown task 'stsbb'"),
         (

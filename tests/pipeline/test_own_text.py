@@ -232,7 +232,7 @@ def test_killed_three_times_it_ends_as_if_it_had_not_been(
         rows = [{**row, "created_at": None} for row in found["results"]]
         lines = small_runs.metrics(Path(found["model"]).parent)
         return (
-            kept | {"seconds": None},
+            kept | {"seconds": None, "models": None},
             run["kept"],
             run["dev"],
             rows,

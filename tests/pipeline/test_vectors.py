@@ -111,16 +111,19 @@ class Killed(Exception):  # noqa: N818
     pass
 
 
-@pytest.mark.parametrize("shards", [0, 2, 4])
-def test_killed_after_some_shards_it_goes_on_to_the_same_bytes(
-    shards: int, members: list[Path], store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("block", "files"), [(1_024, 0), (1_024, 2), (1_024, 4), (3, 1), (3, 3), (3, 4), (3, 17)])
+def test_killed_after_some_files_it_goes_on_to_the_same_bytes(
+    block: int, files: int, members: list[Path], store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With blocks of three of a window's eight rows the fourth file is the shard of the first window."""
+    monkeypatch.setattr(teacher, "BLOCK", block)
     make(members, store, tmp_path / "whole")
+    assert [path.name for path in sorted((tmp_path / "whole").glob("[!.]*"))] == [shard_name(i) for i in range(5)]
     written: list[Path] = []
     write = teacher.write_embeddings
 
     def counted(path: Path, *rest: object) -> None:
-        if len(written) == shards:
+        if len(written) == files:
             raise Killed
         write(path, *rest)  # type: ignore[arg-type]
         written.append(path)

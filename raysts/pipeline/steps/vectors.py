@@ -1,7 +1,7 @@
 """Vectors of the student's sentences by its teachers, computed once: one shard per window.
 
-A process holds all teachers that fit, embeds a window with one after the other and writes only their combination. A
-shard is complete or absent, so a killed pass continues.
+A process holds all teachers that fit, embeds a block of texts with one after the other and writes only their combination. A
+block is a part of a window, or a window if there are many. It is complete or absent, so a killed pass continues.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from raysts.data.windows import StoreSpec, Windows, columns_of, shard_name, vectors_column
 from raysts.errors import InputError
 from raysts.ids import derive_seed
+from raysts.log import screen
 from raysts.models import pretrained
 from raysts.models.embedders import Embedder, load_embedder, open_embedder
 from raysts.models.layers import Layers
@@ -46,6 +47,8 @@ FITTED_ON = 4
 """Windows that the map to the student's width and axes is fitted to, at most."""
 TURNED_BY = 2_048
 """Sentences of each of these windows that the student is asked for, at most."""
+BLOCK, MOST_SPLIT = 1_024, 64
+"""Texts of a block, and the most windows that are split. A few windows would give few processes work, and lose much in a kill."""
 OF_MEMORY = 0.5
 """Share of a process's memory that teachers' weights may take; the rest is for what they compute."""
 
@@ -226,10 +229,25 @@ class Source(NamedTuple):
         return {name: getattr(self, name) for name in ("pooling", "layers", "prompt", "precision", "content")}
 
 
-class EmbedTeachers:
-    """Worker that writes a shard: the teachers' vectors of a window, combined in their order.
+class Block(NamedTuple):
+    """Rows ``first`` to ``end`` of a window of ``size`` rows."""
 
-    Units are windows. Teachers that do not fit in memory beside those before them are loaded for each window.
+    window: int
+    first: int
+    end: int
+    size: int
+
+    @property
+    def file(self) -> str:
+        """The name of its file: that of the shard if it is the whole window."""
+        shard = shard_name(self.window)
+        return shard if self.end - self.first == self.size else f"block-{self.first:05}-of-{shard}"
+
+
+class EmbedTeachers:
+    """Worker that writes the teachers' vectors of a block, combined in their order.
+
+    Teachers that do not fit in memory beside those before them are loaded for each block.
     """
 
     def __init__(
@@ -250,21 +268,21 @@ class EmbedTeachers:
             if number == 0 or size <= room:
                 self.held[number] = source.load(device)
 
-    def __call__(self, window: int) -> None:
-        shard, store = self.folder / shard_name(window), Store.of(self.folder)
-        if store.get(shard):
-            store.upload(shard)  # a killed process may not have come to it
+    def __call__(self, block: Block) -> None:
+        path, store = self.folder / block.file, Store.of(self.folder)
+        if store.get(path):
+            store.upload(path)  # a killed process may not have come to it
             return
         total: np.ndarray | None = None
         rows: Any = None
         for number, (source, windows) in enumerate(zip(self.sources, self.windows, strict=True)):
-            table = windows.read(window)
+            table = windows.read(block.window).slice(block.first, block.end - block.first)
             assert rows is None or rows.equals(table.column("row")), "the teachers read other rows"
             rows, teacher = table.column("row"), self.held.get(number) or source.load(self.device)
             vectors_ND = teacher.vectors(columns_of(table, ("sentence",), ())["sentence"])
             total = ensemble.added(self.target, total, vectors_ND, self.weights[number])
         assert total is not None
-        write_embeddings(shard, rows, ensemble.combine(self.target, total, self.weights))
+        write_embeddings(path, rows, ensemble.combine(self.target, total, self.weights))
 
 
 def room_on(device: str | None, resources: Resources) -> float:
@@ -354,19 +372,46 @@ def write_targets(
     """
     windows, store = Windows(sources[0].tokens), Store.of(folder)
     intact = {path.name for path in store.list(folder) if store.is_whole(path, deep=True)}
-    missing = [window for window in range(len(windows)) if shard_name(window) not in intact]
+    blocks: list[Block] = []
+    for window, size in enumerate(map(int, windows.sizes)):
+        rows = BLOCK if len(windows) <= MOST_SPLIT else size
+        parts = [Block(window, first, min(first + rows, size), size) for first in range(0, size, rows)]
+        blocks += [] if shard_name(window) in intact else parts
     args = (sources, folder, target, weights or [1.0] * len(sources), context.resources)
-    for done, _ in enumerate(context.map(EmbedTeachers, args, missing), 1):
-        if done % max(1, len(missing) // 10) == 0:
-            context.say(f"teachers: {len(windows) - len(missing) + done} of {len(windows)} shards")
+    total, done, told = windows.rows, windows.rows - sum(block.end - block.first for block in blocks), 0
+    for block, _ in zip(blocks, context.map(EmbedTeachers, args, blocks), strict=True):
+        done += block.end - block.first
+        screen.within(done / total)
+        if 10 * done // total > told:
+            told = 10 * done // total
+            context.say(f"teachers: {done:,} of {total:,} texts")
+        if block.end == block.size and block.first:
+            _join(folder, [part for part in blocks if part.window == block.window])
+
+
+def _join(folder: Path, blocks: Sequence[Block]) -> None:
+    """Write the shard of a window that was embedded in blocks, and remove these."""
+    store = Store.of(folder)
+    files = [store.get(folder / block.file) for block in blocks]
+    table = pa.concat_tables([pq.read_table(file) for file in files if file])
+    assert table.num_rows == blocks[0].size, f"window {blocks[0].window} has lost a block"
+    write_embeddings(
+        folder / shard_name(blocks[0].window), table.column("row"), columns_of(table, (), ("embedding",))["embedding"]
+    )
+    for block in blocks:
+        store.delete(folder / block.file)
 
 
 def finish(windows: Windows, folder: Path, member_ids: Sequence[str], facts: dict[str, Any]) -> None:
     """Write the manifest that says that the shards are complete."""
     remove_drafts(folder)
+    store = Store.of(folder)
+    for path in store.list(folder):
+        if path.name.startswith("block-"):  # of a process that was killed before it removed them
+            store.delete(path)
     parts = [{"file": shard_name(window)} for window in range(len(windows))]
     manifest = {"members": list(member_ids), "rows": windows.rows, "parts": parts, **facts}
-    Store.of(folder).write_json(folder / "manifest.json", manifest)
+    store.write_json(folder / "manifest.json", manifest)
 
 
 def norms_problem(names: Sequence[str], vectors: Sequence[np.ndarray]) -> str | None:
