@@ -251,7 +251,7 @@ def render(data: ReportData, refresh: int | None = None) -> str:
 
 
 def cost_chart(table: Standings, models: Sequence[Mapping[str, Any]]) -> Markup | None:
-    """Draw the score of each system against the texts a second that its models embed, or nothing for one system."""
+    """Draw the score of each system against the texts a second of its models, or nothing for one."""
     column = next((name for name in (AVERAGE, *table.columns) if name in table.columns), "")
     dots = []
     for line in table.plot_lines:

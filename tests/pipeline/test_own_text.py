@@ -496,7 +496,6 @@ def test_queries_are_read_behind_their_prompts(own: Path, documents: Path, tmp_p
     assert [(cost["model"], cost["role"]) for cost in result["models"]] == [
         (str(tmp_path / "student"), "backbone"),
         ("sided", "member"),
-        ("ensemble", "ensemble"),
         (Path(result["model"]).parent.name, "student"),
     ]
     assert all(cost["texts_per_second"] > 0 and cost["bytes"] == 4 * cost["parameters"] for cost in result["models"])

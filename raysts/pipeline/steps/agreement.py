@@ -35,10 +35,10 @@ Unit = tuple[Path, str | None, str | None]
 """Folder of a model, its content id (None: of a run), and the pooling of its token vectors (None: its own)."""
 
 
-class Embedding(NamedTuple):
+class EmbeddedTexts(NamedTuple):
     """Vectors and row scores by choice of layers, and the cost of the vectors.
 
-    There are no vectors if precomputed ones lack a text, and no cost of what computes none here.
+    Precomputed vectors that lack a text give nothing, and what embeds elsewhere has no cost.
     """
 
     vectors: dict[Layers, Representation]
@@ -62,13 +62,13 @@ class EmbedTexts:
     prompt: str | None
     tasks: Sequence[WordSets] = ()
 
-    def __call__(self, unit: Unit) -> Embedding:
+    def __call__(self, unit: Unit) -> EmbeddedTexts:
         """Return vectors, row scores and cost."""
         folder, content, pooling = unit
         options = {"pooling": pooling, "prompt": self.prompt, "device": self.device}
         embedder = load_embedder(folder, content=content, **options)
         if embedder.find_missing(self.texts) is not None:
-            return Embedding({}, {})
+            return EmbeddedTexts({}, {})
         scores: dict[Layers, list[RowScores]] = {}
         if isinstance(embedder, EncoderModel):
             for task in self.tasks:
@@ -79,7 +79,7 @@ class EmbedTexts:
         vectors = embedder.represent_layers(self.texts, self.layers or (stored,))
         seconds = time.perf_counter() - began, time.process_time() - cpu_began
         measured = getattr(embedder, "model", embedder if isinstance(embedder, OnnxModel) else None)
-        return Embedding(
+        return EmbeddedTexts(
             vectors, scores, ModelCost.measure(measured, self.texts, *seconds) if measured and self.texts else None
         )
 

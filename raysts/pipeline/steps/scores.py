@@ -37,7 +37,7 @@ from raysts.ops.similarity import Similarity, cosine_of_vectors
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.outcome import decide, members_dev
 from raysts.pipeline.step import Context, Model, Step, candidates, new_step, run_id, select_members, step_id
-from raysts.pipeline.steps.agreement import Agreement, Embedding, EmbedTexts
+from raysts.pipeline.steps.agreement import Agreement, EmbeddedTexts, EmbedTexts
 from raysts.pipeline.steps.vectors import Teachers, foreign
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.store import Store
@@ -234,23 +234,20 @@ class Evaluation:
         }
 
     def costs(self) -> dict[str, dict[str, Any]]:
-        """Return the costs of the models that were measured here, by id, and of their ensemble together."""
-        costs = {s.model.id if s.model else "backbone": scores.read_cost(s.file) for s in self.subjects}
-        found = {model: cost for model, cost in costs.items() if cost}
-        of_members = [found.get(member.id, {}) for member in self.chosen] if self.ensemble else []
-        if of_members and all(of_members):
-            found["ensemble"] = {
-                name: sum(cost[name] for cost in of_members)
-                if None not in [cost[name] for cost in of_members]
-                else None
-                for name in ("parameters", "bytes")
-            }
-            dimensions = [cost["dimensions"] for cost in of_members]
-            found["ensemble"]["dimensions"] = sum(dimensions) if self.inputs.target == "concat" else dimensions[0]
-            found["ensemble"]["tokens"] = float(np.mean([cost["tokens"] for cost in of_members]))
+        """Return the costs of the measured models, by id, and of an ensemble of several together."""
+        stored = {s.model.id if s.model else "backbone": scores.read_cost(s.file) for s in self.subjects}
+        costs = {model: cost for model, cost in stored.items() if cost}
+        members = [costs[member.id] for member in self.chosen if member.id in costs]
+        if self.ensemble and len(members) > 1 and len(members) == len(self.chosen):
+            sizes = [None if None in column else sum(column) for column in zip(*map(_size, members), strict=True)]
+            together = dict(zip(("parameters", "bytes", "dimensions"), sizes, strict=True))
+            if self.inputs.target != "concat":
+                together["dimensions"] = members[0]["dimensions"]
+            together["tokens"] = float(np.mean([cost["tokens"] for cost in members]))
             for name in ("texts_per_second", "texts_per_cpu_second"):
-                found["ensemble"][name] = 1 / sum(1 / cost[name] for cost in of_members)
-        return found
+                together[name] = 1 / sum(1 / cost[name] for cost in members)
+            costs["ensemble"] = together
+        return costs
 
     def dev_scores(self, model: str) -> dict[Choice, float]:
         """Return a model's scores on the development set, which also select checkpoints."""
@@ -320,7 +317,7 @@ class Evaluation:
         for path in self.step.scratch:
             store.delete(path)
 
-    def _embed(self, subjects: Sequence[Subject], context: Context) -> Iterable[tuple[Subject, Embedding]]:
+    def _embed(self, subjects: Sequence[Subject], context: Context) -> Iterable[tuple[Subject, EmbeddedTexts]]:
         """Yield each subject with the result of :class:`EmbedTexts` for its model."""
         for layers, group in itertools.groupby(subjects, key=lambda subject: subject.layers):
             batch = list(group)
@@ -449,6 +446,10 @@ class Evaluation:
             "selected_by": record.get("selected_by") or self._selected_by.get(model.id if model else role),
             "step": (record.get("kept") or {}).get("step"),
         }
+
+
+def _size(cost: Mapping[str, Any]) -> list[Any]:
+    return [cost[name] for name in ("parameters", "bytes", "dimensions")]
 
 
 class PartialSums:
