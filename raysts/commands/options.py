@@ -9,6 +9,7 @@ so that ``raysts COMMAND --help`` answers at once.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import Parameter as Argument
@@ -63,6 +64,7 @@ class RunOptions:
     name: str | None = None
     address: str | None = None
     command: str | None = None
+    track: Mapping[str, str] | None = None
     strict_contamination: bool = False
     skip_bad: bool = False
     user_data: UserData | None = None
@@ -137,6 +139,12 @@ def _words(hint: Any, tokens: Sequence[Token]) -> dict[str, str]:
             raise ValueError(f"'{item}' must look like a=b, several as a=b,c=d")
         words[key] = value
     return words
+
+
+def _tools(hint: Any, tokens: Sequence[Token]) -> dict[str, str]:
+    """Return ``{"mlflow": "URI", "wandb": ""}`` of ``mlflow=URI,wandb``."""
+    items = (item for token in tokens for item in re.split(r",(?=[a-z]+(?:=|,|$))", token.value))
+    return {name.strip(): place for name, _, place in (item.partition("=") for item in items)}
 
 
 def _overrides(hint: Any, tokens: Sequence[Token]) -> dict[str, Any]:
@@ -346,13 +354,25 @@ class UserOptions(TextOptions, total=False):
     test: Test
 
 
+Track = Annotated[
+    Mapping[str, str] | None,
+    option(
+        "show the training runs while they train in tensorboard, mlflow, wandb or trackio; mlflow=URI names its server or "
+        "file, wandb=PROJECT and trackio=PROJECT a project (default: the tool's own)",
+        "TOOL[=PLACE],...",
+        converter=_tools,
+    ),
+]
+
+
 class WorkOptions(TypedDict, total=False):
-    """Options of a command that works: its place, and its name."""
+    """Options of a command that works: its place, its name, and what follows it."""
 
     name: Annotated[
         str | None, option("name in the storage (default: that of the recipe, or what it comes from)", "NAME")
     ]
     address: Address
+    track: Track
     command: CommandLine
 
 

@@ -110,7 +110,8 @@ def embed(
 
 
 def _embed_text(result: Result) -> str:
-    return f"{result['rows']:,} rows in {result['shards']} shards: {result['output']}"
+    shards = "1 shard" if result["shards"] == 1 else f"{result['shards']:,} shards"
+    return f"{result['rows']:,} rows in {shards}: {result['output']}"
 
 
 def export(

@@ -201,11 +201,14 @@ class EncoderModel(Embedder):
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         return self.model.tokenize(texts)
 
-    def vectors(self, tokens: Tokens) -> np.ndarray:
+    def vectors(self, tokens: Tokens, variance: bool = False) -> np.ndarray:
+        """Return the vectors [N, D], or mean and log variance of Gaussians side by side [N, 2D]."""
         from raysts.models.sentence_model import represent_tokens
 
         (representation,) = represent_tokens(self.model.encoder, tokens, (self.model.layers,), self.model.precision)
-        return check_finite(self.model.finish(representation)["vectors"], f"teacher '{self.path}'")
+        arrays = self.model.finish(representation)
+        vectors = np.concatenate([arrays["vectors"], arrays["log_var"]], axis=1) if variance else arrays["vectors"]
+        return check_finite(vectors, f"teacher '{self.path}'")
 
     def represent_layers(
         self, texts: Sequence[Text], layers: Sequence[Layers], progress: Callable[[int], None] | None = None

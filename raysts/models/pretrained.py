@@ -228,8 +228,9 @@ def _check_values(path: Path, changed: int) -> None:
                 values = np.frombuffer(file.read(min(BLOCK, end - part)), kind)
                 if kind == FLOATS["BF16"]:  # numpy has no such numbers: they are the upper halves of float32
                     values = (values.astype("<u4") << 16).view("<f4")
-                if not (np.abs(values) < HUGE).all():
-                    bad = float(values[~(np.abs(values) < HUGE)][0])
+                limit = HUGE if np.finfo(values.dtype).max > HUGE else np.inf
+                if not (np.abs(values) < limit).all():
+                    bad = float(values[~(np.abs(values) < limit)][0])
                     raise InputError(
                         f"{path}: tensor '{name}' holds {bad:g}; weights must be finite and below {HUGE:g}: take an earlier "
                         f"checkpoint, or get the model again"

@@ -228,6 +228,12 @@ def _distillation_problems(inputs: Inputs, settings: DistillationSettings) -> li
             "keep_index: the student learns the teacher's own vectors (sed.target=mean, sed.axes=teachers), by any loss but "
             "similarity; leave the others out"
         )
+    teaching = pipeline.select_top or len(pipeline.teachers) or pipeline.members
+    trained = [recipe.objective for recipe in pipeline.stages.values()][-1:]
+    if settings.target == "gaussian" and (teaching > 1 or not (pipeline.teachers or trained == ["gausscse"])):
+        problems.append(
+            "sed.target=gaussian: takes one GaussCSE model, because each has other axes; name one, or set members=1"
+        )
     in_batch = [name for name in settings.terms if name in ("similarity", "infonce")]
     if in_batch and pipeline.sed and pipeline.sed.batch == 1:
         problems.append(f"sed.batch=1: loss={in_batch[0]} compares the sentences of a batch; take more of them")
@@ -255,6 +261,8 @@ def _teacher_widths(inputs: Inputs, problems: _Problems) -> list[int]:
             embedder = open_embedder(path, prompt=inputs.pipeline.teacher_prompt, device="cpu")
             embedder.check()
             dims.append(embedder.dim)
+            if inputs.target == "gaussian" and not any(name.startswith("gauss") for name in embedder.similarities):
+                problems.append(f"sed.target=gaussian: model '{name}' gives no variance; take a GaussCSE model")
             embedder.prompt  # noqa: B018 (refuses an unknown name)
             if embedder.kind == "vectors":
                 _check_every_text(inputs, embedder)

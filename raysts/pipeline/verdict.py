@@ -400,7 +400,8 @@ class _Results:
                 judge = f"Agreement with {plan.judge}, without labels,"
             notes.append(f"{judge} chose the kept checkpoint in: {', '.join(by_labels)}.")
         notes += [self.outcome.choice] if self.outcome.choice else []
-        notes += [ABOUT_POINTS] if plan.outcomes and self._teaches_gaussians() else []
+        points = plan.outcomes and plan.target != "gaussian" and self._teaches_gaussians()
+        notes += [ABOUT_POINTS] if points else []
         for stage, recipe in recipes.items():
             rows, sample, widths = plan.rows(recipe), recipe.data.sample, recipe.settings.matryoshka
             if sample and rows < sample:
@@ -433,7 +434,8 @@ class _Results:
         ]
         shown = "no text was held out; raysts evaluate MODEL --like TEACHER --text PATH measures others"
         if agreements:
-            shown = f"on {text.held:,} held-out texts it keeps {100 * max(agreements):.2f} of 100 of {plan.judge} (rank correlation)"
+            best = f"{100 * max(agreements):.2f} of 100"
+            shown = f"on {text.held:,} held-out texts it keeps {best} of {plan.judge} (rank correlation)"
         return [
             f"A table of token vectors may learn its training texts by heart, and an index of them flatters it: {shown}."
         ]

@@ -20,6 +20,7 @@ from raysts.data.windows import Windows
 from raysts.errors import Infeasible, RunFailed
 from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.ids import derive_seed
+from raysts.log import logger
 from raysts.models.encoder import Encoder
 from raysts.models.packing import has_kernel, to_device
 from raysts.models.precision import autocast, numbers
@@ -182,6 +183,7 @@ class Run:
             lambda step: hashlib.sha256(metrics_until(metrics, step)).hexdigest(),
             recipe.uses_dev_labels,
         )
+        logger.debug("%s (run %s): step %d of %d, %s", job.title, job.id, self.state.step, steps, runtime.device)
         self.log = MetricsLog(metrics, self.state.step) if runtime.rank == 0 else None
 
         self.eval_every = recipe.train.eval_every or (max(1, steps // 10) if recipe.uses_dev_labels else -(-steps // 4))

@@ -76,6 +76,11 @@ def test_own_dev_selects_and_own_test_reports(own: Path, tmp_path: Path) -> None
     assert {(row["dataset"], row["split"]) for row in result["results"]} == {
         (name, "test") for name in ("mine", "also", "chosen-by")
     }
+    assert {model["role"] for model in result["models"]} == {"backbone", "member", "ensemble", "student"}
+    page = Path(result["report"]).read_text()
+    assert "Size and speed, measured on this machine" in page and ">Score against cost</title>" in page.replace(
+        ' id="cost-t"', ""
+    )
     tested_on_dev = (
         "Warning: 40 of the 41 rows of chosen-by are also in the development set mine-dev. Scores on them are not of unseen "
         "rows."

@@ -22,7 +22,7 @@ from raysts.errors import InputError
 from raysts.ids import derive_seed
 from raysts.log import screen
 from raysts.models import pretrained
-from raysts.models.embedders import Embedder, load_embedder, open_embedder
+from raysts.models.embedders import Embedder, EncoderModel, load_embedder, open_embedder
 from raysts.models.layers import Layers
 from raysts.models.modules import describe
 from raysts.models.precision import Precision
@@ -59,6 +59,7 @@ TITLES: Mapping[Target, str] = {
     "unit-mean": "mean unit embeddings",
     "concat": "concatenated unit embeddings",
     "similarity": "cosines",
+    "gaussian": "Gaussians",
 }
 """Names of targets for people."""
 
@@ -279,7 +280,12 @@ class EmbedTeachers:
             table = windows.read(block.window).slice(block.first, block.end - block.first)
             assert rows is None or rows.equals(table.column("row")), "the teachers read other rows"
             rows, teacher = table.column("row"), self.held.get(number) or source.load(self.device)
-            vectors_ND = teacher.vectors(columns_of(table, ("sentence",), ())["sentence"])
+            tokens = columns_of(table, ("sentence",), ())["sentence"]
+            if self.target == "gaussian":
+                assert isinstance(teacher, EncoderModel)
+                vectors_ND = teacher.vectors(tokens, variance=True)
+            else:
+                vectors_ND = teacher.vectors(tokens)
             total = ensemble.added(self.target, total, vectors_ND, self.weights[number])
         assert total is not None
         write_embeddings(path, rows, ensemble.combine(self.target, total, self.weights))
