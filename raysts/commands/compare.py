@@ -61,9 +61,9 @@ def compare(
 
     Returns:
         status, storage, a, b (in words), layers, comparison (rows, columns :data:`raysts.evaluation.compare.COLUMNS`),
-        conclusion, margins (:func:`raysts.evaluation.compare.margins`; empty without a margin), costs (of the models of A
-        and of B: :class:`raysts.evaluation.cost.ModelCost`), baselines (rows of BM25 on retrieval sets), left_out (tasks on which
-        not both can be compared, with the reason), text.
+        conclusion, margins (:func:`raysts.evaluation.compare.margins`; empty without a margin), models (of A and of B:
+        model, role a or b, and :class:`raysts.evaluation.cost.ModelCost`), baselines (rows of BM25 on retrieval sets),
+        left_out (tasks on which not both can be compared, with the reason), text.
 
     Raises:
         InputError: a or b is missing, or they have no choice of layers or no task in common.
@@ -130,7 +130,11 @@ def compare(
         "comparison": rows,
         "conclusion": summary,
         "margins": decided,
-        "costs": [[asdict(cost) for cost in of_side] for of_side in costs],
+        "models": [
+            {"model": system.name, "role": side, **asdict(cost)}
+            for side, system, of_side in zip("ab", systems, costs, strict=True)
+            for cost in of_side
+        ],
         "baselines": baselines,
         "left_out": left_out,
         "text": "\n".join([*lines, "", summary]),

@@ -61,8 +61,8 @@ def evaluate(
 
     Returns:
         status, storage, model, results (rows), contamination (one per task, see
-        ``evaluation.contamination``), notes (the same as text), cost (:class:`raysts.evaluation.cost.ModelCost`; not of two
-        models); with ``mteb`` also mteb (paths of the files).
+        ``evaluation.contamination``), notes (the same as text), models (model, role,
+        and :class:`raysts.evaluation.cost.ModelCost`; not of two); with ``mteb`` also mteb (paths of the files).
     """
     from raysts.commands.compare import EmbeddingProgress
     from raysts.commands.context import corpus_of, open_onnx, store_of
@@ -164,7 +164,7 @@ def evaluate(
     result["notes"] = contamination.lines(str(model)) + _silent(tasks, rows)
     if teacher is None and graph is None and progress.seconds:
         cost = ModelCost.measure(loaded, harness.sentences(corpus, tasks), progress.seconds, progress.cpu_seconds)
-        result["cost"] = asdict(cost)
+        result["models"] = [{"model": str(model), "role": context["role"], **asdict(cost)}]
         result["notes"].append(f"{model}: {cost.text}")
     if mteb is not None:
         revision = str(record.get("run_id") or content)

@@ -58,6 +58,7 @@ class RunResult(Result):
 
     def __repr__(self) -> str:
         """Return what the terminal shows: the verdict, the model, the first table, the notes."""
+        from raysts.evaluation.cost import cost_rows
         from raysts.evaluation.standings import format_results
         from raysts.report.scores import as_text
 
@@ -71,6 +72,9 @@ class RunResult(Result):
             lines += ["", as_text(self._table, shutil.get_terminal_size((100, 24)).columns)]
         elif self["results"]:
             lines += ["", format_results(self["results"], brief=True)]
+        if costs := cost_rows(self.get("models", [])):
+            widths = [max(map(len, column)) for column in zip(*costs, strict=True)]
+            lines += ["", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in costs)]
         if self.get("notes"):
             lines += ["", "notes:", *(f"- {note}" for note in self["notes"])]
         return "\n".join(lines)

@@ -51,9 +51,9 @@ def are_documents(texts: Sequence[str]) -> bool:
 
 
 class Spans:
-    """The rows of a table (``raysts.data.tables``) of single texts, each followed by its spans. Queries have none.
+    """The rows of a table (``raysts.data.tables``) of single texts, each followed by its spans.
 
-    Every window of the table holds all kinds, in one proportion, so each part of an epoch does.
+    Queries have no spans. Every window of the table holds all kinds, in one proportion, so each part of an epoch does.
     """
 
     def __init__(self, texts: Any, data: Data) -> None:
@@ -91,6 +91,9 @@ class Spans:
 
 
 def rows_of_documents(numbers: np.ndarray, documents: int, queries: int, spans: int) -> np.ndarray:
-    """Return the rows of some of the documents of a table, with their spans; queries stand evenly between them."""
+    """Return the rows of some documents of a table, with their spans.
+
+    Queries stand evenly between the documents.
+    """
     first = numbers * (1 + spans) + numbers * queries // documents
     return (first[:, None] + np.arange(1 + spans)).ravel()

@@ -127,12 +127,12 @@ class UserText:
 
     def _both_sides(self) -> Iterator[Values]:
         assert self.queries is not None
-        queries, given, total = self.queries._texts(), 0, self.query_rows
+        queries, done, total = self.queries._texts(), 0, self.query_rows
         for number, row in enumerate(self._texts(), start=1):
             yield (*row, False)
             due = number * total // self.documents
-            yield from ((*query, True) for query in islice(queries, due - given))
-            given = due
+            yield from ((*query, True) for query in islice(queries, due - done))
+            done = due
         yield from ((*query, True) for query in queries)  # none, and checks them
 
     def _texts(self) -> Iterator[Values]:
@@ -351,12 +351,10 @@ class UserData:
         Raises:
             InputError: a column without a text, queries without documents, or a name that cannot be one.
         """
-        for named, of, option in ((column, text, "--text"), (queries_column, queries, "--queries")):
-            if named is not None and of is None:
-                prefix = "--queries-column" if option == "--queries" else "--column"
-                raise InputError(
-                    f"{prefix} '{named}': says which column of {option} PATH holds the text; give that too"
-                )
+        columns = {"--column": (column, text, "--text"), "--queries-column": (queries_column, queries, "--queries")}
+        for option, (name, path, needed) in columns.items():
+            if name is not None and path is None:
+                raise InputError(f"{option} '{name}': says which column of {needed} PATH holds the text; give that too")
         if queries is not None and text is None:
             raise InputError(f"--queries '{queries}': stand beside the documents of --text PATH; give that too")
         for option, sets in (("--dev", dev or {}), ("--test", test or {})):
@@ -370,8 +368,8 @@ class UserData:
         devs, tests = ({name.lower(): _absolute(path) for name, path in (s or {}).items()} for s in (dev, test))
         if twice := sorted({*devs} & {*tests}):
             raise InputError(f"--test {twice[0]}: is the name of a development set too; give the two different names")
-        documents, asked = (_absolute(path) if path else None for path in (text, queries))
-        return cls(documents, column, devs, tests, asked, queries_column)
+        paths = [_absolute(path) if path else None for path in (text, queries)]
+        return cls(paths[0], column, devs, tests, paths[1], queries_column)
 
     def __bool__(self) -> bool:
         return bool(self.text or self.dev or self.test)
@@ -413,8 +411,8 @@ class UserData:
             try:
                 text = open_text(self.text, self.column)
                 if self.queries:
-                    asked = open_text(self.queries, self.queries_column, "--queries", "--queries-column")
-                    text = replace(text, queries=asked)
+                    queries = open_text(self.queries, self.queries_column, "--queries", "--queries-column")
+                    text = replace(text, queries=queries)
                 tables[TEXT] = text
             except InputError as error:
                 problems += error.problems

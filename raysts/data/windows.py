@@ -96,8 +96,8 @@ def select(corpus: Corpus, table: str, data: Data) -> list[Group]:
     Raises:
         InputError: no row has one of the sources.
     """
-    whole = corpus.table_with_spans(table, data)
-    groups, stride, queries = list(whole.row_groups()), 1 + data.spans, whole.query_rows
+    source = corpus.table_with_spans(table, data)
+    groups, stride, queries = list(source.row_groups()), 1 + data.spans, source.query_rows
     ends = np.cumsum([group.rows for group in groups])
     total = (int(ends[-1]) - queries) // stride if groups else 0
     chosen: np.ndarray | None = None  # positions in the table; None: all
@@ -171,7 +171,9 @@ def tokenize_group(group: Group, spec: StoreSpec, tokenizer: Any, folder: Path, 
 
 def text_windows(group: Group, spec: StoreSpec) -> Iterator[tuple[int, dict[str, pa.Array]]]:
     """Yield (first, columns) of each window of the group's selected rows."""
-    columns = [*spec.texts, *spec.values, *([QUERY] if spec.query_prompt is not None else [])]
+    columns = [*spec.texts, *spec.values]
+    if spec.query_prompt is not None:
+        columns.append(QUERY)
     pending: list[pa.RecordBatch] = []
     waiting = done = 0
     for batch in selected_rows(group, spec.table, columns):

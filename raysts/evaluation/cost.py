@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from raysts.models.prompts import Text
 
 if TYPE_CHECKING:
+    from raysts.models.embedders import OnnxModel
     from raysts.models.sentence_model import SentenceModel
 
 SAMPLE = 512
@@ -20,32 +21,32 @@ class ModelCost:
     """Size and speed of a model.
 
     Attributes:
+        parameters: their number; None of a graph.
         bytes: of its parameters, in the precision in which it computes.
-        dims: of a vector.
-        texts: number of the embedded texts.
-        tokens: mean number of their tokens, as far as the model reads them; speeds are of texts of this length.
+        dimensions: of a vector.
+        tokens: mean number of a text's tokens, as far as the model reads them; speeds are of texts of this length.
         texts_per_second: on this machine, beside its other work.
         texts_per_cpu_second: of this process, without the other work.
     """
 
-    parameters: int
+    parameters: int | None
     bytes: int
-    dims: int
-    texts: int
+    dimensions: int
     tokens: float
     texts_per_second: float
     texts_per_cpu_second: float
 
     @classmethod
-    def measure(cls, model: SentenceModel, texts: Sequence[Text], seconds: float, cpu_seconds: float) -> ModelCost:
+    def measure(
+        cls, model: SentenceModel | OnnxModel, texts: Sequence[Text], seconds: float, cpu_seconds: float
+    ) -> ModelCost:
         """Return the cost of a model that embedded ``texts`` in these seconds."""
-        weights = [*model.encoder.parameters()]
+        weights: list[Any] = [*model.encoder.parameters()] if hasattr(model, "encoder") else []
         sample = [str(text) for text in texts[:: max(1, len(texts) // SAMPLE)]]
         return cls(
-            parameters=sum(weight.numel() for weight in weights),
-            bytes=sum(weight.numel() * weight.element_size() for weight in weights),
-            dims=model.dim,
-            texts=len(texts),
+            parameters=sum(weight.numel() for weight in weights) or None,
+            bytes=sum(weight.numel() * weight.element_size() for weight in weights) or model.weight_bytes,  # type: ignore[union-attr]
+            dimensions=model.dim,
             tokens=float(model.tokenize(sample).lengths.mean()) if sample else 0.0,
             texts_per_second=len(texts) / max(seconds, 1e-9),
             texts_per_cpu_second=len(texts) / max(cpu_seconds, 1e-9),
@@ -54,8 +55,23 @@ class ModelCost:
     @property
     def text(self) -> str:
         """The cost in words."""
+        size = f"{self.parameters / 1e6:.1f} M parameters, " if self.parameters else ""
         return (
-            f"{self.parameters / 1e6:.1f} M parameters, {self.bytes / 1e6:.0f} MB, {self.dims} dimensions, "
+            f"{size}{self.bytes / 1e6:.0f} MB, {self.dimensions} dimensions, "
             f"{self.texts_per_second:.0f} texts of {self.tokens:.0f} tokens a second here "
             f"({self.texts_per_cpu_second:.0f} a CPU second)"
         )
+
+
+def cost_rows(models: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """Return the cells of a table of models, the head first. Models of one role and size are one row."""
+    rows: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for model in models:
+        rows.setdefault((model["role"], model["parameters"], model["bytes"], model["dimensions"]), []).append(model)
+    table = [["model", "role", "parameters", "MB", "dimensions", "texts/s", "tokens"]]
+    for (role, parameters, size, dimensions), of_row in rows.items():
+        name = of_row[0]["model"] if len(of_row) == 1 else f"{len(of_row)} models"
+        speed, tokens = (sum(model[key] for model in of_row) / len(of_row) for key in ("texts_per_second", "tokens"))
+        count = f"{parameters / 1e6:.1f} M" if parameters else ""
+        table.append([name, role, count, f"{size / 1e6:.0f}", str(dimensions), f"{speed:.0f}", f"{tokens:.0f}"])
+    return table if rows else []

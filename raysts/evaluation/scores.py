@@ -9,6 +9,7 @@ Shapes: N rows, R resamples.
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -211,6 +212,9 @@ def scores_by_set(scores: Iterable[RowScores]) -> ModelScores:
 Choice = tuple[str, str]
 """Pooling and layers, as a results row names them."""
 
+COST = b"cost"
+"""Key of the cost in the metadata of a file."""
+
 _TEXTS = ("dataset", "split", "sha256", "similarity", "draw", "role")
 _LISTS = ("metrics", "aggregations")
 _TABLE = pa.schema(
@@ -224,8 +228,8 @@ _TABLE = pa.schema(
 )
 
 
-def write(path: Path, scores: Mapping[Choice, Sequence[RowScores]]) -> None:
-    """Write the scores of one model by choice, complete or absent."""
+def write(path: Path, scores: Mapping[Choice, Sequence[RowScores]], cost: Mapping[str, Any] | None = None) -> None:
+    """Write the scores of one model by choice, complete or absent, with the cost of its vectors."""
     rows: list[dict[str, Any]] = []
     for (pooling, layers), sets in scores.items():
         for of_set in sets:
@@ -233,7 +237,15 @@ def write(path: Path, scores: Mapping[Choice, Sequence[RowScores]]) -> None:
             subsets = [{"name": name, "rows": numbers} for name, numbers in of_set.subsets.items()]
             rows.append({"pooling": pooling, "layers": layers, "subsets": subsets, **row})
     with Store.of(path).put(path) as draft:
-        pq.write_table(pa.Table.from_pylist(rows, schema=_TABLE), draft, compression="zstd")
+        schema = _TABLE.with_metadata({COST: json.dumps(cost)}) if cost else _TABLE
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), draft, compression="zstd")
+
+
+def read_cost(path: Path) -> dict[str, Any] | None:
+    """Return the cost that :func:`write` wrote, or None."""
+    file = Store.of(path).get(path)
+    metadata = (pq.read_schema(file).metadata if file else None) or {}
+    return json.loads(metadata[COST]) if COST in metadata else None
 
 
 def read(path: Path) -> dict[Choice, list[RowScores]] | None:

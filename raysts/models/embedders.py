@@ -1,4 +1,4 @@
-"""Models and files that give vectors of texts: an encoder, an ONNX graph, precomputed vectors, or a server.
+"""Sources of vectors of texts: an encoder, an ONNX graph, precomputed vectors, or a server.
 
 Each reads its own tokens, and is described without its weights.
 
@@ -139,12 +139,12 @@ class Embedder(ABC):
 
         ``progress``: takes the number of texts of each batch that is done.
         """
-        vectors = self.vectors(tokenize(self.tokenizer, list(map(self._prompted, texts)), self.max_length))
+        vectors = self.vectors(tokenize(self.tokenizer, list(map(self._prepend_prompt, texts)), self.max_length))
         if progress is not None:
             progress(len(texts))
         return {layers[0]: {"vectors": vectors}}
 
-    def _prompted(self, text: Text) -> str:
+    def _prepend_prompt(self, text: Text) -> str:
         if isinstance(text, SideText) and self.prompt_name is None:
             return f"{self.prompts.side_prompt(text.side)}{text}"
         return f"{self.prompt}{text}"

@@ -1,6 +1,6 @@
 """Vectors of texts from a server behind an address, in the format of OpenAI's ``/v1/embeddings``.
 
-A storage keeps them as Parquet, each text once, in a folder whose name says address and model. The secret is read from the
+A storage keeps them as Parquet, each text once, in a folder that is named by address and model. The secret is read from the
 environment and written nowhere.
 
 Shapes: N texts, D dimensions.
@@ -84,8 +84,8 @@ def open_endpoint(folder: Path) -> Endpoint:
     return Endpoint(folder)
 
 
-class _NoRedirect(HTTPRedirectHandler):
-    """An answer that names another address is an error: the secret goes to nobody else."""
+class _Redirects(HTTPRedirectHandler):
+    """Makes an error of an answer that names another address, so that the secret stays with the server."""
 
     def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Message, newurl: str) -> None:
         return None
@@ -97,7 +97,7 @@ class Endpoint:
     def __init__(self, folder: Path) -> None:
         self.folder, self.store = folder, Store.of(folder)
         self.url, _, self.model = unquote(folder.name).partition("#")
-        self._opener, self._last = build_opener(_NoRedirect), 0.0
+        self._opener, self._last = build_opener(_Redirects), 0.0
 
     @cached_property
     def _places(self) -> dict[bytes, tuple[Path, int]]:
@@ -131,10 +131,10 @@ class Endpoint:
         """
         missing = [text for text in dict.fromkeys(texts) if _key(text) not in self._places]
         for part in (missing[first : first + FILE] for first in range(0, len(missing), FILE)):
-            asked = [self._ask(part[first : first + BATCH]) for first in range(0, len(part), BATCH)]
+            answers = [self._ask(part[first : first + BATCH]) for first in range(0, len(part), BATCH)]
             path = self.folder / f"{content_id(part)}.parquet"
             with self.store.put(path) as draft:
-                pq.write_table(pa.table({"text": part, "embedding": [*np.concatenate(asked)]}), draft)
+                pq.write_table(pa.table({"text": part, "embedding": [*np.concatenate(answers)]}), draft)
             self._places.update({_key(text): (path, row) for row, text in enumerate(part)})
         rows: dict[Path, list[tuple[int, int]]] = {}
         for number, text in enumerate(texts):
@@ -168,8 +168,8 @@ class Endpoint:
                 with self._opener.open(Request(self.url, body, headers), timeout=TIMEOUT) as answer:
                     return self._vectors_in(json.load(answer), len(texts))
             except HTTPError as error:
-                said = error.read(300).decode("utf-8", "replace")
-                reason = f"HTTP {error.code} {error.reason}: {' '.join(said.split())}"
+                text = error.read(300).decode("utf-8", "replace")
+                reason = f"HTTP {error.code} {error.reason}: {' '.join(text.split())}"
                 if error.code not in BUSY:
                     break
                 with_header = error.headers.get("Retry-After") or ""

@@ -85,8 +85,8 @@ def is_foreign_table(folder: Path) -> bool:
     """Return True if another library wrote the model in ``folder`` as vectors of tokens (StaticEmbedding)."""
     modules = read_json(folder / "modules.json", list) or [None]
     kind = modules[0].get("type") if isinstance(modules[0], dict) else None
-    own = (read_json(folder / "config.json") or {}).get("model_type") == MODEL_TYPE
-    return str(kind).rpartition(".")[2] == "StaticEmbedding" and not own
+    model_type = (read_json(folder / "config.json") or {}).get("model_type")
+    return str(kind).rpartition(".")[2] == "StaticEmbedding" and model_type != MODEL_TYPE
 
 
 def convert_table(folder: Path) -> Path:

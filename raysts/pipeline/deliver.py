@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from raysts.data import manifest
 from raysts.data.fetch import sources
+from raysts.evaluation.cost import cost_rows
 from raysts.models import pretrained
 from raysts.models.embedders import open_embedder
 from raysts.models.layers import Layers, layers_text
@@ -90,6 +91,7 @@ def render(card: Mapping[str, Any]) -> str:
     )
     return _TEMPLATE.render(
         card,
+        costs=cost_rows(card["models"]),
         front=front.to_yaml(),
         pooled=f"the {'' if layers == 1 else 'mean of the '}{layers_text(layers)}",
         first=first,
@@ -180,6 +182,7 @@ def card_of(
         "datasets": _datasets(plan),
         "versions": record.get("versions"),
         "notes": verdict.notes,
+        "models": plan.costs(),
     }
     return render(card)
 

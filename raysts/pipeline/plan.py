@@ -248,6 +248,16 @@ class Plan(Inputs):
         """Return the results rows that the steps have written."""
         return [row for evaluation in self.evaluations for row in evaluation.rows()]
 
+    def costs(self) -> list[dict[str, Any]]:
+        """Return size and speed of the measured models: ``model``, ``role``, and the fields of ``ModelCost``."""
+        costs: dict[tuple[str, str], dict[str, Any]] = {}
+        for evaluation in self.evaluations:
+            for model, cost in evaluation.costs().items():
+                role = "ensemble" if model == "ensemble" else evaluation.role
+                name = self.pipeline.backbone if role == "backbone" else self.teacher_names.get(model, model)
+                costs[role, model] = {"model": name, "role": role, **cost}
+        return [*costs.values()]
+
     def check(self) -> None:
         """Raise one InputError with everything that would stop the run later."""
         validate.check(self)

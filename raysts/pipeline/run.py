@@ -204,6 +204,7 @@ class _Driver:
             "delivered": record["delivered"],
             "report": str(report) if report else None,
             "results": rows,
+            "models": record["models"],
             **({"teachers": names} if (names := plan.teacher_names) else {}),
             "contamination": verdict.contamination.entries(plan.pipeline.name),
             "notes": verdict.notes,
@@ -239,7 +240,7 @@ class _Driver:
             "model": str(
                 model.relative_to(plan.storage) if model and model.is_relative_to(plan.storage) else model or ""
             ),
-            **({**verdict.as_record(), "dev": self._dev_sets()} if verdict else {}),
+            **({**verdict.as_record(), "models": plan.costs(), "dev": self._dev_sets()} if verdict else {}),
         }
         self.store.write_json(self.key, record)
         return record

@@ -414,7 +414,32 @@ class _Results:
                 notes.append(
                     f"{stage}: the first {shown} dimensions were trained to be sentence vectors by themselves."
                 )
-        return [*notes, *self._fallen(), *self._below_best(), *self._tested_on_dev(), *self._truncation()]
+        return [
+            *notes,
+            *self._static_note(),
+            *self._fallen(),
+            *self._below_best(),
+            *self._tested_on_dev(),
+            *self._truncation(),
+        ]
+
+    def _static_note(self) -> list[str]:
+        """Return a note on what a static student keeps of texts that it did not read, or an empty list."""
+        plan, text = self.plan, self.plan.corpus.text
+        if not plan.is_table or text is None:
+            return []
+        agreements = [
+            row["value"]
+            for row in plan.rows_on_record()
+            if (row["dataset"], row["metric"], row["role"]) == (AGREEMENT, "spearman", "student")
+        ]
+        shown = "no text was held out; raysts evaluate MODEL --like TEACHER --text PATH measures others"
+        if agreements:
+            best = f"{100 * max(agreements):.2f} of 100"
+            shown = f"on {text.held:,} held-out texts it keeps {best} of {plan.judge} (rank correlation)"
+        return [
+            f"A table of token vectors may learn its training texts by heart, and an index of them flatters it: {shown}."
+        ]
 
     def _teaches_gaussians(self) -> bool:
         models = [member.model for member in self.plan.members if member.model.exists()]

@@ -13,10 +13,12 @@ from typing import Any
 from markupsafe import Markup
 
 from raysts.evaluation.compare import Difference
+from raysts.evaluation.cost import cost_rows
 from raysts.evaluation.results import ResultRow, git_commit, read_rows
 from raysts.evaluation.run_metric import RunMetric
 from raysts.evaluation.standings import (
     AVERAGE,
+    TEACHER,
     Standings,
     Value,
     describe_pooled,
@@ -85,6 +87,7 @@ class ReportData:
 
     Attributes:
         teachers: names of the models that were not trained here, by the run id in their rows.
+        models: size and speed of the measured models (:class:`raysts.evaluation.cost.ModelCost`).
         compare_layers: number of pooled last layers at which systems are compared.
         distributed: pooling and layers of the backbone as it was distributed.
         environment: facts for the reader of times and numbers (versions, machine, commit).
@@ -112,6 +115,7 @@ class ReportData:
     dev: Mapping[str, tuple[RunMetric, int]] = field(default_factory=dict)
     against: Mapping[str, Mapping[str, Difference]] = field(default_factory=dict)
     teachers: Mapping[str, str] = field(default_factory=dict)
+    models: Sequence[dict[str, Any]] = ()
 
 
 def report_data(store: Store, record: Mapping[str, Any]) -> ReportData:
@@ -140,6 +144,7 @@ def report_data(store: Store, record: Mapping[str, Any]) -> ReportData:
         runs=[_run(step, records[step.id], members[step.id]) for step in trained if records[step.id]],
         rows=named_teachers(rows, record["teachers"]),
         teachers=record["teachers"],
+        models=record.get("models", ()),
         compare_layers=pipeline.compared_layers,
         distributed=(pooling, layers),
         environment=environment(next(filter(None, records.values()), {}), data=record["sources"], storage=store.uri),
@@ -225,6 +230,8 @@ def render(data: ReportData, refresh: int | None = None) -> str:
         names={run.id: run.name for run in data.runs},
         role_names=ROLE_NAMES,
         chips=_chips(data),
+        costs=cost_rows(data.models),
+        cost_chart=cost_chart(main, data.models) if main else None,
         main=main,
         others=tables,
         score_rows=score_rows,
@@ -242,6 +249,29 @@ def render(data: ReportData, refresh: int | None = None) -> str:
         stage_rows=stage_rows(data.runs),
         failed=[run for run in data.runs if run.is_failed],
     )
+
+
+def cost_chart(table: Standings, models: Sequence[Mapping[str, Any]]) -> Markup | None:
+    """Draw the score of each system against the texts a second of its models, or nothing for one."""
+    column = next((name for name in (AVERAGE, *table.columns) if name in table.columns), "")
+    dots = []
+    for line in table.plot_lines:
+        role, name = str(line.role), str(line.role).removeprefix(TEACHER)
+        speeds = [m["texts_per_second"] for m in models if (m["model"] if name != role else m["role"]) == name]
+        if speeds and column in line.mean:
+            text = f"{name}: {line.mean[column].text}, {_mean(speeds):.0f} texts a second"
+            dots.append(Dot(x=sum(speeds) / len(speeds), y=100 * line.mean[column].value, text=text))
+    if len(dots) < 2:
+        return None
+    x = fit_scale([dot.x for dot in dots], *X, pad=0.2, log=True)
+    y = fit_scale([dot.y for dot in dots], *Y, pad=0.2)
+    parts = frame(x.marks(5), y.marks(5), "texts a second on this machine (log scale)") + draw_line(
+        dots, x, y, joined=False
+    )
+    for dot in dots:
+        parts.append(tag("text", dot.text.split(":")[0], x=x(dot.x) + 6, y=y(dot.y) - 6, class_="label"))
+    text = "; ".join(dot.text for dot in dots)
+    return chart("cost", f"{metric_of(table, column)} × 100 against speed, {column}", "Score against cost", text, parts)
 
 
 def _chips(data: ReportData) -> list[tuple[str, str]]:

@@ -97,9 +97,11 @@ def test_a_margin_and_costs_in_words_and_numbers(options: list[object]) -> None:
         ("overall", True, "sets"),
     ]
     assert "not more than 99.00 below (95 %" in found["conclusion"]
-    (student,), members = found["costs"]
-    assert len(members) == 2 and student["parameters"] == members[0]["parameters"] > 0
-    assert student["bytes"] == 4 * student["parameters"] and student["dims"] == 128
+    student, *members = found["models"]
+    assert [model["role"] for model in found["models"]] == ["a", "b", "b"] and student["parameters"] == members[0][
+        "parameters"
+    ] > 0
+    assert student["bytes"] == 4 * student["parameters"] and student["dimensions"] == 128
     assert student["texts_per_second"] > 0 and 2 < student["tokens"] < 40
     plain = compared(options, NAME, f"{NAME}:members")
     assert plain["margins"] == [] and plain["comparison"][0] == found["comparison"][0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,8 @@ def test_a_static_student_is_trained(tiny_backbone: Path, small_corpus: Corpus, 
     assert cosines[1] > max(0.5, cosines[0] + 0.1), "it learns the teacher's vectors"
     assert not after.encoder.backbone.weight[after.tokenizer.pad_token_id].any()
     assert any("a table of token vectors" in note for note in done["notes"])
+    (by_heart,) = (note for note in done["notes"] if "by heart" in note)
+    assert re.search(r"on \d+ held-out texts it keeps \d+\.\d\d of 100 of the teacher", by_heart)
     assert json.loads((folder.parent / "run.json").read_text())["student"] == "static"
     assert _common_backbone([folder], Store.of(tmp_path / "storage")) == str(start), "and not the teacher"
     again = distilled(tiny_backbone, tmp_path / "texts.parquet", tmp_path / "storage", **{"sed.train.epochs": 4})

@@ -23,7 +23,7 @@ SMALL = {
     "evaluation.resamples": 4, "evaluation.tasks": "[stsb]", "evaluation.layers": "[1]",
     "evaluation.compare": 1,
 }  # fmt: skip
-CLOCKS = {"seconds", "examples_per_second", "created_at", "started_at", "finished_at", "timings", "card"}
+CLOCKS = {"seconds", "examples_per_second", "created_at", "started_at", "finished_at", "timings", "card", "models"}
 
 
 def flipped(content: bytearray) -> bytes:
@@ -122,6 +122,8 @@ def content(storage: Path) -> dict[str, Any]:
             continue
         if name.startswith("results/"):
             found[name] = pq.read_table(path).drop_columns(["created_at"]).to_pylist()
+        elif name.startswith("row_scores/"):
+            found[name] = pq.read_table(path).to_pylist()
         elif path.name == "metrics.jsonl":
             found[name] = [timeless(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
         elif name.startswith("runs/") and path.name == "run.json":

@@ -27,7 +27,7 @@ def card(**changes: Any) -> str:
         "backbone": "tiny", "dimension": 128, "max_length": 40, "pooling": "mean", "layers": 1,
         "data": [{"stage": "nli", "table": "nli/train", "rows": 12_000, "sha256": "ab" * 32}],
         "recipe_yaml": "name: quickstart\n", "rows": [row("stsb", 0.71234)], "command": "raysts run quickstart",
-        "similarity": "cosine", "language": "en", "teachers": (), "datasets": (), "notes": (),
+        "similarity": "cosine", "language": "en", "teachers": (), "datasets": (), "notes": (), "models": (),
         **dict.fromkeys(("source", "base_model", "licence", "compared", "selected_by", "versions")),
     }  # fmt: skip
     return render(given | changes)

@@ -76,6 +76,11 @@ def test_own_dev_selects_and_own_test_reports(own: Path, tmp_path: Path) -> None
     assert {(row["dataset"], row["split"]) for row in result["results"]} == {
         (name, "test") for name in ("mine", "also", "chosen-by")
     }
+    assert {model["role"] for model in result["models"]} == {"backbone", "member", "ensemble", "student"}
+    page = Path(result["report"]).read_text()
+    assert "Size and speed, measured on this machine" in page and ">Score against cost</title>" in page.replace(
+        ' id="cost-t"', ""
+    )
     tested_on_dev = (
         "Warning: 40 of the 41 rows of chosen-by are also in the development set mine-dev. Scores on them are not of unseen "
         "rows."
@@ -232,7 +237,7 @@ def test_killed_three_times_it_ends_as_if_it_had_not_been(
         rows = [{**row, "created_at": None} for row in found["results"]]
         lines = small_runs.metrics(Path(found["model"]).parent)
         return (
-            kept | {"seconds": None},
+            kept | {"seconds": None, "models": None},
             run["kept"],
             run["dev"],
             rows,
@@ -493,6 +498,13 @@ def test_queries_are_read_behind_their_prompts(own: Path, documents: Path, tmp_p
     assert matched == {"sided": True, "student": True}
     record = json.loads((Path(result["model"]).parent / "run.json").read_text())
     assert record["data"]["queries"] == 40 and record["data"]["rows"] == len(sides) - 4 * int((~sides).sum()) // 5
+    assert [(cost["model"], cost["role"]) for cost in result["models"]] == [
+        (str(tmp_path / "student"), "backbone"),
+        ("sided", "member"),
+        (Path(result["model"]).parent.name, "student"),
+    ]
+    assert all(cost["texts_per_second"] > 0 and cost["bytes"] == 4 * cost["parameters"] for cost in result["models"])
+    assert "  student  0.1 M  " in repr(result) or " student " in repr(result)
     for lines in (result["notes"], (Path(result["model"]) / "README.md").read_text().splitlines()):
         assert any("40 queries (asked), read behind the prompts of queries" in line for line in lines)
 

@@ -5,21 +5,23 @@ Shapes: N held-out texts, D dimensions.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysts.evaluation.agreement import SPLITS, judge, pairs_of
+from raysts.evaluation.cost import ModelCost
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.scores import RowScores
 from raysts.evaluation.words import WordSets
-from raysts.models.embedders import EncoderModel, load_embedder
+from raysts.models.embedders import EncoderModel, OnnxModel, load_embedder
 from raysts.models.layers import Layers
 from raysts.models.prompts import Side, SideText, Text
 from raysts.ops.ensemble import unit
@@ -31,6 +33,17 @@ if TYPE_CHECKING:
 
 Unit = tuple[Path, str | None, str | None]
 """Folder of a model, its content id (None: of a run), and the pooling of its token vectors (None: its own)."""
+
+
+class EmbeddedTexts(NamedTuple):
+    """Vectors and row scores by choice of layers, and the cost of the vectors.
+
+    Precomputed vectors that lack a text give nothing, and what embeds elsewhere has no cost.
+    """
+
+    vectors: dict[Layers, Representation]
+    scores: dict[Layers, list[RowScores]]
+    cost: ModelCost | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +62,26 @@ class EmbedTexts:
     prompt: str | None
     tasks: Sequence[WordSets] = ()
 
-    def __call__(self, unit: Unit) -> tuple[dict[Layers, Representation], dict[Layers, list[RowScores]]]:
-        """Return vectors and row scores by choice of layers, no vectors if precomputed ones lack a text."""
+    def __call__(self, unit: Unit) -> EmbeddedTexts:
+        """Return vectors, row scores and cost."""
         folder, content, pooling = unit
         options = {"pooling": pooling, "prompt": self.prompt, "device": self.device}
         embedder = load_embedder(folder, content=content, **options)
         if embedder.find_missing(self.texts) is not None:
-            return {}, {}
+            return EmbeddedTexts({}, {})
         scores: dict[Layers, list[RowScores]] = {}
         if isinstance(embedder, EncoderModel):
             for task in self.tasks:
                 for choice, row_scores in task.row_scores(embedder.model, self.layers).items():
                     scores.setdefault(choice, []).extend(row_scores)
         _, stored = embedder.stored_pooling or ("", 1)
-        return embedder.represent_layers(self.texts, self.layers or (stored,)), scores
+        began, cpu_began = time.perf_counter(), time.process_time()
+        vectors = embedder.represent_layers(self.texts, self.layers or (stored,))
+        seconds = time.perf_counter() - began, time.process_time() - cpu_began
+        measured = getattr(embedder, "model", embedder if isinstance(embedder, OnnxModel) else None)
+        return EmbeddedTexts(
+            vectors, scores, ModelCost.measure(measured, self.texts, *seconds) if measured and self.texts else None
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,8 +153,8 @@ class Agreement:
             texts = [SideText(text, self._side) for text in self.texts]
         args = (texts, (), inputs.pipeline.teacher_prompt)
         sums: list[Any] = [np.float32(0), np.float32(0)]
-        for vectors, _ in context.map(EmbedTexts, args, units):
-            (representation,) = vectors.values()
+        for embedding in context.map(EmbedTexts, args, units):
+            (representation,) = embedding.vectors.values()
             unit_ND = unit(representation["vectors"])
             sums = [total + part @ part.T for total, part in zip(sums, np.split(unit_ND, [half]), strict=True)]
         halves = self.texts[:half], self.texts[half:]

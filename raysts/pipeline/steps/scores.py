@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -21,6 +21,7 @@ import numpy as np
 from raysts.errors import RunFailed
 from raysts.evaluation import harness, results, retrieval, scores
 from raysts.evaluation.contamination.contamination import Contamination
+from raysts.evaluation.cost import ModelCost
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.scores import Choice, ModelScores, RowScores
 from raysts.evaluation.statistics import UndefinedCorrelationError
@@ -36,7 +37,7 @@ from raysts.ops.similarity import Similarity, cosine_of_vectors
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.outcome import decide, members_dev
 from raysts.pipeline.step import Context, Load, Model, Step, candidates, new_step, run_id, select_members, step_id
-from raysts.pipeline.steps.agreement import Agreement, EmbedTexts
+from raysts.pipeline.steps.agreement import Agreement, EmbeddedTexts, EmbedTexts
 from raysts.pipeline.steps.vectors import Teachers, foreign
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.store import Store
@@ -239,6 +240,22 @@ class Evaluation:
             for choice, row_scores in self._read_scores(model).items()
         }
 
+    def costs(self) -> dict[str, dict[str, Any]]:
+        """Return the costs of the measured models, by id, and of an ensemble of several together."""
+        stored = {s.model.id if s.model else "backbone": scores.read_cost(s.file) for s in self.subjects}
+        costs = {model: cost for model, cost in stored.items() if cost}
+        members = [costs[member.id] for member in self.chosen if member.id in costs]
+        if self.ensemble and len(members) > 1 and len(members) == len(self.chosen):
+            sizes = [None if None in column else sum(column) for column in zip(*map(_size, members), strict=True)]
+            together = dict(zip(("parameters", "bytes", "dimensions"), sizes, strict=True))
+            if self.inputs.target != "concat":
+                together["dimensions"] = members[0]["dimensions"]
+            together["tokens"] = float(np.mean([cost["tokens"] for cost in members]))
+            for name in ("texts_per_second", "texts_per_cpu_second"):
+                together[name] = 1 / sum(1 / cost[name] for cost in members)
+            costs["ensemble"] = together
+        return costs
+
     def dev_scores(self, model: str) -> dict[Choice, float]:
         """Return a model's scores on the development set, which also select checkpoints."""
         if (dev := self.dev) is None:
@@ -282,11 +299,11 @@ class Evaluation:
         waiting = [subject for subject in subjects if id(subject) in {*missing, *to_sum}]
         if stored := len(subjects) - len(waiting):
             say(f"{title}: {stored} of {len(subjects)} were measured before")
-        for subject, (embedded, of_model) in self._embed(waiting, context):
-            vectors = self._as_trained(subject.model, embedded)
+        for subject, embedding in self._embed(waiting, context):
+            vectors = self._as_trained(subject.model, embedding.vectors)
             if id(subject) in missing:
                 similar = open_embedder(subject.folder).similarities
-                self._write(subject, vectors, similar, of_model, index)
+                self._write(subject, vectors, similar, embedding.scores, index, embedding.cost)
             if subject.model and id(subject) in to_sum:
                 sums.add(self._as_taught(subject.model, vectors), inputs.target, weights[subject.model.id])
             if subject.model:
@@ -307,9 +324,7 @@ class Evaluation:
         for path in self.step.scratch:
             store.delete(path)
 
-    def _embed(
-        self, subjects: Sequence[Subject], context: Context
-    ) -> Iterable[tuple[Subject, tuple[dict[Layers, Representation], dict[Layers, list[RowScores]]]]]:
+    def _embed(self, subjects: Sequence[Subject], context: Context) -> Iterable[tuple[Subject, EmbeddedTexts]]:
         """Yield each subject with the result of :class:`EmbedTexts` for its model."""
         for layers, group in itertools.groupby(subjects, key=lambda subject: subject.layers):
             batch = list(group)
@@ -330,8 +345,8 @@ class Evaluation:
             return {}
         unit = self.index.model, self.inputs.contents.get(self.index.model), None
         args = (documents, (), self.inputs.pipeline.teacher_prompt)
-        ((embedded, _),) = context.map(EmbedTexts, args, [unit])
-        vectors = next(iter(embedded.values()), None)  # none of vectors that lack a document
+        (embedding,) = context.map(EmbedTexts, args, [unit])
+        vectors = next(iter(embedding.vectors.values()), None)  # none of vectors that lack a document
         return dict(zip(documents, vectors["vectors"], strict=True)) if vectors else {}
 
     def _weights(self, store: Store) -> dict[str, float]:
@@ -363,6 +378,7 @@ class Evaluation:
         similarities: Mapping[str, Similarity],
         of_model: Mapping[Layers, list[RowScores]] = MappingProxyType({}),
         index: Mapping[Text, np.ndarray] = MappingProxyType({}),
+        cost: ModelCost | None = None,
     ) -> None:
         """Compute the row scores of a subject, and of its queries in an ``index``, and store them.
 
@@ -388,7 +404,7 @@ class Evaluation:
         for layers, row_scores in of_model.items():
             by_choice.setdefault((subject.pooling, str(layers)), []).extend(row_scores)
         inputs.corpus.check_unchanged(inputs.test_tables)
-        scores.write(subject.file, by_choice)
+        scores.write(subject.file, by_choice, asdict(cost) if cost else None)
 
     # -- results rows, when the members are done -----------------------------------------------------------------------
 
@@ -437,6 +453,10 @@ class Evaluation:
             "selected_by": record.get("selected_by") or self._selected_by.get(model.id if model else role),
             "step": (record.get("kept") or {}).get("step"),
         }
+
+
+def _size(cost: Mapping[str, Any]) -> list[Any]:
+    return [cost[name] for name in ("parameters", "bytes", "dimensions")]
 
 
 class PartialSums:
