@@ -141,7 +141,11 @@ def plan(
 
 @opt.takes(opt.PlanOptions)
 def describe_plan(
-    recipe: opt.RecipeName, overrides: opt.Overrides = None, **options: Unpack[opt.PlanOptions]
+    recipe: opt.RecipeName,
+    overrides: opt.Overrides = None,
+    data: opt.Data = None,
+    storage: opt.StoragePlace = None,
+    **options: Unpack[opt.PlanOptions],
 ) -> Result:
     """Print every step, its cost and what is done. Starts nothing.
 
@@ -155,7 +159,7 @@ def describe_plan(
         (id, kind, title, status, resources, sentences, needs); of an experiment about claims notes: claims that cannot be
         measured and are not run.
     """
-    run = open_run(recipe, overrides, **options)
+    run = open_run(recipe, overrides, data=data, storage=storage, **options)
     from raysts.commands import experiment  # late, because a wrong name needs no torch
 
     return {"status": "done", **experiment.describe_experiment(experiment.plan_experiment(*run))}
