@@ -145,6 +145,8 @@ def plan(
 def describe_plan(
     recipe: opt.RecipeName,
     overrides: opt.Overrides = None,
+    data: opt.Data = None,
+    storage: opt.StoragePlace = None,
     *,
     slots: Annotated[int | None, Parameter(metavar="N")] = None,
     texts: Annotated[int | None, Parameter(metavar="N")] = None,
@@ -171,7 +173,7 @@ def describe_plan(
         the share by measured rates, slots, money); of an experiment about claims notes: claims that cannot be
         measured and are not run.
     """
-    run = open_run(recipe, overrides, price=price, **options)
+    run = open_run(recipe, overrides, data=data, storage=storage, price=price, **options)
     from raysts.commands import experiment  # late, because a wrong name needs no torch
 
     checked = experiment.plan_experiment(*run)

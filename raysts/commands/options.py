@@ -383,8 +383,6 @@ Track = Annotated[
 class PlanOptions(UserOptions, total=False):
     """Options of a plan."""
 
-    data: Data
-    storage: StoragePlace
     verify: bool
 
 
