@@ -2,11 +2,11 @@
 
 1. Members an hour of one ensemble (nli on the embedded world, the tiny backbone) on 1, 2 and 4 Ray nodes of one CPU each,
    from the first start of a member to the last end. Nodes are processes: more of them than cores bring nothing.
-2. Seconds from the SIGKILL of a worker, of two workers of one run at once, of a whole node, of the host or the controller of
-   a run until a checkpoint of each member that no process had reached before; of the queue and after Ctrl-C and SIGTERM to the
-   process group until nothing of the command is left.
-3. Whether the members of other nodes keep their processes when one of five nodes is killed.
-4. Seconds of training with a checkpoint every n steps, in this order and back, without Ray.
+2. Seconds from the SIGKILL of a worker, or of a whole node, until a checkpoint that no process had reached before.
+3. The same of two members after the SIGKILL of both their workers, of the host or the controller of their run; after that of the
+   queue, and Ctrl-C and SIGTERM to the process group, seconds until nothing of the command is left.
+4. Whether the members of other nodes keep their processes when one of five nodes is killed.
+5. Seconds of training with a checkpoint every n steps, in this order and back, without Ray.
 
     python benchmarks/cluster_scaling.py --members 4 --steps 300
 """
@@ -31,6 +31,7 @@ from raysts.storage.foreign import read_json
 from raysts.training import checkpoint
 
 CHECKPOINTS = (1, 10, 100, None)
+PARTS = ("scaling", "recovery", "by-hand", "lost-node", "checkpoints")
 
 
 def records(storage: Path) -> list[dict[str, Any]]:
@@ -77,8 +78,6 @@ def scaling(folder: Path, members: int, steps: int, counts: tuple[int, ...]) -> 
 def recovery(folder: Path, steps: int) -> None:
     """Part 2."""
     print("\n| killed | goes on after, s | load |\n|---|---|---|")
-    by_hand(folder, steps)
-    lost_node(folder, steps)
     for kind in ("worker", "node"):
         storage, nodes = folder / f"killed-{kind}", Nodes(folder, 2)
         driver = Driver(folder, arguments(1, 1000 * steps, 10), nodes.environment)
@@ -124,7 +123,8 @@ def gone_on(storage: Path, before: dict[Path, int]) -> float:
 
 
 def by_hand(folder: Path, steps: int) -> None:
-    """Part 2, of two members in the two workers of one run, on a private cluster."""
+    """Part 3, of two members in the two workers of one run, on a private cluster."""
+    print("\n| killed | goes on after, s | load |\n|---|---|---|")
     for kind in ("two workers at once", *TITLES, "SIGINT", "SIGTERM"):
         storage, driver = folder / f"killed-{kind.split()[0]}", Driver(folder, arguments(2, 1000 * steps, 10))
         try:
@@ -150,7 +150,8 @@ def by_hand(folder: Path, steps: int) -> None:
 
 
 def lost_node(folder: Path, steps: int) -> None:
-    """Part 3."""
+    """Part 4."""
+    print("\n| killed | goes on after, s | load |\n|---|---|---|")
     storage, nodes = folder / "lost", Nodes(folder, 5)
     driver = Driver(folder, arguments(4, 1000 * steps, 10), nodes.environment)
     try:
@@ -173,7 +174,7 @@ def lost_node(folder: Path, steps: int) -> None:
 
 
 def checkpoints(folder: Path, steps: int, turns: int = 2) -> None:
-    """Part 4."""
+    """Part 5."""
     found: dict[int | None, list[float]] = {every: [] for every in CHECKPOINTS}
     for turn in range(turns):
         for every in CHECKPOINTS if turn % 2 == 0 else CHECKPOINTS[::-1]:
@@ -198,14 +199,15 @@ def main() -> None:
     parser.add_argument("--members", type=int, default=4)
     parser.add_argument("--steps", type=int, default=300, help="of a member")
     parser.add_argument("--nodes", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--parts", nargs="+", default=["scaling", "recovery", "checkpoints"])
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="raysts-scaling-"))
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {folder}", flush=True)
     if "checkpoints" in options.parts:
         checkpoints(folder, options.steps)
-    if "recovery" in options.parts:
-        recovery(folder, options.steps)
+    for name, part in {"recovery": recovery, "by-hand": by_hand, "lost-node": lost_node}.items():
+        if name in options.parts:
+            part(folder, options.steps)
     if "scaling" in options.parts:
         scaling(folder, options.members, options.steps, tuple(options.nodes))
 

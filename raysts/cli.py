@@ -13,38 +13,39 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TextIO
 
-from raysts.commands.options import Command, Result
+from raysts.commands.options import MAKE, MEASURE, USE, Command, Result
 from raysts.commands.parser import parse
 from raysts.errors import FORBIDDEN, InputError, RunFailed, limit_of, limit_reached, without_secrets
+from raysts.log import screen, showing
 
 MOST_PROBLEMS, LONGEST_PROBLEM = 50, 4_000
 """Lines that say what is wrong with the input, and their characters: a file may be wrong everywhere."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Entry point of the console script; the exit code says how it ended (0, 2, 3 or 130)."""
+    """Run the console script and exit with 0, 2, 3 or 130 (see :func:`execute`)."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's way to say Ctrl-C
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # its caller has closed it
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
     sys.stderr = Lenient(sys.stderr)  # type: ignore[assignment]
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = execute(given)
+        code = execute(words)
     except KeyboardInterrupt:
         print(
-            f"raysts: interrupted; finished work is kept. To go on: {written_down(given)}", file=sys.stderr, flush=True
+            f"raysts: interrupted; finished work is kept. To go on: {written_down(words)}", file=sys.stderr, flush=True
         )
         os._exit(130)  # threads that wait on a Ray run never return after the shutdown: do not wait for them
-    if not _shown(sys.stdout):
+    if not _print(sys.stdout):
         code = 3
-    _shown(sys.stderr)
+    _print(sys.stderr)
     gc.freeze()  # Python looks through all that is left when it ends: a second, for nothing
     sys.exit(code)
 
 
 class Lenient:
-    """A stream that drops what cannot be written: a run does not end because nobody can read what it says."""
+    """Stream that drops what cannot be written, so that a closed terminal does not end a run."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -62,7 +63,7 @@ class Lenient:
             self._stream.flush()
 
 
-def _shown(stream: Any, text: str | None = None) -> bool:
+def _print(stream: Any, text: str | None = None) -> bool:
     """Return False, with a message, if a text, or what a stream holds, cannot be written."""
     stream = getattr(stream, "_stream", stream)
     try:
@@ -83,18 +84,18 @@ def execute(arguments: list[str]) -> int:
     line = written_down(arguments)
     try:
         with contextlib.redirect_stdout(io.StringIO()) as written:
-            command, options, as_json = parse(arguments)
+            command, options, output = parse(arguments)
     except InputError as error:
         return _refuse(error)
     if command is None:  # help or the version was asked for
-        return 0 if _shown(sys.stdout, written.getvalue().rstrip()) else 3
+        return 0 if _print(sys.stdout, written.getvalue().rstrip()) else 3
     # Models and data named on the command line are local unless they are hub names; nothing phones home.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         # Ray prints to stdout from threads of its own; stdout is for the result.
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(sys.stderr), showing(verbose=output.verbose, quiet=output.quiet):
             result, text = _call(command, options, line)
     except InputError as error:
         return _refuse(error)
@@ -106,17 +107,19 @@ def execute(arguments: list[str]) -> int:
             print(f"raysts: '{error.filename!s:.60}...': the name is too long; give a shorter path", file=sys.stderr)
             return 2
         limit = limit_reached(error)
-        print(f"raysts: {without_secrets(limit) if limit else _unexpected(error, line)}", file=sys.stderr)
+        print(f"raysts: {without_secrets(limit) if limit else _crash_message(error, line)}", file=sys.stderr)
         return 2 if limit_of(error) in FORBIDDEN else 3
-    if not _shown(sys.stdout, json.dumps(result, default=str) if as_json else text):
+    if not _print(sys.stdout, json.dumps(result, default=str) if output.json else text):
         return 3
     return 2 if result.get("problems") else 0
 
 
 def _call(command: Command, options: Mapping[str, Any], line: str) -> tuple[Result, str]:
     """Call the function of a command. Return the fields of the JSON line, and the text for people."""
-    more = {"command": line} if "command" in inspect.signature(command.function).parameters else {}
-    result = command.function(**options, **more)
+    extra = {"command": line} if "command" in inspect.signature(command.function).parameters else {}
+    shown = {MAKE: "checking data and models", MEASURE: command.name, USE: command.name}.get(command.group)
+    with screen.working(shown) if shown else contextlib.nullcontext():
+        result = command.function(**options, **extra)
     return result, command.text(result)
 
 
@@ -124,8 +127,8 @@ def _refuse(error: InputError) -> int:
     """Print what is wrong with the input, and return the exit code."""
     for problem in error.problems[:MOST_PROBLEMS]:
         print(f"raysts: {_cut(without_secrets(problem))}", file=sys.stderr)
-    if (more := len(error.problems) - MOST_PROBLEMS) > 0:
-        print(f"raysts: and {more:,} more", file=sys.stderr)
+    if (omitted := len(error.problems) - MOST_PROBLEMS) > 0:
+        print(f"raysts: and {omitted:,} more", file=sys.stderr)
     return 2
 
 
@@ -141,7 +144,7 @@ def _cut(problem: str) -> str:
     return f"{problem[: LONGEST_PROBLEM // 2]} ... {problem[-LONGEST_PROBLEM // 4 :]}"
 
 
-def _unexpected(error: Exception, line: str) -> str:
+def _crash_message(error: Exception, line: str) -> str:
     """A traceback is never the message: it goes to a file that the message names."""
     import tempfile
     import traceback

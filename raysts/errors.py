@@ -15,7 +15,7 @@ begin one."""
 
 
 class InputError(ValueError):
-    """The user's input is wrong (exit code 2). The message says what, the value, the rule and the remedy.
+    """The user's input is wrong (exit code 2). The message has the option, the value, the rule and the remedy.
 
     Several problems found together travel as one error; ``problems`` keeps them apart.
     """
@@ -26,7 +26,7 @@ class InputError(ValueError):
 
 
 class RunFailed(RuntimeError):  # noqa: N818
-    """A run failed after the work had started (exit code 3): which, why, where its log is, how to go on."""
+    """A run failed after the work had started (exit code 3). The message has run, reason, log and remedy."""
 
 
 class Infeasible(RunFailed):
@@ -81,7 +81,7 @@ def lacking(error: BaseException) -> bool:
 
 
 def limit_reached(error: BaseException) -> str | None:
-    """Return what the machine does not give, and the remedy; None of an error about something else."""
+    """Return the limit of the machine that an error is about, with the remedy, or None."""
     if (number := limit_of(error)) is None:
         return None
     return f"{LIMITS[number]} ({error}); see to that and run the same command again: it goes on where it stopped"
@@ -102,7 +102,7 @@ def without_secrets(text: str) -> str:
     return USER_INFO.sub("...@", text)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`` (did you mean 'x'?)`` for the known name nearest to ``name``, else an empty string."""
-    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+def nearest(name: str, names: Iterable[str]) -> str:
+    """`` (did you mean 'x'?)`` for the name of ``names`` nearest to ``name``, else an empty string."""
+    match = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
     return f" (did you mean '{match[0]}'?)" if match else ""

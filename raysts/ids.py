@@ -13,12 +13,12 @@ from raysts.errors import InputError, RunFailed
 
 
 def derive_seed(root: int, *names: object) -> int:
-    """A seed in [0, 2**63) for the stream called ``names`` below the root seed; the same on every machine."""
+    """Return a seed in [0, 2**63) for the stream ``names`` of a root seed, equal on every machine."""
     return int.from_bytes(hashlib.sha256(json.dumps([root, *names]).encode()).digest()[:8], "big") >> 1
 
 
 def content_id(value: Any) -> str:
-    """16 hex digits that name a JSON value by its content."""
+    """Return 16 hex digits that name a JSON value by its content."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -29,8 +29,11 @@ def file_digest(path: Path) -> bytes:
 
 
 def folder_id(folder: Path) -> str:
-    """16 hex digits over the files of a model folder (names and bytes; the card, checksums and what is hidden do not count: what
-    git and the hub's library keep there changes while the model does not)."""
+    """Return 16 hex digits over names and bytes of the files of a model folder.
+
+    The card, checksums and hidden files do not count. What git and the hub's library keep there changes, and the model
+    does not.
+    """
     digest = hashlib.sha256()
     for path in _files(folder):
         digest.update(str(path.relative_to(folder)).encode() + b"\0" + file_digest(path))
@@ -39,9 +42,10 @@ def folder_id(folder: Path) -> str:
 
 @contextlib.contextmanager
 def unchanged(model: Path, content: str | None, content_of: Callable[[Path], str] = folder_id) -> Iterator[None]:
-    """Read the files of a model in a block, and raise a RunFailed if ``content`` (None: any) is not their content id.
+    """Check that the files of a model have the id ``content`` and do not change in a block.
 
-    They may also not change in the block: what was read in between would be another model.
+    Raises:
+        RunFailed: they have another id (None: any), or they changed.
     """
     before, failure = _states(model), None
     try:
@@ -60,7 +64,7 @@ def unchanged(model: Path, content: str | None, content_of: Callable[[Path], str
 
 
 def _files(model: Path) -> list[Path]:
-    """The files of a model that count."""
+    """Return the files of a model that decide its id."""
     ignored = ("README.md", ".gitattributes", "data_config.json")
     return [
         path
@@ -79,9 +83,9 @@ def _states(model: Path) -> dict[Path, tuple[int, ...]]:
 
 
 def _state(path: Path) -> tuple[int, ...]:
-    """What changes with the content of a file."""
-    now = path.stat()
-    return now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns
+    """Return numbers that change with the content of a file."""
+    stat = path.stat()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 @functools.lru_cache(maxsize=4096)
@@ -91,7 +95,7 @@ def _digest(path: Path, state: tuple[int, ...]) -> bytes:
 
 
 def _content(model: Path, content_of: Callable[[Path], str]) -> str | None:
-    """The content id of a model; None of what is none any more."""
+    """Return the content id of a model, or None if it cannot be read."""
     with contextlib.suppress(OSError, InputError):
         return content_of(model)
     return None
@@ -99,7 +103,7 @@ def _content(model: Path, content_of: Callable[[Path], str]) -> str | None:
 
 @functools.cache
 def sources() -> str:
-    """12 hex digits that name raysts' own code: they say what ran where there is no repository to name a commit."""
+    """Return 12 hex digits that name raysts' code, for records without a commit."""
     root, digest = Path(__file__).parent, hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())

@@ -1,7 +1,8 @@
 """Messages of the logger ``raysts``, and the screen that shows them with how far the command is.
 
 A message goes to stderr, because stdout is for results. On a terminal bars stay below the messages. Without a terminal a
-message names the step after 5 s of silence, then after 10, 20, 40 and every 60.
+message names the step after 5 s of silence, and after five minutes once a minute. Debug records go to the log in the storage,
+and with ``-v`` to the screen.
 """
 
 from __future__ import annotations
@@ -10,49 +11,58 @@ import contextlib
 import functools
 import logging
 import math
+import os
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+from raysts.errors import without_secrets
 
 logger = logging.getLogger("raysts")
 logger.propagate = False  # a handler of the root would show every message twice
-logger.setLevel(logging.INFO)
+logger.setLevel(logging.DEBUG)
 say = logger.info
 
-FIRST_SIGN, LAST_SIGN = 5.0, 60.0
-"""Seconds of silence before the first sign of life in a log, and before those of a long step."""
+VERBOSE = "RAYSTS_VERBOSE"
+"""Environment variable that shows debug records, in the processes of a cluster too."""
+
+CHECKING, SIGN, LATE_SIGN, LATE = 1.0, 4.5, 60.0, 300.0
+"""Seconds of silence before a sign of life in a log: at first, then, and after ``LATE`` seconds."""
 
 
 class Screen(logging.Handler):
     """Handler that prints messages and draws bars: one for the command, one for each run in training."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(logging.DEBUG if os.environ.get(VERBOSE) else logging.INFO)
         self.bars: Any = None
         self.active = False
         self._begin()
 
     def _begin(self) -> None:
-        self.title, self.began, self.spoke = "starting", time.monotonic(), time.monotonic()
-        self.pause, self.total, self.rest, self.running, self.part = FIRST_SIGN, 0.0, 0.0, 0.0, 0.0
+        self.title, self.began, self.spoke = "", time.monotonic(), time.monotonic()
+        self.total, self.rest, self.running, self.part = 0.0, 0.0, 0.0, 0.0
         self.tasks: dict[str, Any] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a message."""
-        self.spoke, self.pause = time.monotonic(), FIRST_SIGN
-        print(record.getMessage(), file=sys.stderr, flush=True)  # noqa: T201
+        self.spoke = time.monotonic()
+        seconds = f"{self.spoke - self.began:8.2f} s  " if self.level == logging.DEBUG else ""
+        print(f"{seconds}{record.getMessage()}", file=sys.stderr, flush=True)  # noqa: T201
 
     @contextlib.contextmanager
-    def working(self) -> Iterator[None]:
+    def working(self, title: str = "checking data and models") -> Iterator[None]:
         """Show how far the command is, for the block. Within another such block it does nothing."""
         if self.active:
             yield
             return
         self._begin()
+        self.title = title
         self.active, ended = True, threading.Event()
-        if bars := progress_bars():
+        if bars := progress_bars() if self.level <= logging.INFO else None:
             self.bars = bars
             bars.start()
         thread = threading.Thread(target=self._live, args=(ended,), daemon=True)
@@ -67,7 +77,7 @@ class Screen(logging.Handler):
                 bars.stop()
 
     def follow(self, title: str, rest: float, running: float) -> None:
-        """Take note of the steps that begin: their title, the cost of all that is left, these among it, and theirs."""
+        """Take note of steps that begin: their title, the cost of all steps left, and theirs."""
         self.title, self.rest, self.running = title, rest, running
         self.total, self.part = max(self.total, rest), 0.0
         self.show()
@@ -93,7 +103,8 @@ class Screen(logging.Handler):
     def note(self) -> str:
         """Return the percentage, the time so far and an estimate of the time left."""
         seconds, fraction = time.monotonic() - self.began, self.fraction
-        parts = [f"{100 * fraction:.0f} %", f"{duration(seconds)} so far"]
+        parts = [f"{100 * fraction:.0f} %"] if self.total else []
+        parts.append(f"{duration(seconds)} so far")
         return ", ".join([*parts, f"about {duration(seconds * (1 / fraction - 1))} left"] if fraction > 0.02 else parts)
 
     def show(self) -> None:
@@ -107,10 +118,15 @@ class Screen(logging.Handler):
         """Draw the bar again, or break a silence in a log."""
         if self.bars is not None:
             self.show()
-        elif self.total and time.monotonic() - self.spoke >= self.pause:  # wrong input has one message alone
-            pause = min(2 * self.pause, LAST_SIGN)
+        elif time.monotonic() - self.spoke >= self._pause:
             say("... %s: %s", self.title, self.note)
-            self.pause = pause
+            self.spoke = time.monotonic()  # also if the level hides it
+
+    @property
+    def _pause(self) -> float:
+        if not self.total and self.spoke == self.began:
+            return CHECKING  # wrong input has one message alone, unless it takes longer
+        return SIGN if time.monotonic() - self.began < LATE else LATE_SIGN
 
     def _live(self, ended: threading.Event) -> None:
         while not ended.wait(0.5):
@@ -119,6 +135,50 @@ class Screen(logging.Handler):
 
 screen = Screen()
 logger.addHandler(screen)
+
+
+@contextlib.contextmanager
+def showing(*, verbose: bool = False, quiet: bool = False) -> Iterator[None]:
+    """Show debug records too, or warnings and errors alone, for the block."""
+    before = screen.level, os.environ.get(VERBOSE)
+    if verbose:
+        os.environ[VERBOSE] = "1"
+        screen.setLevel(logging.DEBUG)
+    elif quiet:
+        screen.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        screen.setLevel(before[0])
+        if before[1] is None:
+            os.environ.pop(VERBOSE, None)
+
+
+class _LogFile(logging.FileHandler):
+    """Log file that holds no secrets. What cannot be written there is dropped."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return without_secrets(super().format(record))
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Do nothing: the disk may be full."""
+
+
+@contextlib.contextmanager
+def log_file(path: Path) -> Iterator[None]:
+    """Append all messages and debug records to a file, for the block, and the traceback that ends it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = _LogFile(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger.addHandler(handler)
+    try:
+        yield
+    except BaseException:
+        logger.debug("the command ends here", exc_info=True)
+        raise
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
 
 
 @functools.cache

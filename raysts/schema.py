@@ -19,7 +19,7 @@ NLI_LABELS = ("entailment", "neutral", "contradiction")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a canonical table.
+    """Column of a canonical table.
 
     ``text`` is a non-empty string, ``number`` a finite number in [low, high] (without fractions where ``whole``), ``label``
     one of ``labels`` given as a string or as its index (any string or integer when ``labels`` is empty).
@@ -39,13 +39,13 @@ class Column:
 
     @property
     def rule(self) -> str:
-        """What a number of the column must be."""
+        """Return the rule for a number of the column."""
         if self.low is not None:
             return f"a number from {self.low:g} to {self.high:g}"
         return "a whole number" if self.whole else "a finite number"
 
     def number(self, value: Any) -> float | None:
-        """The number that a value of a user's file stands for; None where it breaks the rule."""
+        """Return the number of a value in a user's file, or None if it breaks the rule."""
         if isinstance(value, bool) or "_" in str(value):  # Python reads 1_000
             return None
         try:
@@ -117,7 +117,7 @@ RETRIEVAL: dict[str, tuple[Column, ...]] = {
 
 
 def table_columns(table: str) -> tuple[Column, ...]:
-    """The columns of a canonical table; none where there is none of that name."""
+    """Return the columns of a canonical table, or an empty tuple for an unknown name."""
     if table.startswith((TESTS, DEVS)) and table.count("/") == 1:
         return _OWN_PAIRS
     folder, _, part = table.rpartition("/")

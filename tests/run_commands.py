@@ -45,7 +45,7 @@ def raysts(*arguments: object) -> Outcome:
 @contextlib.contextmanager
 def listening(take: Callable[[str], object]) -> Iterator[None]:
     """Call ``take`` with every message, for the block."""
-    handler = logging.Handler()
+    handler = logging.Handler(logging.INFO)
     handler.emit = lambda record: take(record.getMessage())  # type: ignore[method-assign, assignment, return-value]
     logger.addHandler(handler)
     try:

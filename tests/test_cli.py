@@ -21,6 +21,7 @@ from run_commands import EVALUATION, TINY, options_of, overrides, raysts, result
 from raysts import __version__, cli
 from raysts.commands import parser
 from raysts.commands.result import run_text
+from raysts.log import logger
 from raysts.papers.experiments import EXPERIMENTS
 from raysts.recipes.names import RECIPES
 from raysts.search.search import SEARCHES
@@ -76,7 +77,7 @@ def test_help_explains_every_option_and_gives_an_example_that_parses(name: str) 
 def test_an_argument_is_a_parameter_of_the_function(name: str) -> None:
     """What is typed reaches the function, and what the function takes can be typed."""
     parameters = set(inspect.signature(parser.COMMANDS[name].function).parameters) - {"command"}
-    assert {argument.field_info.name for argument in options_of(name)} - {"json"} == parameters
+    assert {argument.field_info.name for argument in options_of(name)} - {*parser.PrintOptions._fields} == parameters
 
 
 def test_the_help_of_tune_names_every_search() -> None:
@@ -90,6 +91,20 @@ def test_common_options(name: str) -> None:
     assert all(option in text for option in ("--set", "--data", "--storage", "$RAYSTS_DATA", "./raysts-storage"))
     assert ("--address" in text) == (name != "plan"), "a plan starts nothing"
     assert ("--name" in text) == (name != "plan")
+
+
+def test_the_shell_completes_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SHELL", "/bin/bash")
+    outcome = raysts("--install-completion")
+    assert outcome.code == 0 and "Completion script installed" in outcome.out
+    (script,) = tmp_path.glob(".local/share/**/raysts")
+    words = "COMP_WORDS=(raysts di); COMP_CWORD=1; COMP_LINE='raysts di'; COMP_POINT=9"
+    function = re.search(r"complete .*-F (\w+) raysts", script.read_text())
+    assert function
+    line = f"source {script}; {words}; {function[1]} raysts di raysts; echo ${{COMPREPLY[*]}}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["distill"], done.stderr
 
 
 def test_version() -> None:
@@ -111,6 +126,8 @@ def example_of(name: str, finished: run_commands.Finished, tmp_path: Path) -> li
     student = finished.results["nli-ct-sed"]["model"]
     storage = ["--storage", finished.storage]
     assert finished.results["nli"], "what is reported and distilled"
+    if name in ("status", "watch"):  # a run that finds all steps done, whatever ran before, has no seconds of theirs
+        result("run", *finished.arguments("nli"), "--name", "again", "--address", "none")
     if name in ("embed", "data import"):
         pq.write_table(pa.table({"text": ["a dog"]}), tmp_path / "in.parquet")
     return {
@@ -129,8 +146,8 @@ def example_of(name: str, finished: run_commands.Finished, tmp_path: Path) -> li
         "export": [student, "--to", tmp_path / "exported"],
         "report": ["--name", "nli", *storage],
         "list": storage,
-        "status": ["nli", *storage],
-        "watch": ["nli", *storage],
+        "status": ["again", *storage],
+        "watch": ["again", *storage],
         "data check": ["--data", finished.data],
         "data import": [tmp_path / "in.parquet", "--as", "sentences", "--columns", "sentence=text", "--data", tmp_path / "data"],
     }[name]  # fmt: skip
@@ -267,3 +284,24 @@ def test_an_empty_place_is_not_the_default(option: str) -> None:
         and f"{option}" in outcome.err
         and "is empty; name a place, or remove the option" in outcome.err
     )
+
+
+def test_v_shows_what_is_read_and_written_and_q_errors_alone(
+    finished: run_commands.Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log in the storage has everything with times and no secret, whatever the screen shows."""
+    monkeypatch.setenv("MY_TOKEN", "hunter22-hunter22")
+    arguments = ["run", *finished.arguments("nli", members=1), "--name", "loud-hunter22-hunter22", "--address", "none"]
+    loud = raysts(*arguments, "-v").err
+    assert re.search(r"^ +\d+\.\d\d s  wrote \S+/pipelines/loud-\S+\.json$", loud, re.M)
+    logger.debug("a record outside of any command")
+    quiet = raysts(*arguments, "-q")
+    assert quiet.code == 0 and quiet.err == "" and "report:" in quiet.out
+    wrong = raysts("status", "nothing", "--storage", finished.storage, "-q")
+    assert wrong.code == 2 and "no run 'nothing'" in wrong.err
+    (path,) = (finished.storage / "logs").glob("loud-*.log")
+    text = path.read_text(encoding="utf-8")
+    assert len(re.findall(r"DEBUG wrote \S+/reports/", text)) >= 2, "of both runs"
+    assert " INFO " in text and "${MY_TOKEN}" in text and "hunter22" not in text
+    both = raysts(*arguments, "-v", "-q")
+    assert both.code == 2 and "-v and -q: give one of them" in both.err

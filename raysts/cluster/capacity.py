@@ -13,7 +13,6 @@ from raysts.errors import InputError
 from raysts.pipeline.local import Say
 from raysts.recipes.recipe import Resources
 
-LOOPBACK = ("127.0.0.1", "::1")
 LOOK_SECONDS, REPEAT_SECONDS = 10.0, 300.0
 UNKNOWN = 64  # workers that a command asks for where the cluster may grow: Ray tells nobody how far
 
@@ -54,7 +53,7 @@ def affinity(node: str = "") -> NodeAffinitySchedulingStrategy:
 
 def may_grow() -> bool:
     """Return True if the cluster may get more nodes. One on loopback never does."""
-    return not all(node.address in LOOPBACK for node in nodes()) and has_autoscaler() is not False
+    return not all(node.address in ("127.0.0.1", "::1") for node in nodes()) and has_autoscaler() is not False
 
 
 def holds(resources: Resources) -> int:
@@ -81,12 +80,10 @@ def check_resources(resources: Resources, private: bool) -> None:
     resources = with_gpus(resources)
     room, least = holds(resources), resources.least
     if room < least and (private or not may_grow()):
-        part = "no node can hold such a worker"
-        if room:
-            part = f"a run of {least} workers (resources.workers) has no room, the cluster holds {room} of them"
+        part = f"a run of {least} workers (resources.workers) has no room, the cluster holds {room} of them"
         raise InputError(
             f"resources.cpus={resources.cpus}, resources.gpus={resources.gpus:g}: "
-            f"{part} ({_needs(resources)}); the cluster's nodes have: "
+            f"{part if room else 'no node can hold such a worker'} ({_needs(resources)}); the cluster's nodes have: "
             f"{_describe_nodes()}; ask for less, or connect to a larger cluster with --address"
         )
 
@@ -94,8 +91,9 @@ def check_resources(resources: Resources, private: bool) -> None:
 def announce(resources: Resources, say: Say) -> None:
     """Say that work waits for its first node, if it does."""
     if not holds(resources):
-        have = _describe_nodes()
-        say(f"no node with {_needs(resources)} is there yet; the cluster's nodes have: {have}; it may grow")
+        say(
+            f"no node with {_needs(resources)} is there yet; the cluster's nodes have: {_describe_nodes()}; it may grow"
+        )
 
 
 class Room:
@@ -103,8 +101,7 @@ class Room:
 
     def __init__(self, resources: Resources, say: Say) -> None:
         self.resources, self.say, self.before = resources, say, set[str]()
-        self.before = {*self.groups()}
-        self.look_at, self.waiting = 0.0, 0
+        self.before, self.look_at, self.waiting = {*self.groups()}, 0.0, 0
 
     def groups(self) -> dict[str, str]:
         """Return state by id of the command's groups, by job (the end of the id) and shape of the bundles."""

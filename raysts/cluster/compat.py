@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from functools import cache
 
 import ray
 from ray.train import ScalingConfig
@@ -13,7 +12,6 @@ FEATURES = {"label_selector": "label_selector", "min_workers": "elastic_resize_m
 """By resource the field of ``ScalingConfig`` that it needs. Ray 2.55 was seen to have both."""
 
 
-@cache
 def scales_with(field: str) -> bool:
     """Return True if this Ray's ``ScalingConfig`` has the field."""
     return field in {item.name for item in dataclasses.fields(ScalingConfig)}
@@ -21,12 +19,9 @@ def scales_with(field: str) -> bool:
 
 def lacks(resources: Resources) -> list[str]:
     """Return what the resources ask for and this Ray cannot do, one message each."""
-    return [
-        f"resources.{option}: Ray {ray.__version__} does not have it, Ray 2.55 does; install that Ray on all nodes, or do "
-        f"without the option"
-        for option, field in FEATURES.items()
-        if getattr(resources, option) and not scales_with(field)
-    ]
+    remedy = "Ray 2.55 does; install that Ray on all nodes, or do without the option"
+    missing = [option for option, field in FEATURES.items() if getattr(resources, option) and not scales_with(field)]
+    return [f"resources.{option}: Ray {ray.__version__} does not have it, {remedy}" for option in missing]
 
 
 def has_autoscaler() -> bool | None:

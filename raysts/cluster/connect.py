@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from raysts.errors import InputError, RunFailed
+from raysts.log import VERBOSE, logger, screen
 
 OLDEST = (2, 51)  # the oldest Ray that is tried (``pyproject.toml``)
 REACHABLE_SECONDS, HEAD_SECONDS = 3.0, 60.0
@@ -40,8 +41,8 @@ PRIVATE = {LOOPBACK: "0", "RAY_prestart_worker_first_driver": "0"}
 INSTALL = "install it with pip install 'ray[default,data,train,tune]', or run in this process with --address none"
 NOT_STARTED = (
     "a private cluster cannot be started ({}): Ray keeps its files in $RAY_TMPDIR (/tmp), its token in ~/.ray/auth_token, and "
-    "some twenty processes with their threads; name folders that can be written to with RAY_TMPDIR and HOME, allow more "
-    "processes (ulimit -u, the limit of the container), or do without Ray: --address none"
+    "some twenty processes; name folders that can be written to with RAY_TMPDIR and HOME, allow more processes (ulimit -u, the "
+    "limit of the container), or do without Ray: --address none"
 )
 PROBE = """
 import os, sys, ray
@@ -71,31 +72,24 @@ REFUSALS = {
         f"the cluster asks for a token, and none or another one was shown; set {AUTH_MODE}=token, and have the cluster's token "
         f"in ~/.ray/auth_token or RAY_AUTH_TOKEN"
     ),
-    r"(.*)\Z": (
-        "something listens there, but no Ray head that lets this process in ({0}); give host:port of a running head (6379 unless "
-        "said otherwise)"
-    ),
+    r"(.*)\Z": "something listens there, but no Ray head that lets this process in ({0}); give host:port of a running head",
 }
 """The message for what a probe says at its end; the first that matches."""
 
 
 @contextlib.contextmanager
-def connected(address: str | None = None, dashboard: bool = False) -> Iterator[bool]:
+def connected(address: str | None = None) -> Iterator[bool]:
     """Connect to Ray for the length of the block. The value is True for a private cluster.
 
     Without an address that is the cluster of the job (``RAY_ADDRESS``), the one that ``ray start`` runs on this machine, else
-    a private one on all CPUs of this machine that ends with the block, and has a dashboard on loopback if asked for.
+    a private one on all CPUs of this machine that ends with the block.
     """
     _check_installed()
     before = {*os.environ}
     is_ready = "ray" in sys.modules and sys.modules["ray"].is_initialized()
-    for name, value in SETTINGS.items():
-        os.environ.setdefault(name, value)
+    os.environ.update(SETTINGS | os.environ)
     try:
-        cluster = "" if is_ready else find_cluster(address)
-        if not is_ready:
-            _init(cluster, dashboard)
-        yield cluster == "local"
+        yield not is_ready and _init(find_cluster(address))
     finally:
         if not is_ready and "ray" in sys.modules:
             sys.modules["ray"].shutdown()
@@ -109,15 +103,18 @@ def _check_installed() -> None:
     except PackageNotFoundError:
         raise InputError(f"Ray is not installed here; {INSTALL}") from None
     if tuple(map(int, installed.split(".")[:2])) < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
+        oldest = "{}.{}".format(*OLDEST)
         raise InputError(f"Ray {installed} is installed here, and Ray {oldest} is the oldest that works; {INSTALL}")
 
 
-def _init(address: str, dashboard: bool) -> None:
+def _init(address: str) -> bool:
+    """Connect, and return True for a private cluster."""
     private = address == "local"
-    options = {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"} if private else {}
-    for name, value in PRIVATE.items() if private else ():
-        os.environ.setdefault(name, value)
+    os.environ.update(PRIVATE | os.environ if private else {})
+    options: dict[str, Any] = {"include_dashboard": False} if private else {}
+    verbose = screen.level == logging.DEBUG
+    if verbose and not private:  # the processes of a private cluster have the environment of this one
+        options["runtime_env"] = {"env_vars": {VERBOSE: "1"}}
     try:
         import ray.data
         import ray.train
@@ -127,24 +124,26 @@ def _init(address: str, dashboard: bool) -> None:
     except ImportError as error:
         raise InputError(f"a part of Ray {version('ray')} is missing here ({error}); {INSTALL}") from error
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
+        ray.init(address=address, log_to_driver=verbose, logging_level=logging.ERROR, **options)
     except SystemExit:  # Ray's answer to SIGTERM while it starts
         raise KeyboardInterrupt from None
     except Exception as error:  # a folder that is read-only, a process that does not come up, a limit of the machine
-        if private:
-            raise RunFailed(NOT_STARTED.format(error)) from error
-        raise
+        if not private:
+            raise
+        raise RunFailed(NOT_STARTED.format(error)) from error
+    logger.debug("Ray %s answers at %s", version("ray"), ray.get_runtime_context().gcs_address)
     quiet_data()
     with contextlib.suppress(OSError):  # Ray lets everybody read the file, which a token of the environment replaces
         if private:
             Path("~/.ray/auth_token").expanduser().chmod(0o600)
     if not private and may_grow():
-        # A detached actor on the node of the process that first reads data keeps Ray Data's statistics, for ever. A node that
-        # an autoscaler has started would be paid for as long; this one stays anyway.
+        # A detached actor of Ray Data's stays for ever on the node of the process that first reads data. A node that an
+        # autoscaler has started would be paid for as long; this one stays anyway.
         ray.data.range(1).materialize()
     with contextlib.suppress(ValueError):  # not in the main thread
         # Ray's own handler for SIGTERM leaves processes behind; an exception takes the way of Ctrl-C.
         signal.signal(signal.SIGTERM, _interrupt if private else signal.default_int_handler)
+    return private
 
 
 def _interrupt(number: int, frame: Any) -> None:
@@ -178,12 +177,12 @@ def find_cluster(address: str | None) -> str:
     address = address or os.environ.get("RAY_ADDRESS") or "auto"
     if address == "local":
         return address
+    name, modes = f"--address '{address}'", ["disabled"]
     if address.startswith("ray://"):
         raise InputError(
-            f"--address '{address}': Ray's client (ray://) cannot run raysts, whose driver must be in the cluster; run the "
-            f"command on the head, or submit it: ray job submit --working-dir . -- python jobs/run.py ..."
+            f"{name}: Ray's client (ray://) cannot run raysts, whose driver must be in the cluster; run the command on the "
+            f"head, or submit it: ray job submit --working-dir . -- python jobs/run.py ..."
         )
-    name, modes = f"--address '{address}'", ["disabled"]
     if address == "auto":
         file = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray" / "ray_current_cluster"
         address = file.read_text(encoding="utf-8").strip() if file.is_file() else ""
@@ -199,10 +198,12 @@ def find_cluster(address: str | None) -> str:
     answer = f"it has not answered for {HEAD_SECONDS:g} s"
     for mode in [os.environ[AUTH_MODE]] if os.environ.get(AUTH_MODE) else modes:
         # Ray asks a head that turns it away 20 times, a second each, unless told otherwise.
-        environment = {**os.environ, "RAY_NUM_REDIS_GET_RETRIES": "2", AUTH_MODE: mode}
-        command = [sys.executable, "-c", PROBE, address]
+        options: Any = {
+            "env": {**os.environ, "RAY_NUM_REDIS_GET_RETRIES": "2", AUTH_MODE: mode},
+            "timeout": HEAD_SECONDS,
+        }
         with contextlib.suppress(subprocess.TimeoutExpired):
-            probe = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HEAD_SECONDS)
+            probe = subprocess.run([sys.executable, "-c", PROBE, address], capture_output=True, text=True, **options)
             if "raysts: joined" in probe.stdout:
                 os.environ[AUTH_MODE] = mode
                 return address

@@ -1,28 +1,23 @@
 """The executor on Ray: actors that work on units, and training runs of the members."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 
 from raysts.cluster.capacity import announce, at_once, with_gpus
 from raysts.cluster.connect import head_answers
-from raysts.cluster.preflight import Requirements, node_problem
+from raysts.cluster.preflight import node_problem
 from raysts.errors import InputError, RunFailed
+from raysts.pipeline.local import Say, Worker
+from raysts.pipeline.requirements import Requirements
 from raysts.recipes.recipe import Resources
-
-if TYPE_CHECKING:
-    from raysts.pipeline.local import Say, Worker
-    from raysts.training.job import Job
+from raysts.training.job import Job
 
 IN_FLIGHT = 2  # units that an actor holds at once, so that it never waits for the driver
-UNFIT = "unfit"  # the value of a unit whose node cannot take part
-
 KERNELS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
 """Kernels that oneDNN and torch's bindings to it keep, 1 MB each: those of one batch, for batches differ in their shapes."""
 
@@ -55,10 +50,9 @@ class RayExecutor:
 
         An autoscaler sees the actors that have no place yet; the others work meanwhile. A killed actor does its units again.
         """
-        resources = with_gpus(resources)
         if not units:
             return
-        announce(resources, say)
+        announce(resources := with_gpus(resources), say)
         actors = self._idle.pop((worker, resources), [])
         self._end_idle()
         actors += start_actors(worker, min(len(units), at_once(resources)) - len(actors), resources, self.requirements)
@@ -85,14 +79,10 @@ def start_actors(
 ) -> list[Any]:
     """Ask for ``count`` actors that bear the worker's name."""
     kind = ray.remote(type(getattr(worker, "__name__", "Worker"), (UnitActor,), {})).options(
-        num_cpus=resources.cpus,
-        num_gpus=resources.gpus or None,
-        memory=resources.bundle.get("memory"),
-        accelerator_type=resources.accelerator_type,
-        label_selector=resources.selector or None,
-        max_restarts=-1,
-        max_task_retries=-1,
-    )
+        num_cpus=resources.cpus, num_gpus=resources.gpus or None, memory=resources.bundle.get("memory"),
+        accelerator_type=resources.accelerator_type, label_selector=resources.selector or None,
+        max_restarts=-1, max_task_retries=-1,
+    )  # fmt: skip
     return [kind.remote(worker, resources, requirements) for _ in range(count)]
 
 
@@ -126,7 +116,7 @@ def _results(actors: Sequence[Any], args: Any, units: Sequence[Any]) -> Generato
                 starting.clear()
         value, error = ray.get(results.pop(taken))
         if error is not None:
-            raise (InputError if value == UNFIT else RunFailed)(error)
+            raise error
         yield value
     return actor
 
@@ -135,20 +125,18 @@ class UnitActor:
     """An actor that makes its worker with the first unit of a map, which fails if that fails."""
 
     def __init__(self, worker: Worker, resources: Resources, requirements: Requirements | None) -> None:
-        for variable, capacity in KERNELS.items():
-            os.environ.setdefault(variable, capacity)  # read when the first kernel is made
+        os.environ.update(KERNELS | os.environ)  # read when the first kernel is made
         import torch
 
         torch.set_num_threads(resources.cpus)
-        self.problem = node_problem(requirements)
-        self.worker, self.device = worker, "cuda" if resources.gpus else "cpu"
+        self.worker, self.device, self.problem = worker, "cuda" if resources.gpus else "cpu", node_problem(requirements)
         self.work: Any = None
         self.made_of = ""
 
-    def run(self, args: list[Any], unit: Any) -> tuple[Any, str | None]:
+    def run(self, args: list[Any], unit: Any) -> tuple[Any, Exception | None]:
         """Return what the worker makes of a unit and None, or why it failed, in one line."""
         if self.problem is not None:
-            return UNFIT, self.problem
+            return None, InputError(self.problem)
         try:
             # Not arguments of the constructor: a restart would look for them after Ray has let them go.
             if self.made_of != args[0].hex():
@@ -156,4 +144,4 @@ class UnitActor:
                 self.work, self.made_of = self.worker(self.device, *ray.get(args[0])), args[0].hex()
             return self.work(unit), None
         except Exception as error:
-            return None, str(error) if isinstance(error, RunFailed) else f"{type(error).__name__}: {error}"
+            return None, RunFailed(str(error) if isinstance(error, RunFailed) else f"{type(error).__name__}: {error}")

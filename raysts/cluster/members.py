@@ -1,19 +1,16 @@
 """Ensemble members on Ray Train: workers take them from a queue, one after the other.
 
-Each node has one Ray Train run, with a worker for each member that the node trains at once: the number of processes does not
-grow with that of members, and a lost node costs its run alone. Members of several workers have a run for each that trains
-at once. A run ends when a worker dies, and the driver begins it again while members are left, each from its checkpoint.
+Each node has one Ray Train run, with a worker for each member that it trains at once: processes do not grow with members,
+and a lost node costs its run alone. Members of several workers have a run for each that trains at once. A run ends when a
+worker dies, and the driver begins it again while members are left, each from its checkpoint.
 """
 
-from __future__ import annotations
-
-import contextlib
 import gc
 import os
 import secrets
 import signal
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
@@ -25,13 +22,14 @@ import torch
 from raysts.cluster import runs
 from raysts.cluster.capacity import UNKNOWN, ClusterNode, Room, affinity, at_once, holds, may_grow, nodes
 from raysts.cluster.connect import head_answers, quiet_data
-from raysts.cluster.metrics import show_line, show_members
-from raysts.cluster.preflight import Requirements, node_problem
+from raysts.cluster.metrics import show, show_line
+from raysts.cluster.preflight import node_problem
 from raysts.cluster.queue import Ended, MemberQueue, QueueState, Slot
 from raysts.cluster.stream import read_streamed
 from raysts.errors import InputError, RunFailed
 from raysts.models.pretrained import worker_gigabytes
 from raysts.pipeline.local import Say
+from raysts.pipeline.requirements import Requirements
 from raysts.recipes.recipe import Resources
 from raysts.storage.runs import RunFolder
 from raysts.training import checkpoint
@@ -54,10 +52,8 @@ def train_members(
     if requirements is not None:
         resources = _with_memory(resources, chains)
     reasons: dict[int, str | None] = {}
-    with (
-        closing(_Runs(chains, resources, requirements, say)) as started,
-        RunMonitor(say, sum(map(len, chains))) as monitor,
-    ):
+    facts, total = chains[0][0].facts, sum(map(len, chains))
+    with closing(_Runs(chains, resources, requirements, say)) as started, RunMonitor(say, total) as monitor:
         while len(reasons) < len(chains):
             state = started.look()
             reasons |= state.ended
@@ -65,9 +61,10 @@ def train_members(
                 say(f"failed: {reason}")
             at_work = [job for number in (*state.training, *dict(state.ended)) for job in chains[number]]
             monitor.update(at_work, len(state.waiting))
-            show_members(
-                chains[0][0].facts, len(state.waiting), len(state.training), [*reasons.values()], state.restarts
-            )
+            done = [*reasons.values()].count(None)
+            counts = {"waiting": len(state.waiting), "training": len(state.training), "done": done}
+            counts = {f"members_{name}": count for name, count in (counts | {"failed": len(reasons) - done}).items()}
+            show(counts | {"restarts": state.restarts}, pipeline=facts["system"], stage=facts["stage"])
             started.room.report(len(state.training))
     return [reasons[number] for number in range(len(chains))]
 
@@ -97,11 +94,13 @@ class _Runs:
         self.chains, self.resources, self.room, first = chains, resources, Room(resources, say), chains[0][0]
         self.name = f"{first.facts['system']}-{first.facts['stage']}-{first.id[:6]}"
         self.folder = str(first.folder.parent.parent / "ray")
-        self.cause, self.numbers = "", count(1)
-        self.runs: dict[int, _Run] = {}
-        name = f"{self.name}-{secrets.token_hex(3)}-queue"
-        kind = ray.remote(MemberQueue).options(num_cpus=0, scheduling_strategy=affinity(), name=name)
-        self.queue = kind.remote(len(chains))
+        self.cause, self.numbers, self.runs = "", count(1), dict[int, _Run]()
+        options = {
+            "num_cpus": 0,
+            "scheduling_strategy": affinity(),
+            "name": f"{self.name}-{secrets.token_hex(3)}-queue",
+        }
+        self.queue = ray.remote(MemberQueue).options(**options).remote(len(chains))
         # Once for all workers: members have much in common, such as the dev set.
         self.work = [ray.put(partial(take_members, chains, resources, requirements, self.queue))]
         for node, width in placements(resources, len(chains)):
@@ -111,7 +110,7 @@ class _Runs:
         """End the runs that wait for room and, where the command ends, all others."""
         if not head_answers():  # Ray is what has ended
             return
-        with contextlib.suppress(Exception):
+        with suppress(Exception):
             for run in self.runs.values():
                 ray.kill(run.host)
             ray.kill(self.queue)
@@ -126,8 +125,8 @@ class _Runs:
             state: QueueState = ray.get(self.queue.state.remote())
         except ray.exceptions.RayActorError:
             raise RunFailed(
-                f"the process that hands out the members of {self.name} has died, as one does that is killed or for want of "
-                f"memory on the node of this command; what was trained is kept, and the same command goes on from there"
+                f"the process that hands out the members of {self.name} has died: it was killed, or the node of this command "
+                f"has no memory left; what was trained is kept, and the same command goes on from there"
             ) from None
         if state.refused:
             raise InputError(state.refused)
@@ -141,8 +140,8 @@ class _Runs:
         if node is not None and node.id not in {other.id for other in nodes()}:
             node = None  # another one may come for it
         number, place = number or next(self.numbers), "SPREAD" if node is None else affinity(node.id)
-        environment = {"env_vars": runs.environment(self.resources)}
-        kind = ray.remote(runs.TrainRun).options(num_cpus=0, scheduling_strategy=place, runtime_env=environment)
+        options = {"scheduling_strategy": place, "runtime_env": {"env_vars": runs.environment(self.resources)}}
+        kind = ray.remote(runs.TrainRun).options(num_cpus=0, **options)
         host = kind.remote(f"{self.name}-{number}", self.folder, node, self.resources, self.work, number)
         self.runs[number] = _Run(host, node, width, host.fit.remote(width))
 
@@ -175,8 +174,8 @@ class _Runs:
 def placements(resources: Resources, members: int) -> list[tuple[ClusterNode | None, int]]:
     """Return the runs to begin: the node that each is bound to, or None, and its width.
 
-    Members of one worker have a run per node. For what the cluster may grow by there are runs of 1, 1, 2, 4 ... workers: of
-    so many as come at least half work.
+    Members of one worker have a run per node, and for what the cluster may grow by runs of 1, 1, 2, 4 ... workers: of so many
+    as come at least half work.
     """
     if resources.workers > 1:
         return [(None, resources.workers)] * min(max(1, at_once(resources) // resources.least), members, MOST_RUNS)
@@ -195,17 +194,14 @@ def placements(resources: Resources, members: int) -> list[tuple[ClusterNode | N
     return bound
 
 
-# -- in a worker ---------------------------------------------------------------------------------------------------------
-
-
 class RayRuntime(Runtime):
     """A Ray Train worker that trains a run alone or together with the others of its run."""
 
-    def __init__(self, resources: Resources, rank: int, world: int) -> None:
+    def __init__(self, resources: Resources, rank: int) -> None:
         device = ray.train.torch.get_device() if resources.gpus else "cpu"
         super().__init__(device, threads=resources.cpus, read=read_streamed)
         if resources.workers > 1:
-            self.rank, self.world = rank, world
+            self.rank, self.world = rank, ray.train.get_context().get_world_size()
         self.shards = resources.shard and self.world > 1
         self.where = f"Ray Train, node {ray.util.get_node_ip_address()}"
 
@@ -226,17 +222,16 @@ def take_members(
     if problem := node_problem(requirements):
         return ray.get(queue.refuse.remote(problem))
     rank = ray.train.get_context().get_world_rank()
-    runtime = RayRuntime(resources, rank, ray.train.get_context().get_world_size())
+    runtime = RayRuntime(resources, rank)
     if rank == 0:
         queue.hold.remote(number, ray.util.get_current_placement_group().id.hex())
-    slot = (number, rank)
     try:
         with runs.at_work:
-            while (taken := _take(queue, slot, chains, runtime)) is not None:
+            while (taken := _take(queue, (number, rank), chains, runtime)) is not None:
                 member, reason = taken
                 reason = reason or attempt(chains[member], runtime).reason
                 if runtime.rank == 0:
-                    ray.get(queue.end.remote(slot, reason))
+                    ray.get(queue.end.remote((number, rank), reason))
                 gc.collect()  # the next one begins where this one did
                 if not gc.get_freeze_count():
                     gc.freeze()  # imports stay: a later collection need not look through them

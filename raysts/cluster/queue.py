@@ -7,11 +7,13 @@ Slot = tuple[int, int]  # a worker: number of its Ray Train run, rank in it
 
 
 class Ended(NamedTuple):
-    """The end of a Ray Train run: its cause, the ranks that died, and if it found no room."""
+    """The end of a Ray Train run: its cause, the ranks that died, and if it found no room.
+
+    ``deaths``: the cause by rank, and whether its node was taken away. None: all died of the run's cause.
+    """
 
     cause: str = ""
     deaths: dict[int, tuple[str, bool]] | None = {}  # noqa: RUF012
-    """The cause by rank, and whether its node was taken away. None: all died of the run's cause."""
     waited: bool = False
 
 
@@ -56,10 +58,9 @@ class MemberQueue:
 
     def begin(self, slot: Slot, stand: Any) -> Progress:
         """Return the progress of a slot's member. Deaths count while its state on disk stays the same."""
-        before = self.progress[self.taken[slot]]
-        progress = Progress(stand, before.deaths if before.stand == stand else 0, before.cause)
-        self.progress[self.taken[slot]] = progress
-        return progress
+        before, member = self.progress[self.taken[slot]], self.taken[slot]
+        self.progress[member] = before._replace(stand=stand, deaths=before.deaths if before.stand == stand else 0)
+        return self.progress[member]
 
     def end(self, slot: Slot, reason: str | None) -> None:
         if slot in self.taken:
@@ -77,12 +78,12 @@ class MemberQueue:
 
         Return if members wait, how often the run ended without any, its placement group and those of the other runs.
         """
+        silent = (ended.cause, False) if ended.deaths is None else ("", True)
         for slot in sorted((slot for slot in self.taken if slot[0] == run), reverse=True):
-            silent = (ended.cause, False) if ended.deaths is None else ("", True)
             cause, preempted = (ended.deaths or {}).get(slot[1], silent)
+            before, member = self.progress[self.taken[slot]], self.taken[slot]
             if not preempted:
-                before = self.progress[self.taken[slot]]
-                self.progress[self.taken[slot]] = Progress(before.stand, before.deaths + 1, cause)
+                self.progress[member] = before._replace(deaths=before.deaths + 1, cause=cause)
             self._put_back(slot)
         group = {self.groups.pop(run)} if run in self.groups else set()
         self.restarts += 1 if ended.deaths is None else len(ended.deaths)

@@ -22,7 +22,7 @@ from raysts.recipes.recipe import Resources
 START_SECONDS = 30  # a run waits so long for room before its driver asks anew, for halves on a node that others use too
 ELASTIC_START_SECONDS = 15  # one of variable size then takes what it gets: Ray believes a dead node free for 20 s
 RESIZE_SECONDS = 30.0  # a member of variable size looks so often for room for more workers
-END_SECONDS = 15.0  # a worker that gets SIGTERM may take so long to the end of its step
+END_SECONDS = 15  # a worker that gets SIGTERM may take so long to the end of its step
 SAVE_SECONDS = 4.0  # the others may take so long to save when a run ends because a worker has died
 
 ENVIRONMENT = {
@@ -82,7 +82,8 @@ def _call(work: list[Any], number: int) -> None:
 
 def _scaling(resources: Resources, width: int, node: ClusterNode | None) -> ScalingConfig:
     demand = {name: amount for name, amount in resources.bundle.items() if ":" not in name}
-    selector, options = dict(resources.selector), dict[str, Any]()
+    options: dict[str, Any] = {"accelerator_type": resources.accelerator_type, "use_gpu": bool(resources.gpus)}
+    selector = resources.selector
     if node is not None and scales_with("label_selector"):
         selector["ray.io/node-id"] = node.id
     elif node is not None:
@@ -91,16 +92,9 @@ def _scaling(resources: Resources, width: int, node: ClusterNode | None) -> Scal
         options["label_selector"] = selector
     if resources.min_workers:
         options["elastic_resize_monitor_interval_s"] = RESIZE_SECONDS
-    return ScalingConfig(
-        num_workers=(resources.min_workers, width) if resources.min_workers else width,
-        use_gpu=bool(resources.gpus),
-        resources_per_worker=demand,
-        accelerator_type=resources.accelerator_type,
-        **options,
-    )
+    workers = (resources.min_workers, width) if resources.min_workers else width
+    return ScalingConfig(num_workers=workers, resources_per_worker=demand, **options)
 
-
-# -- the end of a worker -------------------------------------------------------------------------------------------------
 
 told_to_end = threading.Event()  # this worker got SIGTERM, or its run is about to end
 at_work = threading.Lock()  # a worker holds it while it trains
@@ -140,12 +134,9 @@ def _end_on_sigterm() -> None:
 
 
 def _end(number: int, frame: Any) -> None:
-    """Have this worker end at a step, or in a while."""
-    if not told_to_end.is_set():
-        told_to_end.set()
-        late = threading.Timer(END_SECONDS, os._exit, [128 + number])
-        late.daemon = True
-        late.start()
+    """Have this worker end at a step, or by the system in a while."""
+    told_to_end.set()
+    signal.alarm(END_SECONDS)
 
 
 def _save() -> None:

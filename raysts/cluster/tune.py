@@ -10,13 +10,10 @@ import gc
 import math
 import os
 import re
-import threading
 from collections import Counter, deque
-from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import replace
 from functools import cache, partial
-from queue import SimpleQueue
+from multiprocessing.pool import ThreadPool
 from typing import Any, NamedTuple
 
 import ray
@@ -39,8 +36,8 @@ from raysts.search.study import Study
 from raysts.search.trial import Trial, TrialOutcome, TrialRuntime, run_trial
 
 METRIC, FRACTION, ACTOR = "metric", "fraction", "actor"
-"""Keys of a result: the value that the search optimises, the percent of its steps that a trial has trained (early stopping
-goes by it, for trials differ in steps), and in the first result the id of its process."""
+"""Keys of a result: the value that the search optimises, the percent of its steps that a trial has trained, by which early
+stopping goes, and in the first result the id of its process."""
 
 KILLED_FOR_MEMORY = re.compile(r"Selected to kill: \(Actor\((\w+)\)")
 """The part of Ray's text about a kill that names the process. Without it every running trial is counted and tried alone."""
@@ -63,41 +60,32 @@ ENVIRONMENT = {
 
 def per_trial(study: Study) -> Resources:
     """Return what a trial asks of the cluster. Small ones share a GPU unless the search says."""
-    resources = with_gpus(study.search.pipeline.resources)
-    small = resources.gpus and weight_bytes(study.plan.backbone) < SMALL
-    return resources.replace(gpus=0.25) if small and study.search.pipeline.resources.gpus is None else resources
-
-
-# -- in a trial's process ------------------------------------------------------------------------------------------------
+    stated, resources = study.search.pipeline.resources, with_gpus(study.search.pipeline.resources)
+    small = stated.gpus is None and resources.gpus and weight_bytes(study.plan.backbone) < SMALL
+    return resources.replace(gpus=0.25) if small else resources
 
 
 @cache
-def _calls() -> SimpleQueue[tuple[Future[None], Callable[[], None]]]:
-    """Return the queue of the one thread of all trials of this process.
-
-    oneDNN keeps its kernels per thread, also after the thread's end. A daemon ends with the process, whatever it does.
-    """
-
-    def work() -> None:
-        while True:
-            ended, call = calls.get()
-            try:
-                ended.set_result(call())
-            except BaseException as error:  # to stop a trial, Tune raises SystemExit in a report
-                ended.set_exception(error)
-
+def _thread() -> ThreadPool:
+    """Return the thread of all trials of this process, for oneDNN keeps kernels per thread."""
     gc.freeze()  # imports stay: a collection that looks through them takes 0.1 s
-    calls: SimpleQueue[tuple[Future[None], Callable[[], None]]] = SimpleQueue()
-    threading.Thread(target=work, daemon=True).start()
-    return calls
+    return ThreadPool(1)
 
 
 def train_trial(config: dict[str, Any], **shared: Any) -> None:
     """Train the trial ``config["run"]`` in a process that Tune keeps for the next one."""
     ray.tune.report({ACTOR: ray.get_runtime_context().get_actor_id()})
-    ended: Future[None] = Future()
-    _calls().put((ended, partial(_train, config["run"], **shared)))
-    ended.result()
+    if (error := _thread().apply(_error_of, (config["run"],), shared)) is not None:
+        raise error
+
+
+def _error_of(trial: Trial, **shared: Any) -> BaseException | None:
+    """Train a trial and return its error. Tune stops it by a SystemExit, which would end the thread."""
+    try:
+        _train(trial, **shared)
+    except BaseException as error:
+        return error
+    return None
 
 
 def _train(trial: Trial, dev: Dev | None, resources: Resources, metric: RunMetric, study: str) -> None:
@@ -116,9 +104,6 @@ def _train(trial: Trial, dev: Dev | None, resources: Resources, metric: RunMetri
     outcome = run_trial(job, metric, runtime, trial.earlier)
     value = math.nan if outcome.value is None else outcome.value
     ray.tune.report({METRIC: value, FRACTION: 100.0, "outcome": outcome._asdict(), "done": True})
-
-
-# -- in the driver -------------------------------------------------------------------------------------------------------
 
 
 def run_on_ray(queue: TrialQueue, progress: SearchProgress, resources: Resources) -> None:
@@ -156,22 +141,18 @@ def _fit(trials: Trials, progress: SearchProgress, resources: Resources) -> None
     for name, value in {**ENVIRONMENT, "TUNE_MAX_PENDING_TRIALS_PG": str(trials.pending)}.items():
         os.environ.setdefault(name, value)
     quiet_data()
+    tune_config = ray.tune.TuneConfig(
+        search_alg=trials,
+        scheduler=scheduler(study),
+        num_samples=-1,  # until the searcher says that nothing is left
+        reuse_actors=True,
+        trial_name_creator=lambda trial: f"{study.name} {trials.trials[trial.trial_id].title}",
+        trial_dirname_creator=lambda trial: trial.trial_id,
+    )
+    failures, display = ray.tune.FailureConfig(max_failures=DEATHS), _Display(trials.queue, progress, resources)
     with study.store.scratch(study.folder / "tune") as folder:
-        tune_config = ray.tune.TuneConfig(
-            search_alg=trials,
-            scheduler=scheduler(study),
-            num_samples=-1,  # until the searcher says that nothing is left
-            reuse_actors=True,
-            trial_name_creator=lambda trial: f"{study.name} {trials.trials[trial.trial_id].title}",
-            trial_dirname_creator=lambda trial: trial.trial_id,
-        )
-        run_config = ray.tune.RunConfig(
-            name=study.name,
-            storage_path=str(folder),
-            verbose=0,
-            failure_config=ray.tune.FailureConfig(max_failures=DEATHS),
-            callbacks=[_Display(trials.queue, progress, resources)],
-        )
+        places = {"name": study.name, "storage_path": str(folder)}
+        run_config = ray.tune.RunConfig(**places, verbose=0, failure_config=failures, callbacks=[display])
         try:
             ray.tune.Tuner(trainable, tune_config=tune_config, run_config=run_config).fit()
         except Exception as error:
@@ -205,8 +186,7 @@ class Trials(_Unsaved, Searcher):
         alone = any(self.kills[run_id] for run_id in running) or (ready and self.kills[ready[0].id])
         if self.queue.full or len(running) >= self.most or (running and alone):
             return None
-        trial = self.queue.next()
-        if trial is None:
+        if (trial := self.queue.next()) is None:
             return None if ready else Searcher.FINISHED
         self.trials[trial_id] = trial
         common = trial.job.dev is self.queue.study.dev

@@ -35,7 +35,7 @@ def claims(
             the data lack their test sets.
 
     Returns:
-        status, storage, claims (rows: :meth:`raysts.papers.verdicts.Verdict.as_plain` and ``paper``), reports (paths), text;
+        status, storage, claims (rows: :meth:`raysts.papers.verdicts.ClaimVerdict.as_plain` and ``paper``), reports (paths), text;
         with ``plan`` status, storage, nodes and notes (as :func:`raysts.plan`).
 
     Raises:
@@ -54,7 +54,10 @@ def claims(
         raise InputError(f"{', '.join(counted)}: --seeds sets it. Remove it")
     called = f"{paper!r}, seeds={seeds}, scale={scale!r}, stand_ins={stand_ins}, overrides={settings!r}"
     line = command or f"raysts.claims({called})"
-    options = RunOptions(data, storage, None, address, line, strict_contamination, skip_bad, stand_ins=stand_ins)
+    options = RunOptions(
+        data, storage, address=address, command=line, strict_contamination=strict_contamination, skip_bad=skip_bad,
+        stand_ins=stand_ins,
+    )  # fmt: skip
     recipes = {name: f"claims-{name}@{scale}" for name in ([paper] if paper else CLAIMS)}
     counts = {name: dict.fromkeys(EXPERIMENTS[f"claims-{name}"].settings, seeds) for name in recipes}
     checked = {

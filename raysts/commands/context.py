@@ -14,8 +14,8 @@ from raysts.commands.options import RunOptions
 from raysts.data.corpora import Corpus
 from raysts.data.user import UserData
 from raysts.data.world import world_path
-from raysts.errors import InputError, RunFailed, nearest
-from raysts.log import say
+from raysts.errors import InputError, RunFailed, StoreFailed, nearest
+from raysts.log import log_file, say, screen
 from raysts.models import pretrained
 from raysts.models.embedders import load_embedder, open_embedder
 from raysts.pipeline.local import Executor, LocalExecutor
@@ -24,9 +24,9 @@ from raysts.recipes.recipe import Pipeline, name_problem
 from raysts.storage.store import Store
 
 if TYPE_CHECKING:
-    from raysts.cluster.preflight import Requirements
     from raysts.models.embedders import OnnxModel
     from raysts.models.sentence_model import SentenceModel
+    from raysts.pipeline.requirements import Requirements
 
 DEFAULT_STORAGE = "./raysts-storage"
 JOB_COPIES = "working_dir_files"
@@ -129,6 +129,18 @@ def run_record(store: Store, name: str) -> dict[str, Any]:
     return record
 
 
+@contextlib.contextmanager
+def driver_log(store: Store, name: str) -> Iterator[None]:
+    """Keep the messages of this command, with debug records, in the storage, for the block."""
+    path = store.path(f"logs/{name}.log")
+    try:
+        with log_file(path):
+            yield
+    finally:
+        with contextlib.suppress(StoreFailed):
+            store.upload(path)
+
+
 # -- plans and where they run ----------------------------------------------------------------------------------------
 
 
@@ -204,4 +216,5 @@ def ray_context(address: str | None) -> contextlib.AbstractContextManager[bool]:
 
     if (address or os.environ.get("RAY_ADDRESS") or "local") in ("local", "auto"):
         say("starting Ray on this machine ...")
+        screen.title = "starting Ray on this machine"
     return connected(address)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 from cyclopts import Parameter
 
@@ -33,6 +33,8 @@ def distill(
     top: Annotated[int | None, Parameter(metavar="K")] = None,
     prompt: Annotated[str | None, Parameter(metavar="NAME|TEXT")] = None,
     keep_index: Annotated[str | None, Parameter(metavar="MODEL")] = None,
+    teacher_url: Annotated[str | None, Parameter(metavar="URL")] = None,
+    teacher_model: opt.Name = None,
     **options: Unpack[opt.RunGroup],
 ) -> Result:
     """Distil a student from trained models, a run's members, or a study's best (SED section 4).
@@ -58,17 +60,23 @@ def distill(
             (default: each one's default prompt); the student's own is --set prompt=NAME|TEXT.
         keep_index: the one teacher. The student keeps its space and width, and its queries search an index that this model
             embedded.
+        teacher_url: another teacher: a server's address in the format of OpenAI (http://HOST/v1/embeddings). Its key is read
+            from $RAYSTS_TEACHER_KEY, and the most requests a minute from $RAYSTS_TEACHER_RATE; the storage keeps its vectors.
+        teacher_model: the name of its model.
 
     Returns:
         as :func:`raysts.run`.
     """
     from raysts.commands import experiment
     from raysts.commands.context import run_record, store_of
+    from raysts.models.endpoint import name_of
     from raysts.recipes.names import pipeline_of
 
     if from_study is not None and (models or from_run):
         raise InputError("distill: --from-study NAME names the teachers. Remove MODEL and --from-run")
     models = [str(models)] if isinstance(models, str | Path) else models
+    if teacher_url is not None or teacher_model is not None:
+        models = [*models, name_of(teacher_url, teacher_model)]
     if keep_index is not None:
         if from_run or from_study or any(model != keep_index for model in models):
             raise InputError(
@@ -150,7 +158,8 @@ def _models_pipeline(
     store = store_of(options.storage)
     folders = [find_embedder(model, lambda name: locate(name, store)) for model in models]
     static = (overrides or {}).get("student") == "static"
-    backbone = str(models[0]) if static else _common_backbone(folders, store)
+    encoders = [m for m, folder in zip(models, folders, strict=True) if open_embedder(folder).kind == "encoder"]
+    backbone = next(map(str, encoders), None) if static else _common_backbone(folders, store)
     if backbone is None and "backbone" not in (overrides or {}):
         raise InputError(
             f"distill: which encoder becomes the student? The records of the teachers name no common starting model. Give one: "
@@ -192,17 +201,18 @@ def _models_pipeline(
         and recipe.train.init == "given"
         and starts_of(folders) != {folder_id(locate(start, store))}
     )
-    within = (
-        elsewhere
-        and student_pipeline.backbone_layers is not None
-        and folder_id(locate(start, store)) in {folder_id(folder) for folder in folders if folder.is_dir()}
-    )
+    text = corpus_of(options.data, user_data=options.user_data).text if options.user_data else None
+    documents = text is not None and are_documents(text.sample)
+    within: Literal["all", "some"] | None = None
+    if elsewhere and folder_id(locate(start, store)) in {folder_id(folder) for folder in folders if folder.is_dir()}:
+        layers = student_pipeline.backbone_layers
+        within = "some" if layers is not None else "all" if documents else None
     defaults = STATIC if static else student_defaults(settings.replace(target=target), elsewhere, within)
     if student_pipeline.keep_index:
         defaults = {**defaults, "settings.axes": "teachers", "settings.projection": settings.projection}
-    if options.user_data and (text := corpus_of(options.data, user_data=options.user_data).text):
+    if text is not None:
         has_vectors = any(open_embedder(folder).kind == "vectors" for folder in folders)  # of texts, not of pieces
-        defaults = {**defaults, **text_defaults(not static and not has_vectors and are_documents(text.sample))}
+        defaults = {**defaults, **text_defaults(not static and not has_vectors and documents)}
     return pipeline_of(pipeline, {"sed.target": target, **{f"sed.{key}": value for key, value in defaults.items()}})
 
 

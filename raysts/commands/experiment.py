@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysts.commands.context import check_name, checked_plan, corpus_of, executor, store_of
+from raysts.commands.context import check_name, checked_plan, corpus_of, driver_log, executor, store_of
 from raysts.commands.models import locate
 from raysts.commands.options import Result, RunOptions
 from raysts.commands.result import RunResult
@@ -34,6 +34,7 @@ from raysts.recipes.tree import to_plain
 from raysts.report.run import report_data, write_report
 from raysts.report.scores import summary
 from raysts.storage.store import Store
+from raysts.training.trackers import LIVE, TrackerThread, open_tools
 
 if TYPE_CHECKING:
     from raysts.papers.claims import Claim
@@ -68,8 +69,9 @@ class ExperimentPlan:
 
     @property
     def name(self) -> str:
-        """Return the name of the run."""
-        return self.options.name or _name(self.recipe)
+        """Return the name of the run. ``@paper-text`` has another one, so that both protocols stay on record."""
+        text = isinstance(self.recipe, str) and self.recipe.endswith("@paper-text")
+        return self.options.name or _name(self.recipe) + ("-text" if text else "")
 
     def replan(self, best: Best) -> ExperimentPlan:
         """Return the plans at the best points. Contamination was checked before the searches."""
@@ -321,6 +323,8 @@ def run(checked: ExperimentPlan) -> Result:
     options, name, plans = checked.options, checked.name, checked.plans
     for label in plans:
         check_name(_run_name(name, label))
+    folder = store_of(options.storage).path(f"reports/{name}/tensorboard")
+    tools = open_tools(options.track, name, folder if "" in plans else folder / LIVE)
     store_of(options.storage).check(writes=True)
     for note in checked.notes:
         say(note)
@@ -336,17 +340,23 @@ def run(checked: ExperimentPlan) -> Result:
         say(f"{name}: goes on with {text_of(best[backbone])}")
         searched = {key: study_result[key] for key in ("study", "best", "best_run", "points")}
     plans = checked.replan(best).plans if best else plans
-    results: dict[str, Result] = {}
+    results: dict[str, RunResult] = {}
     failures: list[str] = []
     with screen.working():
         for line in cautions(plans[""]) if "" in plans else ():
             say(line)
-        with executor(options.address, *plans.values()) as chosen:
+        store = store_of(options.storage)
+        with (
+            executor(options.address, *plans.values()) as chosen,
+            driver_log(store, name),
+            TrackerThread(tools, store, f"reports/{name}") as tracking,
+        ):
             for number, (label, plan) in enumerate(plans.items(), start=1):
                 if label:
                     say(f"{name}: {label}, {number} of {len(plans)}")
                 try:
                     results[label] = _run(chosen, plan, _run_name(name, label), options)
+                    tracking.add_results(label, results[label].main_scores())
                 except RunFailed as error:
                     if not label:
                         raise

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from raysts.commands import options as opt
 from raysts.commands.options import FOLLOW, Command, Result, option
 from raysts.errors import InputError
-from raysts.log import say
+from raysts.log import logger, say
 from raysts.storage.bucket import check_inside
 
 if TYPE_CHECKING:
@@ -282,11 +282,11 @@ def remove(
         if not yes:
             if not sys.stdin.isatty():
                 raise InputError(f"remove: {shown} in {store.uri} would go. Give --yes to remove them")
-            say("\n".join(paths))
-            say(f"Remove {shown} from {store.uri}? [y/N]")
+            logger.warning("\n".join([*paths, f"Remove {shown} from {store.uri}? [y/N]"]))
             if input().strip().lower() not in ("y", "yes"):
                 raise InputError("remove: nothing was removed")
-        for path in [*paths, f"reports/{name}", f"pipelines/{name}.json"]:  # the record last: it names the others
+        own_paths = f"reports/{name}", f"logs/{name}.log", f"pipelines/{name}.json"
+        for path in (*paths, *own_paths):  # the record last: it names the others
             store.delete(path)
     return {"status": "done", "storage": store.uri, "name": name, "removed": paths, "bytes": size}
 

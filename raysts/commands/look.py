@@ -187,22 +187,25 @@ def describe_plan(
 def plan_text(result: Result) -> str:
     """Return the plan as text."""
     from raysts.data.parquet import skipped_line
+    from raysts.evaluation.standings import align_columns
     from raysts.log import duration
     from raysts.pipeline.price import Price
 
     backbone = result["backbone"]
     layers = f", layers {', '.join(map(str, backbone['layers']))} of it" if "layers" in backbone else ""
     lines = [f"{result['name']}: backbone {backbone['name']} ({backbone['id']}{layers})"]
+    rows = []
     for node in result["nodes"]:
         needs = node["resources"]
         gpus = ", GPU if any" if needs["gpus"] is None else ""
         if needs["gpus"]:
             gpus = f", {needs['gpus']:g} GPU"
         memory = f", {needs['memory']:g} GB" if needs.get("memory") else ""
-        lines.append(
-            f"  {node['id']}  {node['status']:<7}  {node['title']:<34}  {node['sentences']:>13,} sentences  "
-            f"{duration(node['seconds_expected']):>12}  {needs['workers']:g} x ({needs['cpus']:g} CPU{gpus}{memory})"
-        )
+        sentences = f"{node['sentences']:,} sentences"
+        workers = f"{needs['workers']:g} x ({needs['cpus']:g} CPU{gpus}{memory})"
+        time = duration(node["seconds_expected"])
+        rows.append((f"  {node['id']}", node["status"], node["title"], sentences, time, workers))
+    lines += align_columns(rows, (0, 1, 2, 5))
     if text := result.get("text"):
         lines.append(
             f"  text {text['name']}: {text['rows']:,} texts; {text['empty']:,} empty rows left out; {text['repeated']:,} rows "

@@ -10,6 +10,7 @@ from typing import Any
 
 from raysts.errors import InputError, nearest
 from raysts.models import pretrained
+from raysts.models.endpoint import folder_of
 from raysts.pipeline.inputs import made_backbone
 from raysts.pipeline.outcome import Outcome, outcome_of
 from raysts.recipes.recipe import SOUPS, name_problem
@@ -49,6 +50,8 @@ def locate(model: str | Path, store: Store, fetch: bool = True) -> Path:
     Face name, or a file of word vectors. With ``fetch``, a missing model is downloaded from the hub.
     """
     text = str(model)
+    if folder := folder_of(text):
+        return store.path(folder)
     if re.fullmatch(r"[0-9a-f]{1,16}", text):
         ids = [text] if len(text) == 16 else [run.name for run in store.list("runs") if run.name.startswith(text)]
         ids = [run for run in ids if store.exists(f"runs/{run}/model")]

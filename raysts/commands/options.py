@@ -9,6 +9,7 @@ so that ``raysts COMMAND --help`` answers at once.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import Parameter as Argument
@@ -63,6 +64,7 @@ class RunOptions:
     name: str | None = None
     address: str | None = None
     command: str | None = None
+    track: Mapping[str, str] | None = None
     strict_contamination: bool = False
     skip_bad: bool = False
     user_data: UserData | None = None
@@ -75,7 +77,8 @@ class RunOptions:
         """Return the options of a command that takes a group of options (see below)."""
         from raysts.data.user import UserData
 
-        user_data = UserData.of(*(options.pop(key, None) for key in ("text", "column", "dev", "test")))
+        keys = ("text", "column", "dev", "test", "queries", "queries_column")
+        user_data = UserData.of(*(options.pop(key, None) for key in keys))
         if (price := options.pop("price", None)) is not None:
             from raysts.pipeline.price import parse_prices
 
@@ -141,6 +144,12 @@ def _words(hint: Any, tokens: Sequence[Token]) -> dict[str, str]:
             raise ValueError(f"'{item}' must look like a=b, several as a=b,c=d")
         words[key] = value
     return words
+
+
+def _tools(hint: Any, tokens: Sequence[Token]) -> dict[str, str]:
+    """Return ``{"mlflow": "URI", "wandb": ""}`` of ``mlflow=URI,wandb``."""
+    items = (item for token in tokens for item in re.split(r",(?=[a-z]+(?:=|,|$))", token.value))
+    return {name.strip(): place for name, _, place in (item.partition("=") for item in items)}
 
 
 def _overrides(hint: Any, tokens: Sequence[Token]) -> dict[str, Any]:
@@ -239,6 +248,19 @@ PriceOption = Annotated[
     ),
 ]
 
+Queries = Annotated[
+    str | Path | None,
+    option(
+        "texts of the query side beside those of --text: read behind the models' prompts of queries",
+        "PATH",
+        converter=_place,
+    ),
+]
+
+QueriesColumn = Annotated[
+    str | None, option("the column of --queries that holds the texts (default: the only one)", "NAME")
+]
+
 Dims = Annotated[int | None, option("the first N dimensions of the vectors alone (default: all)", "N")]
 
 Dtype = Annotated[
@@ -334,6 +356,8 @@ class TextOptions(TypedDict, total=False):
 
     text: Text
     column: TextColumn
+    queries: Queries
+    queries_column: QueriesColumn
     dev: Dev
     skip_bad: SkipBad
 
@@ -344,13 +368,25 @@ class UserOptions(TextOptions, total=False):
     test: Test
 
 
+Track = Annotated[
+    Mapping[str, str] | None,
+    option(
+        "show the training runs while they train in tensorboard, mlflow, wandb or trackio; mlflow=URI names its server or "
+        "file, wandb=PROJECT and trackio=PROJECT a project (default: the tool's own)",
+        "TOOL[=PLACE],...",
+        converter=_tools,
+    ),
+]
+
+
 class WorkOptions(TypedDict, total=False):
-    """Options of a command that works: its place, and its name."""
+    """Options of a command that works: its place, its name, and what follows it."""
 
     name: Annotated[
         str | None, option("name in the storage (default: that of the recipe, or what it comes from)", "NAME")
     ]
     address: Address
+    track: Track
     command: CommandLine
     price: PriceOption
 

@@ -6,7 +6,7 @@ import re
 import typing
 from collections.abc import Mapping, Sequence
 from inspect import Parameter as Argument
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnusedCliTokensError
 
@@ -21,12 +21,22 @@ COMMANDS: dict[str, Command] = {command.name: command for module in MODULES for 
 WORDS = {"data": "Fetch, import, prepare and check data."}
 """Help of the first word of commands with two words."""
 
-JSON = Annotated[bool, option("print one JSON object as the last line of stdout", show_default=False)]
-"""Option of every command that is not a parameter of its function."""
+
+COMPLETION = "--install-completion"
 
 
-def parse(arguments: Sequence[str]) -> tuple[Command | None, dict[str, Any], bool]:
-    """Return the command, the arguments of its function, and True if ``--json`` is set.
+class PrintOptions(NamedTuple):
+    """Options of every command that are not parameters of its function."""
+
+    json: Annotated[bool, option("print one JSON object as the last line of stdout")] = False
+    verbose: Annotated[
+        bool, option("show what each step reads and writes, with times, and Ray's lines", name=("--verbose", "-v"))
+    ] = False
+    quiet: Annotated[bool, option("show warnings, errors and the result alone", name=("--quiet", "-q"))] = False
+
+
+def parse(arguments: Sequence[str]) -> tuple[Command | None, dict[str, Any], PrintOptions]:
+    """Return the command, the arguments of its function, and what it prints.
 
     The command is None after printing the help or the version.
 
@@ -43,12 +53,15 @@ def parse(arguments: Sequence[str]) -> tuple[Command | None, dict[str, Any], boo
     command = getattr(function, "raysts_command", None)
     if command is None:
         words = " ".join(word for word in arguments if not word.startswith("-"))
-        if not {"--help", "-h", "--version"} & {*arguments}:
+        if not {"--help", "-h", "--version", COMPLETION} & {*arguments}:
             raise InputError(f"name a command: '{f'raysts {words}'.strip()} --help' lists them")
         function(*bound.args, **bound.kwargs)
-        return None, {}, False
+        return None, {}, PrintOptions()
     options = dict(bound.arguments)
-    return command, options, options.pop("json", False)
+    output = PrintOptions(**{name: options.pop(name) for name in PrintOptions._fields if name in options})
+    if output.verbose and output.quiet:
+        raise InputError("-v and -q: give one of them")
+    return command, options, output
 
 
 def _problem(error: CycloptsError) -> str:
@@ -79,6 +92,7 @@ def parser() -> App:
         version=lambda: f"raysts {__version__} (sources {sources()})",
         **shared,
     )
+    top.register_install_completion_command(COMPLETION, help="Have the shell complete commands and options on Tab.")
     groups = {"": top}
     for place, command in enumerate(COMMANDS.values()):
         word, _, name = command.name.rpartition(" ")
@@ -116,7 +130,9 @@ def _entry(command: Command) -> Any:
             about.append(Parameter(show_default=False))
         hint = Annotated[value, *about, Parameter()]
         arguments.append(argument.replace(annotation=hint, kind=kind))
-    arguments.append(Argument("json", Argument.KEYWORD_ONLY, default=False, annotation=JSON))
+    for name, hint in typing.get_type_hints(PrintOptions, include_extras=True).items():
+        hint = Annotated[hint, Parameter(show_default=False)]
+        arguments.append(Argument(name, Argument.KEYWORD_ONLY, default=False, annotation=hint))
 
     def entry(**options: Any) -> None:
         raise AssertionError("parse() calls the command")

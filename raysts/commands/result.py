@@ -44,6 +44,11 @@ class RunResult(Result):
 
         return pa.Table.from_pylist(self["results"])
 
+    def main_scores(self) -> dict[str, float]:
+        """Return the scores of the first table, times 100, as ``student/stsb``."""
+        lines = self._table.plot_lines if self._table else ()
+        return {f"{line.role}/{name}": 100 * value.value for line in lines for name, value in line.mean.items()}
+
     @property
     def verdict(self) -> str:
         """Return what is delivered and how it compares, or nothing before that is known."""

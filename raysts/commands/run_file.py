@@ -108,11 +108,11 @@ def init(
 ) -> Result:
     """Write a commented run file for the data in a folder.
 
-    Files with sentence1, sentence2 and score, and folders with corpus, queries and qrels, become test sets. The first other
-    file with text becomes the text.
+    Files with sentence1, sentence2 and score, and folders with corpus, queries and qrels, become test sets, those called dev
+    or val development sets. The first other file with text becomes the text.
 
     Returns:
-        status, file (path), text, column, test (files by name).
+        status, file (path), text, column, dev and test (files by name).
     """
     from raysts.data.readers import LINES, TABLES, columns_of_files, format_of
     from raysts.recipes.names import pipeline_of
@@ -126,35 +126,40 @@ def init(
     text: str | None = None
     column: str | None = None
     tests: dict[str, str] = {}
+    devs: dict[str, str] = {}
     for path in sorted(place.iterdir()):
         name = path.name.split(".")[0]
+        sets = devs if name.startswith(("dev", "val")) else tests
         if path.is_dir() and {"corpus", "queries", "qrels"} <= {file.name.split(".")[0] for file in path.iterdir()}:
-            tests[name] = str(path)
+            sets[name] = str(path)
         elif path.is_file() and format_of(path) in (*TABLES, LINES):
             columns = [] if format_of(path) == LINES else columns_of_files([path])
             if {"sentence1", "sentence2", "score"} <= {*columns}:
-                tests[name] = str(path)
+                sets[name] = str(path)
             elif text is None:
                 usual = [name for name in ("text", "body", "sentence") if name in columns]
                 text, column = str(path), next(iter([*usual, *columns[-1:]]), None)
     text_lines = f"text: {flow_text(text or 'FILE')}\n" + (f"column: {flow_text(column)}\n" if column else "")
-    test_lines = "".join(["test:\n", *(f"  {name}: {flow_text(path)}\n" for name, path in tests.items())])
+    dev_lines, test_lines = (
+        "".join([f"{key}:\n", *(f"  {name}: {flow_text(path)}\n" for name, path in sets.items())])
+        for key, sets in (("dev", devs), ("test", tests))
+    )
     content = FILE.format(
         name=target.name,
         base=base,
         run=target.stem,
         backbone=flow_text(backbone),
         text=text_lines if text else "".join(f"# {line}\n" for line in text_lines.splitlines()),
-        dev="# dev:\n#   mine: dev.csv\n",
+        dev=dev_lines if devs else "# dev:\n#   mine: dev.csv\n",
         test=test_lines if tests else "# test:\n#   faq: test.csv\n",
     )
     target.write_text(content, encoding="utf-8")
-    return {"status": "done", "file": str(target), "text": text, "column": column, "test": tests}
+    return {"status": "done", "file": str(target), "text": text, "column": column, "dev": devs, "test": tests}
 
 
 def _text(result: Result) -> str:
     data = [f"text {result['text']}"] if result["text"] else []
-    data += [f"test set {name}" for name in result["test"]]
+    data += [f"{kind} set {name}" for kind in ("dev", "test") for name in result[kind]]
     lines = [f"{result['file']} is written: {', '.join(data) or 'no data was there, so fill in text:'}"]
     return "\n".join([*lines, f"next: raysts plan {result['file']}"])
 

@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from raysts import log
-from raysts.commands.context import IN_PROCESS, check_name, plan_of, preflight, ray_context
+from raysts.commands.context import IN_PROCESS, check_name, driver_log, plan_of, preflight, ray_context
 from raysts.commands.options import Result, RunOptions
 from raysts.errors import InputError, RunFailed
 from raysts.evaluation.run_metric import LOSS
 from raysts.pipeline.local import Executor, LocalExecutor, Say
 from raysts.report.study import report_data, write_report
 from raysts.search import scores
-from raysts.search.exports import tools
 from raysts.search.progress import SearchProgress
 from raysts.search.queue import Place, RunTrials, run_locally, run_session
 from raysts.search.search import Search, configured, find_search
 from raysts.search.stored import earlier_points
 from raysts.search.study import Study
+from raysts.training.trackers import LIVE, TrackerThread, open_tools
 
 
 def plan_study(search: str | Search, overrides: Mapping[str, Any], options: RunOptions) -> Study:
@@ -55,21 +55,14 @@ def plan_study(search: str | Search, overrides: Mapping[str, Any], options: RunO
     return study
 
 
-def run_study(
-    study: Study,
-    options: RunOptions,
-    *,
-    warm_start: str | None = None,
-    mlflow: str | None = None,
-    wandb: str | None = None,
-) -> Result:
+def run_study(study: Study, options: RunOptions, *, warm_start: str | None = None) -> Result:
     """Run a planned study to its end, with arguments and result of :func:`raysts.tune`."""
     earlier = earlier_points(study, warm_start) if warm_start else []
     if options.address == IN_PROCESS and (study.search.asha is not None or study.search.median):
         raise InputError(
             "asha, median: need trials that train at once, and --address none trains them one after the other"
         )
-    to_tools = tools(study, mlflow, wandb)
+    tools = open_tools(options.track, study.name, study.folder / "tensorboard" / LIVE)
     open_place = partial(_place, study, options)
     study.store.check(writes=True)
     study.read()
@@ -78,9 +71,11 @@ def run_study(
         log.screen.working(),
         contextlib.nullcontext() if study.complete else open_place() as place,
         study.store.lock(f"locks/study-{study.name}.lock", f"raysts tune {study.name}", protects=study.folder),
+        driver_log(study.store, f"study-{study.name}"),
+        TrackerThread(tools, study.store, f"studies/{study.name}"),
     ):
         study.open(options.command or f"raysts tune {study.search.name}")
-        failures = run_session(study, earlier, place, open_place, to_tools, SearchProgress(study, log.say))
+        failures = run_session(study, earlier, place, open_place, SearchProgress(study, log.say))
         report = write_report(report_data(study), study.store.path(f"reports/study-{study.name}"))
     if failures:
         total = study.search.points * study.search.seeds

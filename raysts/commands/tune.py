@@ -35,8 +35,6 @@ def tune(
     *,
     models: Annotated[Sequence[str], Parameter(metavar="MODEL")] = (),
     warm_start: Annotated[str | None, Parameter(metavar="STUDY")] = None,
-    mlflow: Annotated[str | None, Parameter(metavar="URI")] = None,
-    wandb: Annotated[str | None, Parameter(metavar="PROJECT")] = None,
     **options: Unpack[opt.SearchOptions],
 ) -> Result:
     """Search options on Ray Tune with Optuna. The same command continues a stopped search.
@@ -56,8 +54,6 @@ def tune(
     Args:
         models: teachers of distill, as 'raysts distill' takes them.
         warm_start: learn from the points of this earlier study (searches that sample).
-        mlflow: also log every trial as a run of this MLflow.
-        wandb: also log every trial as a run of Weights & Biases.
 
     Returns:
         status, storage, name, study (path), report (path), metric, mode (``max`` or ``min``), trials (number that
@@ -80,7 +76,7 @@ def tune(
         search = student_search(models, settings, opened)
     elif models:
         raise InputError(f"tune {search}: {models[0]}: only 'tune distill' takes teachers. Remove the MODEL arguments")
-    return run_study(plan_study(search, settings, opened), opened, warm_start=warm_start, mlflow=mlflow, wandb=wandb)
+    return run_study(plan_study(search, settings, opened), opened, warm_start=warm_start)
 
 
 def _text(result: Result) -> str:

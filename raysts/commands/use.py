@@ -34,6 +34,7 @@ def embed(
     storage: opt.StoragePlace = None,
     layers: opt.Layers = None,
     prompt: opt.Prompt = None,
+    side: Literal["query", "document"] | None = None,
     dims: opt.Dims = None,
     dtype: opt.Dtype = "float32",
     data: opt.Data = None,
@@ -43,13 +44,14 @@ def embed(
 ) -> Result:
     """Embed a column of texts into Parquet shards. A killed job continues shard by shard.
 
-    A model that reads queries and passages differently embeds them by two calls, each with its ``prompt``. ``data`` and
+    A model that reads queries and documents differently embeds them by two calls, each with its ``side``. ``data`` and
     ``dev`` measure what ``dims`` and ``dtype`` cost.
 
     Args:
         input: Parquet, CSV, TSV, JSONL, plain lines (.txt, column 'text'), .gz of the last four, a folder of them (if it
             holds Parquet, of that alone), or a folder that datasets saved.
         column: the text column.
+        side: read the texts behind the model's prompt of queries, or of documents.
         output: folder for Parquet shards with all columns and 'embedding', a list of so many numbers; '_manifest.json' has
             the ranges of int8.
 
@@ -61,15 +63,20 @@ def embed(
     from raysts.evaluation import compression
     from raysts.ids import folder_id
     from raysts.models import pretrained
+    from raysts.models.modules import describe
     from raysts.pipeline import embed as bulk
     from raysts.recipes.recipe import Resources
     from raysts.storage.store import Store
 
     opt.check_precision(precision)
+    if side not in (None, "query", "document") or None not in (side, prompt):
+        raise InputError(f"--side {side}: must be query or document, and stands in place of --prompt; give one of them")
     source, target = (local_path(*place).absolute() for place in ((input, "--input"), (output, "--output")))
     path = locate(model, store_of(storage))
     units = bulk.units(source, column, target)
     content = folder_id(path)
+    if side is not None:
+        prompt = describe(path).prompts.side_prompt(side)
     loaded = pretrained.load(path, layers=layers, prompt=prompt, device="cpu", content=content)
     compression.check(loaded, dims, dtype)
     full_dims, loaded.truncate_dim = loaded.truncate_dim, dims or loaded.truncate_dim
@@ -103,7 +110,8 @@ def embed(
 
 
 def _embed_text(result: Result) -> str:
-    return f"{result['rows']:,} rows in {result['shards']} shards: {result['output']}"
+    shards = "1 shard" if result["shards"] == 1 else f"{result['shards']:,} shards"
+    return f"{result['rows']:,} rows in {shards}: {result['output']}"
 
 
 def export(

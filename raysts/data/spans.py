@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
+from itertools import islice
 from statistics import median
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from raysts.data.parquet import BATCH_ROWS
+from raysts.data.user import QUERY
 from raysts.ids import content_id
 from raysts.recipes.recipe import Data
 
@@ -48,9 +51,9 @@ def are_documents(texts: Sequence[str]) -> bool:
 
 
 class Spans:
-    """The rows of a table (``raysts.data.tables``) of single texts, each followed by its spans.
+    """The rows of a table (``raysts.data.tables``) of single texts, each followed by its spans. Queries have none.
 
-    Every window of the table holds both, in one proportion, so each part of an epoch does.
+    Every window of the table holds all kinds, in one proportion, so each part of an epoch does.
     """
 
     def __init__(self, texts: Any, data: Data) -> None:
@@ -67,19 +70,27 @@ class Spans:
 
     @property
     def rows(self) -> int:
-        return self.texts.rows * (1 + self.count)
+        return self.texts.rows + (self.texts.rows - self.query_rows) * self.count
+
+    @property
+    def query_rows(self) -> int:
+        return int(self.texts.query_rows)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        pending: list[str] = []
-        for batch in self.texts.batches(["sentence"]):
-            for text in batch.column(0).to_pylist():
-                pending += [text, *spans_of(text, *self.drawn_by)]
-            while len(pending) >= BATCH_ROWS:
-                yield _batch(pending[:BATCH_ROWS])
-                pending = pending[BATCH_ROWS:]
-        if pending:
-            yield _batch(pending)
+        rows = self._rows()
+        while part := [*islice(rows, BATCH_ROWS)]:
+            columns = [pa.array(column) for column in zip(*part, strict=True)]
+            yield pa.RecordBatch.from_arrays(columns, names=["sentence", QUERY][: len(columns)])
+
+    def _rows(self) -> Iterator[tuple[Any, ...]]:
+        for batch in self.texts.batches(["sentence", QUERY]):
+            for text, *side in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                yield text, *side
+                for span in [] if any(side) else spans_of(text, *self.drawn_by):
+                    yield span, *side
 
 
-def _batch(texts: list[str]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], names=["sentence"])
+def rows_of_documents(numbers: np.ndarray, documents: int, queries: int, spans: int) -> np.ndarray:
+    """Return the rows of some of the documents of a table, with their spans; queries stand evenly between them."""
+    first = numbers * (1 + spans) + numbers * queries // documents
+    return (first[:, None] + np.arange(1 + spans)).ravel()

@@ -130,6 +130,11 @@ class Table:
         """The number of its rows."""
         return self.content.rows if self.content else sum(group.rows for group in self.row_groups())
 
+    @property
+    def query_rows(self) -> int:
+        """The number of its rows that are texts of the query side."""
+        return getattr(self.content, "query_rows", 0)
+
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows with the existing ``columns`` (default: canonical, subset, source)."""
         names = columns or [*(column.name for column in table_columns(self.name)), "subset", "source"]

@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +37,9 @@ HELD_OUT = 2_000
 
 SHARE = 10
 """At most one text in so many is held out."""
+
+QUERY = "query"
+"""Column of the text: is the row one of the query side? A text without such rows lacks it."""
 
 FEWEST = 20
 """Fewer held-out texts show nothing."""
@@ -70,6 +74,8 @@ class UserText:
     scan: Scan
     held: int = 0
     """Number of texts of ``scan.smallest`` that are held out: no row with one of them is trained on."""
+    queries: UserText | None = None
+    """Texts of the query side, which stand between these, the documents, evenly."""
 
     @property
     def path(self) -> Path:
@@ -77,13 +83,21 @@ class UserText:
 
     @property
     def rows(self) -> int:
+        return self.documents + self.query_rows
+
+    @property
+    def documents(self) -> int:
         return self.scan.rows - sum(count for *_, count in self.scan.smallest[: self.held])
 
     @property
+    def query_rows(self) -> int:
+        return self.queries.rows if self.queries else 0
+
+    @property
     def fingerprint(self) -> str:
-        if not self.held:
-            return self.scan.sha256
-        return hashlib.sha256(f"{self.scan.sha256} without {self.held}".encode()).hexdigest()
+        name = f"{self.scan.sha256} without {self.held}" if self.held else self.scan.sha256
+        name += f" with {self.queries.fingerprint}" if self.queries else ""
+        return name if name == self.scan.sha256 else hashlib.sha256(name.encode()).hexdigest()
 
     @property
     def held_out(self) -> list[str]:
@@ -100,33 +114,45 @@ class UserText:
         return replace(self, held=count if count >= FEWEST else 0)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the texts.
+        """Yield the texts, with queries also the column ``query``.
 
         Raises:
             RunFailed: at the end, if the files hold other texts than when they were checked.
         """
+        schema, rows = self.source.schema(), self._texts()
+        if self.queries:
+            schema, rows = schema.append(pa.field(QUERY, pa.bool_())), self._both_sides()
+        while texts := [*islice(rows, BATCH_ROWS)]:
+            yield from table_of(texts, schema).to_batches()
+
+    def _both_sides(self) -> Iterator[Values]:
+        assert self.queries is not None
+        queries, given, total = self.queries._texts(), 0, self.query_rows
+        for number, row in enumerate(self._texts(), start=1):
+            yield (*row, False)
+            due = number * total // self.documents
+            yield from ((*query, True) for query in islice(queries, due - given))
+            given = due
+        yield from ((*query, True) for query in queries)  # none, and checks them
+
+    def _texts(self) -> Iterator[Values]:
+        """Yield the documents that are trained on. Raises as :meth:`batches`."""
         held_out, digest = {key for key, *_ in self.scan.smallest[: self.held]}, hashlib.sha256()
-        texts: list[Values] = []
         for row in self.source.rows({}):
             digest.update(frame_values(row))
-            if held_out and _hash(row[0]) in held_out:
-                continue
-            texts.append(row)
-            if len(texts) == BATCH_ROWS:
-                yield from table_of(texts, self.source.schema()).to_batches()
-                texts = []
+            if not held_out or _hash(row[0]) not in held_out:
+                yield row
         if digest.hexdigest() != self.scan.sha256:
             raise RunFailed(
                 f"{self.path}: text {self.title} was changed after it was checked; leave it as it is while it is read, and run "
                 f"the same command again"
             )
-        if texts:
-            yield from table_of(texts, self.source.schema()).to_batches()
 
     def facts(self) -> dict[str, Any]:
         """Return the counts for the JSON line."""
         counts = {"rows": self.scan.rows, "empty": self.scan.empty, "repeated": self.scan.repeated}
-        return {"name": self.title, **counts, "held_out": self.held, "sha256": self.fingerprint}
+        queries = {"queries": self.query_rows} if self.queries else {}
+        return {"name": self.title, **counts, **queries, "held_out": self.held, "sha256": self.fingerprint}
 
     @property
     def line(self) -> str:
@@ -138,48 +164,52 @@ class UserText:
             parts.append(f"{self.scan.repeated:,} rows repeat an earlier text ('raysts data import' can drop them)")
         if self.held:
             parts.append(f"{self.held:,} texts held out, on which nothing is trained")
+        if self.queries:
+            parts.append(f"{self.query_rows:,} queries ({self.queries.title}), read behind the prompts of queries")
         return "; ".join(parts)
 
 
-def open_text(place: str | Path, column: str | None) -> UserText:
+def open_text(place: str | Path, column: str | None, option: str = "--text", named: str = "--column") -> UserText:
     """Open text in a file, a folder, a saved data set or one of the hub, and read it once from end to end.
+
+    Messages call it by its ``option``, and the option of its column ``named``.
 
     Raises:
         InputError: it cannot be read, has no such column, or no text.
     """
-    files = files_of(place, "--text")
-    source = _text_source(files, column)
-    scan = _scan(files, column, source.states())
+    files = files_of(place, option)
+    source = _text_source(files, column, named)
+    scan = _scan(files, column, source.states(), named)
     if not scan.rows:
         empty = f" ({scan.empty:,} empty rows)" if scan.empty else ""
-        raise InputError(f"--text '{place}': holds no text{empty}; every row needs a text of at least one character")
+        raise InputError(f"{option} '{place}': holds no text{empty}; every row needs a text of at least one character")
     if scan.rows == scan.repeated + 1 > 1:
         ((_, text, _), *_) = scan.smallest
         raise InputError(
-            f"--text '{place}': all {scan.rows:,} rows hold the same text ({text!r:.60}); --column must name the column of texts"
+            f"{option} '{place}': all {scan.rows:,} rows hold the same text ({text!r:.60}); {named} must name the column of texts"
         )
     return UserText(title_of(str(place)), source, scan)
 
 
-def _text_source(files: tuple[Path, ...], column: str | None) -> Source:
+def _text_source(files: tuple[Path, ...], column: str | None, named: str) -> Source:
     def names(path: Path, present: Sequence[str]) -> Mapping[str, str]:
         if format_of(path) == LINES and not str(path).startswith("hf:"):
             if column not in (None, "text"):
-                raise InputError(f"{path}: plain lines have no column '{column}'; remove --column")
+                raise InputError(f"{path}: plain lines have no column '{column}'; remove {named}")
             return {"sentence": "text"}
         if column is None and len(present) != 1:
             raise InputError(
-                f"{path}: say with --column NAME which column holds the text; there are: {', '.join(present)}"
+                f"{path}: say with {named} NAME which column holds the text; there are: {', '.join(present)}"
             )
         chosen = column or present[0]
-        require_columns(path, [chosen], present, "--column must name the one that holds the text")
+        require_columns(path, [chosen], present, f"{named} must name the one that holds the text")
         return {"sentence": chosen}
 
     return Source(files=files, columns=table_columns(TEXT), names=names)
 
 
 @lru_cache(maxsize=8)
-def _scan(files: tuple[Path, ...], column: str | None, states: tuple[Any, ...]) -> Scan:
+def _scan(files: tuple[Path, ...], column: str | None, states: tuple[Any, ...], named: str) -> Scan:
     """Return the result of a pass over the files, or of an earlier one if they are unchanged."""
     # This machine does not see a change of a data set on the hub.
     facts = Facts("text", SCAN_VERSION, column, files=files) if all(file.is_file() for file in files) else None
@@ -188,7 +218,7 @@ def _scan(files: tuple[Path, ...], column: str | None, states: tuple[Any, ...]) 
     digest, hashes, counts = hashlib.sha256(), array("Q"), dict[str, int]()
     smallest: dict[str, str] = {}
     bound = "g"
-    for row in _text_source(files, column).rows(counts):
+    for row in _text_source(files, column, named).rows(counts):
         digest.update(frame_values(row))
         key = _hash(row[0])
         hashes.append(int(key, 16))
@@ -302,6 +332,9 @@ class UserData:
     """Files of scored pairs and folders of retrieval sets by name, which select."""
     test: Mapping[str, str] = field(default_factory=dict)
     """Files of scored pairs and folders of retrieval sets by name, which results report."""
+    queries: str | None = None
+    """The same of texts of the query side."""
+    queries_column: str | None = None
 
     @classmethod
     def of(
@@ -310,14 +343,22 @@ class UserData:
         column: str | None = None,
         dev: Mapping[str, str | Path] | None = None,
         test: Mapping[str, str | Path] | None = None,
+        queries: str | Path | None = None,
+        queries_column: str | None = None,
     ) -> UserData:
         """Return the options with paths on this machine made absolute, for records.
 
         Raises:
-            InputError: a column without a text, or a name that cannot be one.
+            InputError: a column without a text, queries without documents, or a name that cannot be one.
         """
-        if column is not None and text is None:
-            raise InputError(f"--column '{column}': says which column of --text PATH holds the text; give that too")
+        for named, of, option in ((column, text, "--text"), (queries_column, queries, "--queries")):
+            if named is not None and of is None:
+                prefix = "--queries-column" if option == "--queries" else "--column"
+                raise InputError(
+                    f"{prefix} '{named}': says which column of {option} PATH holds the text; give that too"
+                )
+        if queries is not None and text is None:
+            raise InputError(f"--queries '{queries}': stand beside the documents of --text PATH; give that too")
         for option, sets in (("--dev", dev or {}), ("--test", test or {})):
             for name in sets:
                 if [other.lower() for other in sets].count(name.lower()) > 1:
@@ -329,7 +370,8 @@ class UserData:
         devs, tests = ({name.lower(): _absolute(path) for name, path in (s or {}).items()} for s in (dev, test))
         if twice := sorted({*devs} & {*tests}):
             raise InputError(f"--test {twice[0]}: is the name of a development set too; give the two different names")
-        return cls(_absolute(text) if text else None, column, devs, tests)
+        documents, asked = (_absolute(path) if path else None for path in (text, queries))
+        return cls(documents, column, devs, tests, asked, queries_column)
 
     def __bool__(self) -> bool:
         return bool(self.text or self.dev or self.test)
@@ -337,19 +379,21 @@ class UserData:
     @property
     def paths(self) -> list[str]:
         """All files and folders."""
-        return list(filter(None, (self.text, *self.dev.values(), *self.test.values())))
+        return list(filter(None, (self.text, self.queries, *self.dev.values(), *self.test.values())))
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any] | None) -> UserData:
         return cls(**(plain or {}))
 
     def as_plain(self) -> dict[str, Any]:
-        return asdict(self)
+        return {key: value for key, value in asdict(self).items() if value or not key.startswith("queries")}
 
     def arguments(self) -> list[str]:
         """Return the options as they are typed."""
         line = ["--text", self.text] if self.text else []
         line += ["--column", self.column] if self.column else []
+        line += ["--queries", self.queries] if self.queries else []
+        line += ["--queries-column", self.queries_column] if self.queries_column else []
         for option, sets in (("--dev", self.dev), ("--test", self.test)):
             line += [part for name, path in sets.items() for part in (option, f"{name}={path}")]
         return line
@@ -367,7 +411,11 @@ class UserData:
         problems: list[str] = []
         if self.text:
             try:
-                tables[TEXT] = open_text(self.text, self.column)
+                text = open_text(self.text, self.column)
+                if self.queries:
+                    asked = open_text(self.queries, self.queries_column, "--queries", "--queries-column")
+                    text = replace(text, queries=asked)
+                tables[TEXT] = text
             except InputError as error:
                 problems += error.problems
         sets = [("--dev", name, path, DEVS, DEVS) for name, path in self.dev.items()]

@@ -21,7 +21,9 @@ import pyarrow.parquet as pq
 from raysts.data.corpora import Corpus
 from raysts.data.derive import label_codes
 from raysts.data.parquet import remedy
+from raysts.data.spans import rows_of_documents
 from raysts.data.tables import Table
+from raysts.data.user import QUERY
 from raysts.errors import InputError, RunFailed
 from raysts.ids import content_id
 from raysts.models.tokens import Tokens, tokenize_counted
@@ -51,6 +53,8 @@ class StoreSpec:
     max_length: int
     data: Data
     prompt: str = ""
+    query_prompt: str | None = None
+    """Before texts of the query side; None: the table has none."""
 
     @property
     def id(self) -> str:
@@ -68,6 +72,7 @@ class StoreSpec:
         content += [list(self.data.sources), self.data.sample, seed]
         drawn_by = ["spans", self.data.spans, self.data.sample_seed, *self.data.span_tokens]
         content += [drawn_by] if self.data.spans else []
+        content += [["queries", self.query_prompt]] if self.query_prompt is not None else []
         return content_id([*content, self.prompt] if self.prompt else content)
 
 
@@ -86,14 +91,16 @@ class Group(NamedTuple):
 def select(corpus: Corpus, table: str, data: Data) -> list[Group]:
     """Return the selected rows of a table by row group. A draw depends on its size and seed alone.
 
-    A draw is one of texts, and each text has its spans behind it.
+    A draw is one of texts, and each text has its spans behind it. All queries are selected.
 
     Raises:
         InputError: no row has one of the sources.
     """
-    groups, stride = list(corpus.table_with_spans(table, data).row_groups()), 1 + data.spans
+    whole = corpus.table_with_spans(table, data)
+    groups, stride, queries = list(whole.row_groups()), 1 + data.spans, whole.query_rows
     ends = np.cumsum([group.rows for group in groups])
-    total, chosen = int(ends[-1]) // stride if groups else 0, None  # positions in the table; None: all
+    total = (int(ends[-1]) - queries) // stride if groups else 0
+    chosen: np.ndarray | None = None  # positions in the table; None: all
     if data.sources:
         chosen = np.flatnonzero(_match_sources(corpus[table], data.sources))
         total = len(chosen)
@@ -108,8 +115,13 @@ def select(corpus: Corpus, table: str, data: Data) -> list[Group]:
     if data.sample is not None:
         draw = np.random.default_rng(data.sample_seed)
         drawn = np.sort(draw.choice(total, min(data.sample, total), replace=False))
-        drawn = (drawn[:, None] * stride + np.arange(stride)).ravel()
-        chosen = drawn if chosen is None else chosen[drawn]
+        if chosen is not None:
+            chosen = chosen[drawn]
+        elif not queries:
+            chosen = rows_of_documents(drawn, total, 0, data.spans)
+        else:
+            left_out = np.delete(np.arange(total), drawn)
+            chosen = np.delete(np.arange(ends[-1]), rows_of_documents(left_out, total, queries, data.spans))
     selected: list[Group] = []
     first = 0
     for group, end in zip(groups, ends, strict=True):
@@ -159,7 +171,7 @@ def tokenize_group(group: Group, spec: StoreSpec, tokenizer: Any, folder: Path, 
 
 def text_windows(group: Group, spec: StoreSpec) -> Iterator[tuple[int, dict[str, pa.Array]]]:
     """Yield (first, columns) of each window of the group's selected rows."""
-    columns = [*spec.texts, *spec.values]
+    columns = [*spec.texts, *spec.values, *([QUERY] if spec.query_prompt is not None else [])]
     pending: list[pa.RecordBatch] = []
     waiting = done = 0
     for batch in selected_rows(group, spec.table, columns):
@@ -189,9 +201,15 @@ def _record_batch(
     """Return a window as it is stored, and how many of its texts had more tokens than are kept."""
     size, cut = len(next(iter(columns.values()))), 0
     arrays: dict[str, pa.Array] = {"row": pa.array(np.arange(first, first + size, dtype=np.int64))}
+    prompt = spec.prompt
+    if spec.query_prompt is not None:
+        arrays[QUERY], prompt = columns[QUERY], ""
     for name in spec.texts:
         texts = columns[name].to_pylist()
-        tokens, cut_here = tokenize_counted(tokenizer, texts, spec.max_length, spec.prompt)
+        if spec.query_prompt is not None:
+            prompts = [spec.prompt, spec.query_prompt]
+            texts = [prompts[side] + text for side, text in zip(columns[QUERY].to_pylist(), texts, strict=True)]
+        tokens, cut_here = tokenize_counted(tokenizer, texts, spec.max_length, prompt)
         cut += cut_here
         arrays[name] = pa.ListArray.from_arrays(pa.array(tokens.offsets.astype(np.int32)), pa.array(tokens.flat))
     for name in spec.values:
@@ -253,6 +271,14 @@ class Windows:
         shard = self.teacher / shard_name(window)
         _bring(self.storage, shard)
         return pq.read_table(shard)
+
+    def documents(self, spans: int) -> np.ndarray:
+        """Return the rows of whole texts, without their spans and without queries."""
+        first = self.read(0).schema
+        if QUERY not in first.names:
+            return np.arange(self.rows // (1 + spans)) * (1 + spans)
+        sides = [self.read(window).column(QUERY).to_numpy() for window in range(len(self))]
+        return np.flatnonzero(~np.concatenate(sides))[:: 1 + spans]
 
     def teacher_vectors(self, rows: np.ndarray) -> np.ndarray:
         """Return the teachers' vectors of some rows, in ascending order -> float32 [N, E]."""

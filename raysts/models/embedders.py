@@ -1,4 +1,4 @@
-"""Models and files that give vectors of texts: an encoder, an ONNX graph, or precomputed vectors.
+"""Models and files that give vectors of texts: an encoder, an ONNX graph, precomputed vectors, or a server.
 
 Each reads its own tokens, and is described without its weights.
 
@@ -12,6 +12,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -21,10 +22,11 @@ import pyarrow as pa
 from raysts.errors import InputError, RunFailed
 from raysts.ids import content_id, file_digest, folder_id, unchanged
 from raysts.models import pretrained
+from raysts.models.endpoint import Endpoint, is_endpoint, open_endpoint
 from raysts.models.layers import Layers, pooling_modes
 from raysts.models.modules import Description, describe, head_of
 from raysts.models.precision import Precision, check_finite
-from raysts.models.prompts import Text
+from raysts.models.prompts import Prompts, SideText, Text
 from raysts.models.tokens import Tokens, tokenize
 from raysts.ops.ensemble import unit
 from raysts.ops.similarity import Similarity, cosine_of_vectors
@@ -53,7 +55,7 @@ class Embedder(ABC):
         device: for the computation.
     """
 
-    kind: ClassVar[Literal["encoder", "onnx", "vectors"]]
+    kind: ClassVar[Literal["encoder", "onnx", "vectors", "address"]]
 
     def __init__(self, path: Path, prompt: str | None = None, device: str | None = None) -> None:
         self.path, self.prompt_name, self.device = path, prompt, device
@@ -82,9 +84,13 @@ class Embedder(ABC):
         return int(self.description.max_length or self.tokenizer.model_max_length)
 
     @property
+    def prompts(self) -> Prompts:
+        return self.description.prompts
+
+    @property
     def prompt(self) -> str:
         """Text before every text."""
-        return self.description.prompts.resolve(self.prompt_name)
+        return self.prompts.resolve(self.prompt_name)
 
     @property
     def stored_pooling(self) -> tuple[str, Layers] | None:
@@ -133,10 +139,15 @@ class Embedder(ABC):
 
         ``progress``: takes the number of texts of each batch that is done.
         """
-        vectors = self.vectors(self.tokenize([str(text) for text in texts]))
+        vectors = self.vectors(tokenize(self.tokenizer, list(map(self._prompted, texts)), self.max_length))
         if progress is not None:
             progress(len(texts))
         return {layers[0]: {"vectors": vectors}}
+
+    def _prompted(self, text: Text) -> str:
+        if isinstance(text, SideText) and self.prompt_name is None:
+            return f"{self.prompts.side_prompt(text.side)}{text}"
+        return f"{self.prompt}{text}"
 
 
 class EncoderModel(Embedder):
@@ -190,11 +201,14 @@ class EncoderModel(Embedder):
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         return self.model.tokenize(texts)
 
-    def vectors(self, tokens: Tokens) -> np.ndarray:
+    def vectors(self, tokens: Tokens, variance: bool = False) -> np.ndarray:
+        """Return the vectors [N, D], or mean and log variance of Gaussians side by side [N, 2D]."""
         from raysts.models.sentence_model import represent_tokens
 
         (representation,) = represent_tokens(self.model.encoder, tokens, (self.model.layers,), self.model.precision)
-        return check_finite(self.model.finish(representation)["vectors"], f"teacher '{self.path}'")
+        arrays = self.model.finish(representation)
+        vectors = np.concatenate([arrays["vectors"], arrays["log_var"]], axis=1) if variance else arrays["vectors"]
+        return check_finite(vectors, f"teacher '{self.path}'")
 
     def represent_layers(
         self, texts: Sequence[Text], layers: Sequence[Layers], progress: Callable[[int], None] | None = None
@@ -330,6 +344,7 @@ class VectorsModel(Embedder):
 
     kind = "vectors"
     prompt = ""
+    prompts = Prompts()
     max_length = sys.maxsize
 
     @cached_property
@@ -447,6 +462,39 @@ class VectorsModel(Embedder):
                 yield batch.column(0)
 
 
+class EndpointModel(Embedder):
+    """Server behind an address (:mod:`raysts.models.endpoint`). The tokens of a text are its characters."""
+
+    kind = "address"
+    prompts = Prompts()
+    max_length = sys.maxsize
+    tokenizer_id = content_id(["characters"])
+    weight_bytes = 0
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return open_endpoint(self.path)
+
+    @property
+    def id(self) -> str:
+        return content_id([self.endpoint.url, self.endpoint.model])
+
+    @property
+    def dim(self) -> int:
+        return self.endpoint.dim
+
+    def check(self) -> None:
+        self.dim  # noqa: B018 (asks for a vector)
+
+    @property
+    def tokenizer(self) -> Any:
+        return lambda texts, **_: {"input_ids": [[*map(ord, text)] for text in texts]}
+
+    def vectors(self, tokens: Tokens) -> np.ndarray:
+        texts = ["".join(map(chr, tokens.flat[first:last])) for first, last in pairwise(tokens.offsets)]
+        return self.endpoint.vectors(texts)
+
+
 def _is_same_vector(a_D: np.ndarray, b_D: np.ndarray) -> bool:
     """Return True if the vectors differ by no more than bf16 does between batches."""
     return bool(np.linalg.norm(a_D - b_D) <= 0.05 * np.linalg.norm(a_D))
@@ -475,7 +523,8 @@ def open_embedder(
 ) -> Embedder:  # fmt: skip
     """Return what embeds at ``path``, without its weights.
 
-    Parquet or a folder of it holds vectors. A folder with a graph and no other weights is ONNX.
+    Parquet or a folder of it holds vectors. A folder with a graph and no other weights is ONNX. A folder of a storage's
+    ``endpoints`` stands for a server.
 
     Args:
         path: a model directory, or Parquet.
@@ -485,6 +534,8 @@ def open_embedder(
         device: of an encoder or a graph.
         precision: of an encoder; an ONNX graph determines its own.
     """
+    if is_endpoint(path):
+        return EndpointModel(path, prompt)
     if path.suffix == ".parquet" or (path.is_dir() and not (path / "config.json").exists() and parquet_files(path)):
         return VectorsModel(path)
     if graph_of(path) is not None and not [*path.glob("*.safetensors"), *path.glob("pytorch_model*.bin")]:

@@ -236,8 +236,9 @@ def _check_values(path: Path, changed: int) -> None:
                 values = np.frombuffer(file.read(min(BLOCK, end - part)), kind)
                 if kind == FLOATS["BF16"]:  # numpy has no such numbers: they are the upper halves of float32
                     values = (values.astype("<u4") << 16).view("<f4")
-                if not (np.abs(values) < HUGE).all():
-                    bad = float(values[~(np.abs(values) < HUGE)][0])
+                limit = HUGE if np.finfo(values.dtype).max > HUGE else np.inf
+                if not (np.abs(values) < limit).all():
+                    bad = float(values[~(np.abs(values) < limit)][0])
                     raise InputError(
                         f"{path}: tensor '{name}' holds {bad:g}; weights must be finite and below {HUGE:g}: take an earlier "
                         f"checkpoint, or get the model again"
@@ -335,6 +336,8 @@ def find(model: str | Path, fetch: bool = True) -> Path:
     folder = Store.of(Path(model)).get_dir(Path(model).absolute()) or Path(model)
     if folder.is_file():
         return static.convert(folder)
+    if folder.is_dir() and static.is_foreign_table(folder):
+        return static.convert_table(folder)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise InputError(
@@ -347,12 +350,13 @@ def find(model: str | Path, fetch: bool = True) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(str(model), allow_patterns=list(HUB_FILES), local_files_only=not fetch))
+        folder = Path(snapshot_download(str(model), allow_patterns=list(HUB_FILES), local_files_only=not fetch))
     except Exception as error:
         raise InputError(
             f"model '{model}' is not there: no such directory, and the Hugging Face hub did not give it "
             f"({type(error).__name__}); give a local directory, or check the name and the network"
         ) from None
+    return static.convert_table(folder) if static.is_foreign_table(folder) else folder
 
 
 def load_tokenizer(folder: Path) -> Any:

@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import itertools
 import json
+import shutil
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
@@ -18,8 +19,10 @@ from typing import Any
 import numpy as np
 
 from raysts.errors import InputError, RunFailed
+from raysts.ids import folder_id
 from raysts.storage.atomic import atomic_write, cache_folder, remove_drafts, write_json
-from raysts.storage.foreign import read_json
+from raysts.storage.bucket import is_inside
+from raysts.storage.foreign import check_ordinary, read_json
 
 MODEL_TYPE = "static"
 FOLDER = "0_WordEmbeddings"
@@ -76,6 +79,66 @@ def is_table(folder: Path) -> bool:
 def input_folder(folder: Path) -> Path:
     """Return the folder of a model directory that holds its weights and its tokenizer."""
     return next((folder / part for part in (FOLDER, TABLE) if (folder / part).is_dir()), folder)
+
+
+def is_foreign_table(folder: Path) -> bool:
+    """Return True if another library wrote the model in ``folder`` as vectors of tokens (StaticEmbedding)."""
+    modules = read_json(folder / "modules.json", list) or [None]
+    kind = modules[0].get("type") if isinstance(modules[0], dict) else None
+    own = (read_json(folder / "config.json") or {}).get("model_type") == MODEL_TYPE
+    return str(kind).rpartition(".")[2] == "StaticEmbedding" and not own
+
+
+def convert_table(folder: Path) -> Path:
+    """Return the model directory of a foreign table of token vectors, in the cache, made once.
+
+    sentence-transformers and model2vec write such folders. Factors and a mapping of tokens, which the latter may have, are
+    multiplied into the vectors.
+
+    Raises:
+        InputError: it holds no such table.
+    """
+    target = cache_folder() / f"table-{_VERSION}-{folder_id(folder)}"
+    if target.is_dir():
+        return target
+    import torch
+    from safetensors.torch import load_file
+    from tokenizers import Tokenizer
+
+    from raysts.models.shipped.words import PADDING
+
+    modules = read_json(folder / "modules.json", list)
+    place = str(modules[0].get("path") or "")
+    files = folder / place if not place or is_inside(place) else folder
+    try:
+        for name in ("model.safetensors", "tokenizer.json"):
+            check_ordinary(files / name)
+        stored, tokenizer = load_file(files / "model.safetensors"), Tokenizer.from_file(str(files / "tokenizer.json"))
+        weight_VH = stored[TABLE_WEIGHT] if TABLE_WEIGHT in stored else stored["embeddings"]
+        weight_VH = weight_VH.float()[stored["mapping"].long()] if "mapping" in stored else weight_VH.float()
+        weight_VH = weight_VH * stored["weights"].float()[:, None] if "weights" in stored else weight_VH
+        padding = next((word for word in (PADDING, "<pad>") if tokenizer.token_to_id(word) is not None), None)
+        if padding is None:
+            tokenizer.add_special_tokens([padding := PADDING])
+        tokenizer.post_processor = None
+        tokenizer.no_padding()
+        missing = max(0, tokenizer.get_vocab_size() - len(weight_VH))
+        weight_VH = torch.cat([weight_VH, weight_VH.new_zeros(missing, weight_VH.shape[1])])
+        weight_VH[tokenizer.token_to_id(padding)] = 0
+    except InputError:
+        raise
+    except Exception as error:  # foreign files may be anything
+        raise InputError(f"'{folder}': not a readable StaticEmbedding ({error}); get the model again") from None
+    with atomic_write(target) as draft:
+        unread = shutil.ignore_patterns("*.safetensors", "*.bin", "*.onnx", "tokenizer*.json", "README.md")
+        shutil.copytree(folder, draft, ignore=unread)
+        (draft / TABLE).mkdir(exist_ok=True)
+        write_vectors(draft / TABLE / "model.safetensors", [weight_VH.numpy()], TABLE_WEIGHT)
+        save_tokenizer(tokenizer, draft / TABLE, padding)
+        config = WordVectorsConfig(hidden_size=weight_VH.shape[1], vocab_size=len(weight_VH))
+        write_json(draft / "config.json", config.to_dict())
+        write_json(draft / "modules.json", [{**modules[0], "path": TABLE}, *modules[1:]])
+    return target
 
 
 def pooling_problem(pooling: str) -> str | None:

@@ -12,10 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raysts.models.encoder import Encoder
-from raysts.models.head import Dense
+from raysts.models.head import Dense, GaussianHead
 from raysts.models.tokens import LocalBatch
 from raysts.objectives.objective import Batch, VectorObjective, token_columns
 from raysts.ops import collective, losses
+from raysts.ops.gaussian import Gaussians, kl_divergence
 from raysts.recipes.catalog import DistillationSettings
 
 TEMPERATURE = 0.05
@@ -39,6 +40,8 @@ class Distillation(VectorObjective):
         width, in_model = settings.projection, settings.keeps_projection
         if width is not None and in_model:
             encoder = encoder.followed_by(Dense(encoder.dim, width, "identity"))
+        if settings.target == "gaussian":
+            encoder = encoder.followed_by(GaussianHead(encoder.dim, encoder.dim, "identity"))
         super().__init__(settings, encoder)
         self.projection = nn.Identity() if width is None or in_model else nn.Linear(encoder.dim, width)
         self.log_variance: nn.Linear | None = None
@@ -71,9 +74,15 @@ class Distillation(VectorObjective):
         return batch
 
     def vectors(self, batch: Batch) -> tuple[Tensor, ...]:
-        student_BD = self.projection(self.embed_in_chunks(self.encoder, *token_columns(batch, "sentence")))
+        student_BD = self.projection(self.embed_in_chunks(self._embed, *token_columns(batch, "sentence")))
         spread = () if self.log_variance is None else (self.log_variance(student_BD),)
         return student_BD, self._to_target(batch["teacher"]), *spread
+
+    def _embed(self, ids_BT: Tensor, lengths_B: Tensor, host_lengths: np.ndarray | None = None) -> Tensor:
+        """Return the vectors [B, D], or with target ``gaussian`` mu and log_var side by side [B, 2D]."""
+        arrays = self.encoder.represent(ids_BT, lengths_B, host_lengths)
+        names = ("vectors", "log_var") if self.settings.target == "gaussian" else ("vectors",)
+        return torch.cat([arrays[name] for name in names], -1)
 
     def loss(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         matched, scalars = self._match(vectors, batch)
@@ -105,6 +114,9 @@ class Distillation(VectorObjective):
             return collective.mean(losses.embedding_cosine(student_BD, teacher_BD), weight)
         if name == "nll":
             return collective.mean(losses.embedding_nll(student_BD, teacher_BD, spread[0]), weight)
+        if name == "kl":
+            student, teacher = (Gaussians(*x_BD.chunk(2, -1)) for x_BD in (student_BD, teacher_BD))
+            return collective.mean(kl_divergence(teacher, student).mean(-1), weight)
         if name == "similarity":
             teacher_BD = batch["teacher"]  # cosines need no common width
         # Every process works on the whole batch: it is small, and the gradients come back through the gather.

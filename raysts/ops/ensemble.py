@@ -8,10 +8,10 @@ from typing import Literal, get_args
 
 import numpy as np
 
-Target = Literal["mean", "unit-mean", "concat", "similarity"]
+Target = Literal["mean", "unit-mean", "concat", "similarity", "gaussian"]
 """``mean``: sum of w v / sum of w over the teachers (SED equation 1). ``unit-mean``: the same of v / |v|. ``concat``: sqrt(w /
 sum of w) v / |v|, one after the other; its cosines are the weighted means of the teachers'. ``similarity``: those cosines,
-kept as the same vectors."""
+kept as the same vectors. ``gaussian``: mean and log variance of one teacher, side by side."""
 TARGETS: tuple[Target, ...] = get_args(Target)
 
 WIDE, MOST_ROWS = 8_192, 4_096
@@ -29,8 +29,8 @@ def added(target: Target, total: np.ndarray | None, vectors_ND: np.ndarray, weig
 
     Weights of 1 give the unweighted sum bit for bit: ((v0 + v1) + v2) / 3.
     """
-    part = vectors_ND if target == "mean" else unit(vectors_ND)
-    if target in ("mean", "unit-mean"):
+    part = vectors_ND if target in ("mean", "gaussian") else unit(vectors_ND)
+    if target not in ("concat", "similarity"):
         part = part if weight == 1.0 else part * np.float32(weight)
         return part if total is None else total + part
     part = part * np.float32(np.sqrt(weight))
@@ -40,7 +40,7 @@ def added(target: Target, total: np.ndarray | None, vectors_ND: np.ndarray, weig
 def combine(target: Target, total: np.ndarray, weights: Sequence[float]) -> np.ndarray:
     """Return the target of all teachers from the total of :func:`added` -> float32 [N, D or E]."""
     weight = float(sum(weights))
-    return total / np.float32(weight if target in ("mean", "unit-mean") else np.sqrt(weight))
+    return total / np.float32(np.sqrt(weight) if target in ("concat", "similarity") else weight)
 
 
 def reduction(parts: Sequence[np.ndarray], width: int) -> np.ndarray:

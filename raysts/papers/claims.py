@@ -45,7 +45,7 @@ class Claim(NamedTuple):
     on: tuple[str, ...]
     printed: str = ""
     holds: bool = True
-    of: str = "mean"
+    measure: str = "mean"
     backbone: str | None = None
     task: str | None = None
     a_over: Side | None = None
@@ -63,7 +63,7 @@ class Claim(NamedTuple):
         return (self.task,) if self.task else self.on
 
     @property
-    def marked(self) -> str:
+    def title(self) -> str:
         return f"{self.says} ({self.stands_in})" if self.in_place_of else self.says
 
     @property

@@ -17,7 +17,7 @@ from raysts.recipes.overrides import apply_overrides, has_option
 from raysts.recipes.recipe import Pipeline
 
 
-class Point(NamedTuple):
+class SystemPoint(NamedTuple):
     """A pipeline of an experiment, or one for each value that it varies.
 
     `experiments.yaml` describes the fields.
@@ -30,6 +30,7 @@ class Point(NamedTuple):
     backbone: Literal["encoders", "words", "any"] = "encoders"
     searched: bool = False
     alone: bool = False
+    larger: bool = False
 
     @property
     def name(self) -> str:
@@ -44,7 +45,7 @@ class Experiment(NamedTuple):
     """A list of pipelines. `experiments.yaml` describes the fields."""
 
     entry: Entry
-    points: Sequence[Point]
+    points: Sequence[SystemPoint]
     paper: str | None = None
     tables: Sequence[int] = ()
     settings: Mapping[str, Any] = {}
@@ -56,7 +57,7 @@ class Experiment(NamedTuple):
 def _read(plain: Mapping[str, Any]) -> Experiment:
     fields = dict(plain)
     entry = Entry(fields.pop("source"), fields.pop("shows"), fields.pop("cost"))
-    points = [Point(point) if isinstance(point, str) else Point(**point) for point in fields.pop("points")]
+    points = [SystemPoint(point) if isinstance(point, str) else SystemPoint(**point) for point in fields.pop("points")]
     return Experiment(entry, points, **fields)
 
 
@@ -92,10 +93,13 @@ def experiment_of(recipe: str) -> Experiment:
 
 def backbones(recipe: str, overrides: Mapping[str, Any]) -> list[str | None]:
     """Return the backbones of an experiment. None means that of its systems."""
-    if backbone := overrides.get("backbone"):
-        return [str(backbone)]
-    listed = experiment_of(recipe).backbones if "@paper" in recipe else ()
-    return list(listed) or [None]
+    experiment = experiment_of(recipe)
+    named = overrides.get("backbone") or (experiment.backbones if "@paper" in recipe else ())
+    names = [named] if isinstance(named, str) else [*named]
+    most = 1 + any(point.larger for point in experiment.points)
+    if experiment.claims and len(names) > most:
+        raise InputError(f"backbone={names}: '{recipe}' compares at most {most}; name fewer")
+    return names or [None]
 
 
 def prefix(backbone: str | None) -> str:
@@ -120,23 +124,28 @@ def pipelines(
     Raises:
         InputError: an override fits no point, or sets a value that the experiment varies.
     """
-    names = backbones(recipe, overrides)
+    names, experiment = backbones(recipe, overrides), experiment_of(recipe)
     by_label: dict[str, Pipeline] = {}
-    for backbone in names:
+    for place, backbone in enumerate(names):
         choice = {"backbone": backbone} if backbone else {}
-        of_backbone = _for_backbone(recipe, {**overrides, **choice}, depth, (best or {}).get(backbone, {}))
-        before = prefix(backbone) if len(names) > 1 else ""
+        points = [point for point in experiment.points if not experiment.claims or point.larger == (place > 0)]
+        chosen, of_best = experiment._replace(points=points), (best or {}).get(backbone, {})
+        of_backbone = _for_backbone(recipe, chosen, {**overrides, **choice}, depth, of_best)
+        before = prefix(backbone) if len(names) > 1 and not experiment.claims else ""
         by_label |= {f"{before}{label}": pipeline for label, pipeline in of_backbone.items()}
     return by_label
 
 
 def _for_backbone(
-    recipe: str, overrides: Mapping[str, Any], depth: Callable[[str], int], best: Mapping[str, Any]
+    recipe: str,
+    experiment: Experiment,
+    overrides: Mapping[str, Any],
+    depth: Callable[[str], int],
+    best: Mapping[str, Any],
 ) -> dict[str, Pipeline]:
     name, separator, scale = recipe.partition("@")
-    experiment = EXPERIMENTS[name]
 
-    def pipeline_of(point: Point) -> Pipeline:
+    def pipeline_of(point: SystemPoint) -> Pipeline:
         base = pipeline(point.system)
         if set(base.stages) - set(POST):
             base = apply_overrides(base, {key: n for key, n in experiment.settings.items() if _takes(base, key)})
@@ -150,7 +159,7 @@ def _for_backbone(
     backbone = overrides.get("backbone", pipeline_of(experiment.points[0]).backbone)
     layers = depth(str(backbone)) if depends else 1
     kinds = ("any", "encoders" if layers else "words")
-    points = [one for point in experiment.points if point.backbone in kinds for one in _expand(point, max(1, layers))]
+    points = [part for point in experiment.points if point.backbone in kinds for part in _expand(point, max(1, layers))]
     if not points:
         raise InputError(f"backbone={backbone}: word vectors, of which '{name}' makes nothing; take an encoder")
     before = [pipeline_of(point) for point in points]
@@ -181,7 +190,7 @@ def _for_backbone(
     return by_label
 
 
-def _expand(point: Point, depth: int) -> Iterator[Point]:
+def _expand(point: SystemPoint, depth: int) -> Iterator[SystemPoint]:
     """Yield a point at each value that it varies, on an encoder with so many layers."""
     if not point.vary:
         yield point._replace(settings=_add_layers(point.settings, depth))

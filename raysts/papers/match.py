@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 from raysts.errors import InputError
 from raysts.evaluation.harness import TASKS
 from raysts.evaluation.results import ResultRow
-from raysts.evaluation.standings import Value as Mean
+from raysts.evaluation.standings import Value
 from raysts.evaluation.standings import remarks as remarks_of
 from raysts.evaluation.transfer import TRANSFER_SETS
 from raysts.evaluation.words import SETS
 from raysts.models import pretrained
 from raysts.papers import published
 from raysts.papers.experiments import commands
-from raysts.papers.published import BACKBONES, SIZES, Measure, Row, Table, Value, is_static
+from raysts.papers.published import BACKBONES, SIZES, Measure, PrintedRow, PrintedTable, PrintedValue, is_static
 from raysts.pipeline.outcome import system_of
 from raysts.recipes import names
 from raysts.recipes.catalog import CATALOG
@@ -85,7 +85,7 @@ Fitting = Mapping[tuple[str | None, str, str], Sequence[MeasuredRow]]
 """Measurements by system, data set and metric."""
 
 
-class Source(NamedTuple):
+class Origin(NamedTuple):
     """The run behind a measurement.
 
     ``ids``: run ids of the models (of an ensemble's members; content id of a backbone). ``remarks``: use of labels or
@@ -105,7 +105,7 @@ class MeasuredValue(NamedTuple):
     value: float
     std: float | None
     n: int
-    source: Source
+    source: Origin
 
 
 class PaperTable(NamedTuple):
@@ -115,10 +115,10 @@ class PaperTable(NamedTuple):
     column name. ``empty``: the rows without any, each with the reason.
     """
 
-    table: Table
+    table: PrintedTable
     backbones: tuple[str, ...]
     measured: Mapping[tuple[int, int, int], Mapping[str, MeasuredValue]]
-    empty: Sequence[tuple[Row, str]] = ()
+    empty: Sequence[tuple[PrintedRow, str]] = ()
 
     @property
     def cells_count(self) -> int:
@@ -126,7 +126,7 @@ class PaperTable(NamedTuple):
         return sum(value is not None for row in self.table.rows for cell in row.cells for value in cell)
 
     @property
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[Origin, ...]:
         return tuple(dict.fromkeys(value.source for values in self.measured.values() for value in values.values()))
 
 
@@ -138,7 +138,7 @@ def paper_tables(paper: str, rows: Iterable[MeasuredRow]) -> list[PaperTable]:
     return [_fill_table(table, fitting) for table in published.load(paper).tables]
 
 
-def _fill_table(table: Table, fitting: Fitting) -> PaperTable:
+def _fill_table(table: PrintedTable, fitting: Fitting) -> PaperTable:
     backbones = {row.backbone for row in table.rows}
     measured = {
         (i, j, k): values
@@ -153,7 +153,7 @@ def _fill_table(table: Table, fitting: Fitting) -> PaperTable:
 
 
 def match_value(
-    value: Value, system: str, backbone: str, backbones: set[str | None], fitting: Fitting
+    value: PrintedValue, system: str, backbone: str, backbones: set[str | None], fitting: Fitting
 ) -> dict[str, MeasuredValue]:
     """Return the measurements of a value: by column, the latest run with all of it, in one protocol."""
     runs: dict[tuple[Any, ...], list[dict[tuple[Any, ...], MeasuredRow]]] = {}
@@ -199,19 +199,19 @@ def stands_beside(measured: str, published_backbone: str, backbones: set[str | N
     return is_static(identity) == is_static(published_backbone)
 
 
-def _over_models(models: Sequence[Sequence[MeasuredRow]], value: Value) -> MeasuredValue | None:
+def _over_models(models: Sequence[Sequence[MeasuredRow]], value: PrintedValue) -> MeasuredValue | None:
     """Return the value's statistic over models, each with one row per measure."""
     if not models or (value.statistic == "std" and len(models) < 2):
         return None
-    values = [Mean.mean_of([row.row["value"] for row in model]).value for model in models]
-    mean = Mean.mean_of(values)
+    values = [Value.mean_of([row.row["value"] for row in model]).value for model in models]
+    mean = Value.mean_of(values)
     number = {"mean": mean.value, "max": max(values), "std": mean.std}[value.statistic]
     assert number is not None
     std = mean.std if value.statistic == "mean" else None
     return MeasuredValue(number, std, mean.n, _source(models, value))
 
 
-def _source(models: Sequence[Sequence[MeasuredRow]], value: Value) -> Source:
+def _source(models: Sequence[Sequence[MeasuredRow]], value: PrintedValue) -> Origin:
     first = models[0][0]
     rows = [row.row for model in models for row in model]
     ids = [i for row in rows for i in ([row["run_id"]] if row["run_id"] else row["parent_run_ids"] or ())]
@@ -225,10 +225,10 @@ def _source(models: Sequence[Sequence[MeasuredRow]], value: Value) -> Source:
     if changes:
         rest = f" and {len(changes) - _NAMED} more" if len(changes) > _NAMED else ""
         remarks.append(f"other settings than the recipe's: {', '.join(changes[:_NAMED])}{rest}")
-    return Source(first.run, first.backbone, first.row["role"], tuple(dict.fromkeys(ids)), tuple(remarks))
+    return Origin(first.run, first.backbone, first.row["role"], tuple(dict.fromkeys(ids)), tuple(remarks))
 
 
-def _stated_settings(row: MeasuredRow, value: Value) -> set[str]:
+def _stated_settings(row: MeasuredRow, value: PrintedValue) -> set[str]:
     """Return the settings of the run that the cell states, because the table varies them."""
     last = list(row.stages)[-1] if row.stages else ""
     fitted = last and CATALOG[row.stages[last]["objective"]].head
@@ -263,7 +263,7 @@ _TABLES = {name: table for table, names in SETS.items() for name in names} | {
 """Tables of the sets of words and of transfer. Every other set is a task."""
 
 
-def empty_rows(paper: str, shown: PaperTable, rows: Sequence[MeasuredRow]) -> list[tuple[Row, str]]:
+def empty_rows(paper: str, shown: PaperTable, rows: Sequence[MeasuredRow]) -> list[tuple[PrintedRow, str]]:
     """Return the rows of a table without any measurement, with the reasons.
 
     ``rows``: the measurements in the storage, on sets of other tables too.
@@ -282,7 +282,7 @@ def empty_rows(paper: str, shown: PaperTable, rows: Sequence[MeasuredRow]) -> li
     return empty
 
 
-def _why(row: Row, measured: Sequence[MeasuredRow], command: str) -> str:
+def _why(row: PrintedRow, measured: Sequence[MeasuredRow], command: str) -> str:
     values = [value for cell in row.cells for value in cell if value]
     measures = [(measure, value.settings) for value in values for measure in value.measures]
     sets = dict.fromkeys(measure.dataset for measure, _ in measures)
@@ -304,7 +304,7 @@ def _why(row: Row, measured: Sequence[MeasuredRow], command: str) -> str:
     return f"{row.system} was measured, but not with {conditions}: '{command}'"
 
 
-def _shortage(row: Row) -> str:
+def _shortage(row: PrintedRow) -> str:
     """Return the end of a reason that names a missing backbone, empty if this machine has it."""
     name = BACKBONES[row.backbone or ""].name
     if is_static(row.backbone):

@@ -85,10 +85,11 @@ def _cells(shown: PaperTable) -> list[dict[str, Any]]:
                 of_row = {"row": row.name, "group": row.group, "system": row.system, "backbone": row.backbone}
                 measured = [
                     {
-                        "backbone": backbone, "value": beside.value, "std": beside.std, "n": beside.n,
-                        "run": beside.source.run, "run_ids": [*beside.source.ids], "remarks": [*beside.source.remarks],
+                        "backbone": backbone, "value": measured.value, "std": measured.std, "n": measured.n,
+                        "run": measured.source.run, "run_ids": [*measured.source.ids],
+                        "remarks": [*measured.source.remarks],
                     }
-                    for backbone, beside in shown.measured.get((i, j, k), {}).items()
+                    for backbone, measured in shown.measured.get((i, j, k), {}).items()
                 ]  # fmt: skip
                 place = {"column": column.name, "metric": column.metrics[k]}
                 cells.append({**of_row, **place, **printed, "measured": measured})

@@ -14,6 +14,10 @@ PAPERS = {"sed": "sed.yaml", "gausscse": "gausscse.yaml", "latte-mix": "latte_mi
 """Files by the name that ``raysts report --paper`` knows."""
 
 
+UNPRINTED = "?"
+"""Text of a cell that is measured and not printed."""
+
+
 def read_yaml(name: str) -> dict[str, Any]:
     """Return the content of a YAML file beside this module."""
     text = Path(__file__).with_name(name).read_text(encoding="utf-8")
@@ -50,14 +54,14 @@ class Measure(NamedTuple):
     similarity: str | None = None
 
 
-class Value(NamedTuple):
-    """A printed number, perhaps with its deviation.
+class PrintedValue(NamedTuple):
+    """A printed number, perhaps with its deviation. None: the paper has no such row.
 
     ``measures``: a measurement is the mean over these. ``settings``: those of the run, by dotted paths below its stages.
     ``remark``: a misprint, or a contradiction.
     """
 
-    value: float
+    value: float | None
     std: float | None = None
     measures: tuple[Measure, ...] = ()
     statistic: Literal["mean", "max", "std"] = "mean"
@@ -65,10 +69,10 @@ class Value(NamedTuple):
     remark: str | None = None
 
 
-class Row(NamedTuple):
+class PrintedRow(NamedTuple):
     """A row: ``name`` and ``group`` (its heading) as in the paper, ``system`` in the grammar.
 
-    ``unmade``: the reason why raysts has no such system. ``scale``: that of the command. ``where``: conditions of this row
+    ``unmade``: the reason why raysts has no such system. ``scale``: that of the command. ``conditions``: those of this row
     alone. ``cells``: by column one value per metric, None if nothing is printed.
     """
 
@@ -79,8 +83,8 @@ class Row(NamedTuple):
     unmade: str | None
     remark: str | None
     scale: str
-    where: Mapping[str, str]
-    cells: tuple[tuple[Value | None, ...], ...]
+    conditions: Mapping[str, str]
+    cells: tuple[tuple[PrintedValue | None, ...], ...]
 
     @property
     def title(self) -> str:
@@ -88,22 +92,22 @@ class Row(NamedTuple):
         return f"{self.group}, {self.name}" if self.group else self.name
 
 
-class Column(NamedTuple):
+class PrintedColumn(NamedTuple):
     """A column in the paper's words. A cell of several metrics has them in this order."""
 
     name: str
     metrics: tuple[str, ...]
 
 
-class Table(NamedTuple):
-    """A table. ``about`` describes it in a few words, ``where`` holds conditions that no column changes."""
+class PrintedTable(NamedTuple):
+    """A table. ``about`` describes it in a few words, ``conditions`` holds those that no column changes."""
 
     number: int
     about: str
     notes: tuple[str, ...]
-    where: Mapping[str, str]
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    conditions: Mapping[str, str]
+    columns: tuple[PrintedColumn, ...]
+    rows: tuple[PrintedRow, ...]
 
 
 class Paper(NamedTuple):
@@ -113,7 +117,7 @@ class Paper(NamedTuple):
     short: str
     title: str
     notes: tuple[str, ...]
-    tables: tuple[Table, ...]
+    tables: tuple[PrintedTable, ...]
 
 
 @lru_cache
@@ -124,7 +128,7 @@ def load(paper: str) -> Paper:
     return Paper(paper, plain["short"], plain["title"], tuple(plain["notes"]), tables)
 
 
-def _table(plain: Mapping[str, Any], by_system: Mapping[str, Mapping[str, Any]]) -> Table:
+def _table(plain: Mapping[str, Any], by_system: Mapping[str, Mapping[str, Any]]) -> PrintedTable:
     shared = {"metrics": plain.get("metrics"), "datasets": plain.get("datasets", [])}
     columns = {column["name"]: {**shared, **column} for column in plain["columns"]}
     remarks = {(r.get("group"), r["row"], r.get("column")): r["text"] for r in plain.get("remarks", [])}
@@ -136,16 +140,17 @@ def _table(plain: Mapping[str, Any], by_system: Mapping[str, Mapping[str, Any]])
     def measures(column: Mapping[str, Any], metric: int, row: Mapping[str, Any]) -> tuple[Measure, ...]:
         if "mean_of" in column:
             return tuple(m for name in column["mean_of"] for m in measures(columns[name], metric, row))
-        where = _conditions(plain, column, row)
+        conditions = _conditions(plain, column, row)
         sets = [column["dataset"]] if "dataset" in column else column["datasets"]
-        return tuple(Measure(name, column["metrics"][metric], **where) for name in sets)
+        return tuple(Measure(name, column["metrics"][metric], **conditions) for name in sets)
 
-    def read_row(row: Mapping[str, Any], group: str | None) -> Row:
+    def read_row(row: Mapping[str, Any], group: str | None) -> PrintedRow:
         name, system, unmade = row["name"], row.get("system", plain.get("system")), row.get("unmade")
         assert (system is None) == bool(unmade), f"table {plain['number']}, {name}: a system, or why there is none"
         cells = []
-        for (title, column), text in zip(columns.items(), row["cells"].split(), strict=True):
-            numbers = text.split("/") if text != "-" else ["-"] * len(column["metrics"])
+        texts = row["cells"].split() if "cells" in row else [UNPRINTED] * len(columns)
+        for (title, column), text in zip(columns.items(), texts, strict=True):
+            numbers = text.split("/") if text not in ("-", UNPRINTED) else [text] * len(column["metrics"])
             assert len(numbers) == len(column["metrics"]), f"table {plain['number']}, {name}: {text}"
             levels = ({"settings": by_system.get(system or "", {})}, plain, column, row)
             traits: dict[str, Any] = {
@@ -157,8 +162,8 @@ def _table(plain: Mapping[str, Any], by_system: Mapping[str, Mapping[str, Any]])
             values = (_value(*pair, traits) for pair in zip(numbers, conditions, strict=True))
             cells.append(tuple(values))
         backbone, note = row.get("backbone", plain.get("backbone")), remark(group, name, None) or unmade
-        traits = {"unmade": unmade, "remark": note, "scale": row.get("scale", "paper"), "where": _conditions(row)}
-        return Row(name, group, system, backbone, cells=tuple(cells), **traits)
+        traits = {"unmade": unmade, "remark": note, "scale": row.get("scale", "paper"), "conditions": _conditions(row)}
+        return PrintedRow(name, group, system, backbone, cells=tuple(cells), **traits)
 
     rows, group = [], None
     for row in plain["rows"]:
@@ -168,21 +173,23 @@ def _table(plain: Mapping[str, Any], by_system: Mapping[str, Mapping[str, Any]])
             rows.append(read_row(row, group))
     assert not remarks, f"table {plain['number']}: no such cells: {list(remarks)}"
     varied = {name for column in plain["columns"] for name in column.get("where", {})}
-    return Table(
+    return PrintedTable(
         number=plain["number"],
         about=plain["about"],
         notes=tuple(plain.get("notes", ())),
-        where={name: value for name, value in _conditions(plain).items() if name not in varied},
-        columns=tuple(Column(name, tuple(column["metrics"])) for name, column in columns.items()),
+        conditions={name: value for name, value in _conditions(plain).items() if name not in varied},
+        columns=tuple(PrintedColumn(name, tuple(column["metrics"])) for name, column in columns.items()),
         rows=tuple(rows),
     )
 
 
-def _value(number: str, measures: tuple[Measure, ...], traits: Mapping[str, Any]) -> Value | None:
+def _value(number: str, measures: tuple[Measure, ...], traits: Mapping[str, Any]) -> PrintedValue | None:
     if number == "-":
         return None
+    if number == UNPRINTED:
+        return PrintedValue(None, None, measures, **traits)
     value, _, std = number.partition("±")
-    return Value(float(value), float(std) if std else None, measures, **traits)
+    return PrintedValue(float(value), float(std) if std else None, measures, **traits)
 
 
 def _conditions(*levels: Mapping[str, Any]) -> dict[str, str]:

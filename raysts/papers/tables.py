@@ -6,9 +6,9 @@ from pathlib import Path
 
 from raysts.evaluation.standings import AGGREGATIONS, METRICS, align_columns, describe_pooled
 from raysts.evaluation.transfer import PROBES
-from raysts.papers.match import PaperTable, Source
+from raysts.papers.match import Origin, PaperTable
 from raysts.papers.measured import PaperData
-from raysts.papers.published import Paper, Row, Table, Value
+from raysts.papers.published import Paper, PrintedRow, PrintedTable, PrintedValue
 from raysts.report import html
 
 MARK = "†"
@@ -36,7 +36,7 @@ def render(data: PaperData) -> str:
         caption=caption,
         filling=filling,
         notes=notes,
-        printed=printed,
+        format_printed=format_printed,
         measured_cells=measured_cells,
         system_label=system_label,
     )
@@ -68,7 +68,7 @@ def _table_lines(paper: Paper, shown: PaperTable) -> list[str]:
             body.append(group or "")
         cells = [row.name + (MARK if row.remark else ""), system_label(table, row)]
         for j, cell in enumerate(row.cells):
-            cells += [printed(cell), *(measured_cells(shown, i, j) or [""])]
+            cells += [format_printed(cell), *(measured_cells(shown, i, j) or [""])]
         body.append(cells)
     lines += _align(body)
     return [*lines, *filling(shown), *notes(shown)]
@@ -80,11 +80,11 @@ def _align(body: Sequence[list[str] | str]) -> list[str]:
     return [*lines[:2], "-" * max(map(len, lines)), *lines[2:]]
 
 
-def printed(cell: Sequence[Value | None]) -> str:
+def format_printed(cell: Sequence[PrintedValue | None]) -> str:
     """Return a published cell: ``69.63 / 69.50``, ``42.70 ±0.74``, or a dash."""
-    if all(value is None for value in cell):
+    if all(value is None or value.value is None for value in cell):
         return ""
-    texts = ["–" if value is None else _number(value.value, value.std) for value in cell]
+    texts = ["–" if value is None or value.value is None else _number(value.value, value.std) for value in cell]
     return " / ".join(texts) + (MARK if any(value is not None and value.remark for value in cell) else "")
 
 
@@ -127,7 +127,7 @@ def filling(shown: PaperTable) -> list[str]:
     return lines
 
 
-def describe_source(source: Source) -> str:
+def describe_source(source: Origin) -> str:
     """Return a run as text: ``nli-ct-sed on bert-base-uncased: 10 members (ids)``."""
     ids = ", ".join(run[:8] for run in source.ids)
     plural = source.role in ("member", "student") and len(source.ids) > 1
@@ -135,17 +135,17 @@ def describe_source(source: Source) -> str:
     return "; ".join([f"{source.run} on {source.backbone}: {subject} ({ids})", *source.remarks])
 
 
-def caption(table: Table) -> str:
+def caption(table: PrintedTable) -> str:
     """Return the metrics and the conditions that most rows share."""
     metrics = dict.fromkeys(" / ".join(METRICS.get(name, name) for name in column.metrics) for column in table.columns)
-    conditions = [_words(name, table.where[name]) for name in _CONDITIONS if name in table.where]
+    conditions = [_words(name, table.conditions[name]) for name in _CONDITIONS if name in table.conditions]
     return ", ".join([f"{', '.join(metrics)} × 100", *conditions])
 
 
-def system_label(table: Table, row: Row) -> str:
+def system_label(table: PrintedTable, row: PrintedRow) -> str:
     """Return the system's name and the conditions in which it differs from most rows."""
-    differing = [name for name in _CONDITIONS if name in table.where and name in row.where]
-    return ", ".join([row.system or "", *(_words(name, row.where[name]) for name in differing)])
+    differing = [name for name in _CONDITIONS if name in table.conditions and name in row.conditions]
+    return ", ".join([row.system or "", *(_words(name, row.conditions[name]) for name in differing)])
 
 
 def _words(condition: str, value: str) -> str:

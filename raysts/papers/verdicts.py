@@ -22,6 +22,7 @@ from raysts.evaluation.sts import Pairs
 from raysts.evaluation.tasks import Representation
 from raysts.models.prompts import Text
 from raysts.papers.claims import CLAIMS, STAND_INS, Claim, Side
+from raysts.papers.experiments import EXPERIMENTS
 from raysts.papers.published import BACKBONES
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Pipeline
@@ -69,11 +70,13 @@ def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus, stand_
     if stand_ins and substituted:
         tasks = tuple(dict.fromkeys([*tasks, *(on for claim in could if claim.in_place_of for on in claim.on)]))
         pipelines = {
-            point: one.replace(evaluation=one.evaluation.replace(tasks=tasks)) for point, one in pipelines.items()
+            point: pipeline.replace(evaluation=pipeline.evaluation.replace(tasks=tasks))
+            for point, pipeline in pipelines.items()
         }
     points = {*pipelines, OVERLAP, LONGER}
     chosen = could if stand_ins else CLAIMS[paper]
-    claims = {claim: _obstacle(claim, points, tasks, corpus, first.backbone) for claim in chosen}
+    larger = {point.name for point in EXPERIMENTS[f"claims-{paper}"].points if point.larger}
+    claims = {claim: _obstacle(claim, points, tasks, corpus, first.backbone, larger) for claim in chosen}
     measured = {side.point for claim, why in claims.items() if why is None for side in claim.sides}
     notes = []
     if reasons := Counter(why for why in claims.values() if why):
@@ -92,7 +95,7 @@ def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus, stand_
             f"{paper}: {notes[0]}; at least one must be, or there is nothing to run: give data with such a set "
             f"('raysts data fetch' makes them), or name one that is there in evaluation.tasks"
         )
-    needed = {point: one for point, one in pipelines.items() if point in measured}
+    needed = {point: pipeline for point, pipeline in pipelines.items() if point in measured}
     return Agenda(claims, needed, [f"{paper}: {note}" for note in notes])
 
 
@@ -113,11 +116,18 @@ def _stood_in(claim: Claim, corpus: Corpus) -> Claim:
 
 
 def _obstacle(
-    claim: Claim, points: Collection[str], tasks: Collection[str], corpus: Corpus, backbone: str
+    claim: Claim,
+    points: Collection[str],
+    tasks: Collection[str],
+    corpus: Corpus,
+    backbone: str,
+    larger: Collection[str],
 ) -> str | None:
     if claim.backbone and not re.fullmatch(BACKBONES[claim.backbone].names, Path(backbone).name.lower()):
         return f"the paper says it of {claim.backbone}"
     for side in claim.sides:
+        if side.point not in points and side.point in larger:
+            return "needs two encoders, --set backbone=[SMALLER,LARGER]"
         if side.point not in points:
             return f"'{side.point}' cannot be made of word vectors"
     if not {*claim.tasks} & {*tasks}:
@@ -126,7 +136,7 @@ def _obstacle(
     return None
 
 
-class Verdict(NamedTuple):
+class ClaimVerdict(NamedTuple):
     """A claim with its measurement. Values are not times 100.
 
     ``on``: the compared sets; empty if they could not be compared. ``p``: of no difference: Williams' (McNemar's) for two
@@ -151,7 +161,7 @@ class Verdict(NamedTuple):
     def as_plain(self) -> dict[str, Any]:
         claim = self.claim
         fields = {
-            "source": claim.source, "claim": claim.says, "a": claim.a.text, "b": claim.b.text, "of": claim.of,
+            "source": claim.source, "claim": claim.says, "a": claim.a.text, "b": claim.b.text, "of": claim.measure,
             "a_over": claim.a_over and claim.a_over.text, "b_over": claim.b_over and claim.b_over.text,
             "printed": claim.printed, "holds": claim.holds, "in_place_of": claim.in_place_of,
         }  # fmt: skip
@@ -169,7 +179,7 @@ class ClaimsData(NamedTuple):
     created_at: str
     backbone: str
     seeds: int
-    verdicts: Sequence[Verdict]
+    verdicts: Sequence[ClaimVerdict]
     environment: Mapping[str, str]
 
 
@@ -181,21 +191,22 @@ def claims_data(
     sets = {on for claim in claims for on in claim.on}
     baselines = baseline_scores(first.corpus, [task for task in first.tasks if task in sets])
     verdicts = [
-        Verdict(claim=claim, why=why) if why else _compare(claim, plans, baselines) for claim, why in claims.items()
+        ClaimVerdict(claim=claim, why=why) if why else _compare(claim, plans, baselines)
+        for claim, why in claims.items()
     ]
     return ClaimsData(
         paper=paper,
         name=name,
         command=command,
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        backbone=first.pipeline.backbone,
+        backbone=" and ".join(dict.fromkeys(plan.pipeline.backbone for plan in plans.values())),
         seeds=max(plan.pipeline.members for plan in plans.values()),
         verdicts=conclude(verdicts),
         environment=environment(first.members[0].record, data=first.corpus.where, storage=Store.of(first.storage).uri),
     )
 
 
-def conclude(verdicts: Sequence[Verdict]) -> list[Verdict]:
+def conclude(verdicts: Sequence[ClaimVerdict]) -> list[ClaimVerdict]:
     """Return the verdicts with p values adjusted by table.
 
     A difference is shown if both interval and adjusted p show it.
@@ -210,7 +221,7 @@ def conclude(verdicts: Sequence[Verdict]) -> list[Verdict]:
     ]
 
 
-def _verdict(result: Verdict, p: float) -> str | None:
+def _verdict(result: ClaimVerdict, p: float) -> str | None:
     if result.low is None or result.high is None:
         return None
     shown = p < LEVEL and not result.low <= 0 <= result.high
@@ -222,21 +233,21 @@ def _verdict(result: Verdict, p: float) -> str | None:
     return SEEN if above else NOT_SEEN
 
 
-def _compare(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, ModelScores]) -> Verdict:
+def _compare(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, ModelScores]) -> ClaimVerdict:
     """Return the difference of a claim's two systems, with an unadjusted p value."""
     first = next(iter(plans.values())).pipeline
     sides = [_models(side, plans, baselines) for side in claim.sides]
     on = [name for name in claim.on if all(models and all(name in model for model in models) for models in sides)]
     if not on:
-        return Verdict(claim=claim, why=f"no scores at these layers: {', '.join(claim.on)}")
+        return ClaimVerdict(claim=claim, why=f"no scores at these layers: {', '.join(claim.on)}")
     a, b, *over = (
         _best(models, on) if side.role == "best member" else [{name: model[name] for name in on} for model in models]
         for side, models in zip(claim.sides, sides, strict=True)
     )
-    if claim.of == "spread" and min(len(a), len(b)) < 2:
-        return Verdict(claim=claim, why="models of several seeds are needed: --seeds 2 or more")
+    if claim.measure == "spread" and min(len(a), len(b)) < 2:
+        return ClaimVerdict(claim=claim, why="models of several seeds are needed: --seeds 2 or more")
     resamples = first.evaluation.resamples
-    if claim.of == "spread":
+    if claim.measure == "spread":
         row = compare_spread(a, b, resamples)
     elif over:
         row = compare_gains(a, over[0], b, over[1], resamples)
@@ -246,7 +257,7 @@ def _compare(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, Mo
     # But for the last bits of means over numbers of models that differ.
     constant = row["ci_low"] is not None and max(abs(row["ci_low"]), abs(row["ci_high"])) < 1e-12
     p = row["p"] if row.get("test_p") is None else row["test_p"]
-    return Verdict(
+    return ClaimVerdict(
         claim=claim,
         a=row["a"],
         b=row["b"],
@@ -268,8 +279,8 @@ def baseline_scores(corpus: Corpus, tasks: Sequence[str]) -> dict[str, ModelScor
     place = {text: index for index, text in enumerate(texts)}
     words = [frozenset(str(text).lower().split()) for text in texts]
 
-    def represent(wanted: Sequence[Text]) -> Representation:
-        return {"vectors": np.array([place[text] for text in wanted])}
+    def represent(texts: Sequence[Text]) -> Representation:
+        return {"vectors": np.array([place[text] for text in texts])}
 
     def overlap(a: Representation, b: Representation) -> np.ndarray:
         pairs = [(words[i], words[j]) for i, j in zip(a["vectors"], b["vectors"], strict=True)]
@@ -322,7 +333,7 @@ def _transductive(plan: Plan, side: Side) -> bool:
 
 # -- the page, its table as Markdown, and the text --------------------------------------------------------------------------
 
-HEADS = ("Claim", "Source", "Published", "Measured", "Difference", "p (Holm)", "Verdict")
+HEADS = ("Claim", "Source", "Published", "Measured", "Difference", "p (Holm)", "ClaimVerdict")
 VERDICTS = {
     SEEN: "the difference is shown, in the paper's direction",
     NOT_SEEN: "no difference is shown",
@@ -334,7 +345,7 @@ VERDICTS = {
 def write_report(data: ClaimsData, folder: Path) -> Path:
     """Write the page and ``claims.md`` into ``folder`` and return the page's path."""
     with Store.of(folder).put(folder / "claims.md") as draft:
-        draft.write_text(markdown(data), encoding="utf-8")
+        draft.write_text(to_markdown(data), encoding="utf-8")
     return html.write_page(render(data), folder)
 
 
@@ -357,10 +368,10 @@ def rows(data: ClaimsData) -> list[Sequence[str]]:
     return [HEADS, *map(_row, data.verdicts)]
 
 
-def _row(result: Verdict) -> Sequence[str]:
+def _row(result: ClaimVerdict) -> Sequence[str]:
     """Return a claim as a row of text, with values times 100."""
     claim = result.claim
-    says = claim.marked + (" (transductive)" if result.transductive else "")
+    says = claim.title + (" (transductive)" if result.transductive else "")
     if result.a is None or result.b is None or result.difference is None:
         return says, claim.source, claim.printed, "", "", "", f"not measured: {result.why}"
     counts = " and ".join(str(count) for count in (result.models[1], result.models[0]))
@@ -375,7 +386,7 @@ def _row(result: Verdict) -> Sequence[str]:
     return says, claim.source, claim.printed, measured, f"{100 * result.difference:+.2f}{interval}", p, verdict
 
 
-def markdown(data: ClaimsData) -> str:
+def to_markdown(data: ClaimsData) -> str:
     """Return the table as Markdown."""
     header = f"`{data.command}`\n\n{data.seeds} seeds from {data.backbone}, {data.created_at}\n\n"
     return header + html.markdown_table(rows(data))

@@ -34,7 +34,7 @@ from raysts.models.families import family_of
 from raysts.models.layers import Layers, pooling_modes
 from raysts.models.modules import describe
 from raysts.models.pretrained import find, tokenizer_id
-from raysts.models.prompts import Prompts
+from raysts.models.prompts import Prompts, Side
 from raysts.models.static import is_static
 from raysts.models.tokens import tokenize
 from raysts.models.weights import TABLE_VERSION, keep_layers, spaced_layers, token_table
@@ -257,9 +257,14 @@ class Inputs:
         return content_id([whole, "static", TABLE_VERSION]) if self.is_table else whole
 
     @cached_property
-    def prompt(self) -> str:
+    def prompts(self) -> Prompts:
+        """Return the prompts of what is trained."""
         has_none = self.pipeline.backbone == TINY or self.is_table
-        return (Prompts() if has_none else describe(self.backbone).prompts).resolve(self.pipeline.prompt)
+        return Prompts() if has_none else describe(self.backbone).prompts
+
+    @cached_property
+    def prompt(self) -> str:
+        return self.prompts.resolve(self.pipeline.prompt)
 
     def write_backbone(self) -> None:
         """Write the tiny backbone, some layers of another, or its copy, unless it exists."""
@@ -451,10 +456,12 @@ class Inputs:
                     + length.reason
                 )
             if spans := recipe.data.spans:
+                rows, queries = self.all_rows(recipe), self.queries(recipe)
+                texts = (rows - queries) // (1 + spans)
                 notes.append(
-                    f"{stage}: trains on {self.rows(recipe):,} texts and on {spans} spans of each "
+                    f"{stage}: trains on {texts:,} texts and on {spans} spans of each "
                     f"({recipe.data.span_tokens[0]} to {recipe.data.span_tokens[1]} words): "
-                    f"{spans / (1 + spans):.0%} of its rows are spans."
+                    f"{spans * texts / rows:.0%} of its rows are spans."
                 )
         return notes
 
@@ -487,21 +494,36 @@ class Inputs:
             tokenizer=self.tokenizer_id,
             max_length=int(recipe.train.max_length),
             data=recipe.data,
-            prompt=self.prompt,
+            **self.sides(recipe, self.prompts, self.pipeline.prompt),
         )
+
+    def sides(self, recipe: Recipe, prompts: Prompts, named: str | None) -> dict[str, Any]:
+        """Return the prompts of a token store: that of the texts, and of queries if the table has some.
+
+        ``named``: what the pipeline names for all texts. None: each side has its own, if there are queries.
+        """
+        if not self.queries(recipe):
+            return {"prompt": prompts.resolve(named)}
+        sides: dict[str, Side] = {"prompt": "document", "query_prompt": "query"}
+        return {key: prompts.side_prompt(s) if named is None else prompts.resolve(named) for key, s in sides.items()}
+
+    def queries(self, recipe: Recipe) -> int:
+        """Return the number of texts of the query side that a recipe reads."""
+        return self.corpus[recipe.table].query_rows
 
     def teacher_specs(self, recipe: Recipe) -> list[StoreSpec]:
         """Return the token shards that each teacher reads: its tokens, behind its prompt."""
-        spec, prompt = self.store_spec(recipe), self.pipeline.teacher_prompt
-        embedders = [open_embedder(path, prompt=prompt) for path in self.teacher_folders]
+        spec, named = self.store_spec(recipe), self.pipeline.teacher_prompt
         return [
             replace(
                 spec,
                 tokenizer=self.teacher_tokenizers[embedder.path],
-                prompt=embedder.prompt,
-                max_length=min(spec.max_length, embedder.max_length),
+                max_length=embedder.max_length
+                if embedder.kind == "address"
+                else min(spec.max_length, embedder.max_length),
+                **self.sides(recipe, embedder.prompts, None if embedder.kind == "vectors" else named),
             )
-            for embedder in embedders
+            for embedder in map(open_embedder, self.teacher_folders)
         ]
 
     def store_folder(self, spec: StoreSpec) -> Path:
@@ -519,8 +541,13 @@ class Inputs:
         return self._groups[spec.id]
 
     def rows(self, recipe: Recipe) -> int:
-        """Return the number of texts that a recipe reads, without their spans."""
-        return sum(group.size for group in self.groups(self.store_spec(recipe))) // (1 + recipe.data.spans)
+        """Return the number of texts that a recipe reads, queries too, without their spans."""
+        queries, spans = self.queries(recipe), recipe.data.spans
+        return (self.all_rows(recipe) - queries) // (1 + spans) + queries
+
+    def all_rows(self, recipe: Recipe) -> int:
+        """Return the number of texts that a recipe reads, with their spans."""
+        return sum(group.size for group in self.groups(self.store_spec(recipe)))
 
     def optimiser_steps(self, recipe: Recipe) -> int:
         groups = self.groups(self.store_spec(recipe))

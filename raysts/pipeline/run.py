@@ -10,6 +10,7 @@ from typing import Any
 
 from raysts.errors import InputError, RunFailed, limit_reached
 from raysts.evaluation import harness
+from raysts.log import logger
 from raysts.pipeline.deliver import card_of, write_model
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.plan import Plan
@@ -255,6 +256,7 @@ class _Driver:
         """Measure a step, report when it is done, and sum its seconds over interrupted attempts."""
         began = time.monotonic()
         self.say(f"{step.title} ...")
+        logger.debug("%s %s: reads %s; writes %s", step.kind, step.id, ", ".join(step.needs) or "data", step.output)
         try:
             yield
         finally:

@@ -82,6 +82,7 @@ def check(inputs: Inputs) -> None:
     for table in {members_dev(pipeline), *(recipe.spec.dev for recipe in pipeline.recipes.values())}:
         with problems.collect():
             inputs.dev(table)
+    problems += _side_problems(inputs)
     problems += _width_misfits(inputs)
     if pipeline.backbone == TINY:
         problems += _unknown_text(inputs, tables)
@@ -93,6 +94,20 @@ def check(inputs: Inputs) -> None:
 
 
 # -- the backbone --------------------------------------------------------------------------------------------------------
+
+
+def _side_problems(inputs: Inputs) -> Iterator[str]:
+    """Yield the models that cannot learn or teach queries beside documents."""
+    names, pipeline = [*inputs.pipeline.teachers, inputs.pipeline.backbone], inputs.pipeline
+    models = [*(open_embedder(path).prompts for path in inputs.teacher_folders), inputs.prompts]
+    named = [pipeline.teacher_prompt] * len(pipeline.teachers) + [pipeline.prompt]
+    for recipe in pipeline.recipes.values() if inputs.corpus.text and inputs.corpus.text.queries else ():
+        for name, prompts, prompt in zip(names, models, named, strict=True):
+            if not prompts.pooled and len({*inputs.sides(recipe, prompts, prompt).values()}) > 1:
+                yield (
+                    f"--queries: model '{name}' leaves the tokens of its prompts out of its vectors, and those of queries and "
+                    f"documents differ; name one for both with --prompt or --set prompt=TEXT"
+                )
 
 
 def _width_misfits(inputs: Inputs) -> Iterator[str]:
@@ -215,6 +230,12 @@ def _distillation_problems(inputs: Inputs, settings: DistillationSettings) -> li
             "keep_index: the student learns the teacher's own vectors (sed.target=mean, sed.axes=teachers), by any loss but "
             "similarity; leave the others out"
         )
+    teaching = pipeline.select_top or len(pipeline.teachers) or pipeline.members
+    trained = [recipe.objective for recipe in pipeline.stages.values()][-1:]
+    if settings.target == "gaussian" and (teaching > 1 or not (pipeline.teachers or trained == ["gausscse"])):
+        problems.append(
+            "sed.target=gaussian: takes one GaussCSE model, because each has other axes; name one, or set members=1"
+        )
     in_batch = [name for name in settings.terms if name in ("similarity", "infonce")]
     if in_batch and pipeline.sed and pipeline.sed.batch == 1:
         problems.append(f"sed.batch=1: loss={in_batch[0]} compares the sentences of a batch; take more of them")
@@ -242,6 +263,8 @@ def _teacher_widths(inputs: Inputs, problems: _Problems) -> list[int]:
             embedder = open_embedder(path, prompt=inputs.pipeline.teacher_prompt, device="cpu")
             embedder.check()
             dims.append(embedder.dim)
+            if inputs.target == "gaussian" and not any(name.startswith("gauss") for name in embedder.similarities):
+                problems.append(f"sed.target=gaussian: model '{name}' gives no variance; take a GaussCSE model")
             embedder.prompt  # noqa: B018 (refuses an unknown name)
             if embedder.kind == "vectors":
                 _check_every_text(inputs, embedder)

@@ -102,7 +102,7 @@ class GaussCSESettings(ContrastiveSettings):
     activation: Literal["tanh", "identity"] = Field("tanh", description="of mu: tanh (official code) or identity (the paper)")
 
 
-TargetLoss = Literal["mse", "cosine", "similarity", "infonce", "nll"]
+TargetLoss = Literal["mse", "cosine", "similarity", "infonce", "nll", "kl"]
 AGREEMENT, BY_DEV = "agreement", "dev"
 
 
@@ -135,12 +135,14 @@ class DistillationSettings(Settings):
         "student's width")
     target: Target = Field("mean", description="how the teachers are combined: the mean of their vectors, for members of one "
         "start (the papers); unit-mean, of vectors of unit length, for teachers of one width and space; concat, for any "
-        "teachers: vectors of unit length one after the other; similarity, for any: the cosines of a batch")
+        "teachers: vectors of unit length one after the other; similarity, for any: the cosines of a batch; gaussian, for one "
+        "GaussCSE teacher: its mean and its variance, learnt by a student that has both")
     loss: Annotated[TargetLoss | dict[TargetLoss, float] | None, BeforeValidator(_loss)] = Field(None, description="mse of "
         "the vectors (the papers); cosine, of their directions; similarity, of the cosines within a batch; infonce, which "
         "tells the text's own target from the others of the batch; nll, the likelihood of the target's direction under a "
-        "Gaussian around the student's (Formont et al. 2025); or a sum of several, {cosine: 1, similarity: 0.5}. None: "
-        "similarity for the target of that name, else mse")
+        "Gaussian around the student's (Formont et al. 2025); kl, the divergence of the teacher's Gaussian from the student's; "
+        "or a sum of several, {cosine: 1, similarity: 0.5}. None: similarity for the target of that name, kl for gaussian, "
+        "else mse")
     weights: Annotated[tuple[float, ...] | Literal["agreement", "dev"] | None, BeforeValidator(_weights)] = Field(None,
         description="of the teachers, in their order; or agreement: the mean rank correlation (Spearman) of a teacher's cosines "
         "with those of the other teachers, which needs no labels; or dev: those by which the ensemble is best on the development "
@@ -154,6 +156,10 @@ class DistillationSettings(Settings):
 
     def misfits(self) -> Iterator[str]:
         compares_cosines, projected = self.compares_cosines, self.projection is not None
+        if (self.target == "gaussian") != ("kl" in self.terms) or (self.target == "gaussian" and len(self.terms) > 1):
+            yield f"loss={self.loss}: kl is the loss of target=gaussian, which has no other; leave loss out"
+        if self.target == "gaussian" and (projected or self.bank or self.matryoshka or self.axes == "student"):
+            yield "target=gaussian: takes no projection, bank, matryoshka or axes=student; leave them out"
         if self.target == "similarity" and not compares_cosines:
             yield (
                 f"loss={self.loss}: target=similarity is the cosines of a batch, and no vectors that could be matched; take "
@@ -177,7 +183,8 @@ class DistillationSettings(Settings):
         """The losses that are summed, with their weights."""
         if isinstance(self.loss, dict):
             return self.loss
-        return {self.loss or ("similarity" if self.target == "similarity" else "mse"): 1.0}
+        default: dict[Target, TargetLoss] = {"similarity": "similarity", "gaussian": "kl"}
+        return {self.loss or default.get(self.target, "mse"): 1.0}
 
     @property
     def compares_cosines(self) -> bool:
@@ -465,7 +472,7 @@ CATALOG: dict[str, ObjectiveSpec] = {
         scales={"paper": {"data.sample": 100_000, "train.eval_first": False}, "small": {"data.sample": 20_000}},
         settings_problem=lambda settings, dim: _width_problem(settings, settings.projection or dim),
         matryoshka_problem=_distillation_matryoshka_problem,
-        has_head=lambda settings: settings.keeps_projection,
+        has_head=lambda settings: settings.keeps_projection or settings.target == "gaussian",
     ),
     "flow": ObjectiveSpec(
         settings=FlowSettings, table="targets", texts=("sentence",), vectors=False, head="pooled",
@@ -486,7 +493,10 @@ WITHIN: Overrides = {
     "settings.bank": 0.1, "optim.name": "adamw", "optim.lr": 5e-4, "optim.weight_decay": 0.01, "train.dropout": False,
     "train.min_steps": 500,
 }  # fmt: skip
-"""Defaults of a student that starts from layers of a teacher (benchmarks/RESULTS.md)."""
+"""Defaults of a student that starts from a teacher, or some of its layers, near its axes (benchmarks/RESULTS.md)."""
+
+PASSES: Overrides = {"train.min_steps": 2_000}
+"""What of them changes where all layers start, which leaves little to learn at once: four passes of 3,300 documents."""
 
 
 STATIC: Overrides = {
@@ -504,7 +514,9 @@ def text_defaults(documents: bool) -> Overrides:
     return {"data.sample": None, "train.max_length": "auto", **({"data.spans": 4} if documents else {})}
 
 
-def student_defaults(settings: DistillationSettings, elsewhere: bool, within: bool = False) -> Overrides:
+def student_defaults(
+    settings: DistillationSettings, elsewhere: bool, within: Literal["all", "some"] | None = None
+) -> Overrides:
     """Return what changes in the default recipe of ``sed`` if existing models teach.
 
     Vectors of teachers with another starting model than the student's have nothing to do with its own, other than those of
@@ -513,7 +525,8 @@ def student_defaults(settings: DistillationSettings, elsewhere: bool, within: bo
 
     Args:
         elsewhere: the student starts from another encoder than its teachers did.
-        within: it starts from layers of a teacher, so that it is near its axes, and learns at a larger rate.
+        within: it starts from a teacher with all its layers (and reads documents), or from some of them, so that it is near
+            its axes, and learns at a larger rate.
     """
     if settings.compares_cosines:
         return {"optim.lr": 1e-4}
@@ -524,4 +537,4 @@ def student_defaults(settings: DistillationSettings, elsewhere: bool, within: bo
     if settings.loss in ("mse", "infonce"):
         return axes
     defaults = {"settings.loss": settings.loss or "cosine", "optim.lr": 3e-4, "optim.schedule": "linear", **axes}
-    return {**defaults, **(WITHIN if within else {})}
+    return {**defaults, **(WITHIN if within else {}), **(PASSES if within == "all" else {})}

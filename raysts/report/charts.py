@@ -94,8 +94,9 @@ class Scale:
     def ticks(self, count: int) -> list[float]:
         return _log_ticks(self.low, self.high, count) if self.log else _linear_ticks(self.low, self.high, count)
 
-    def marks(self, count: int) -> Marks:
-        return [(self(value), tick_text(value)) for value in self.ticks(count)]
+    def marks(self, count: int, integers: bool = False) -> Marks:
+        """Return about ``count`` ticks with their texts, of a count of things at whole numbers."""
+        return [(self(x), tick_text(x)) for x in self.ticks(count) if not integers or x == round(x)]
 
 
 def fit_scale(values: Sequence[float], start: float, end: float, pad: float = 0.06, log: bool = False) -> Scale:

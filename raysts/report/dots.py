@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from raysts.evaluation.standings import TEACHER, Standing, Value, kind_of
+from raysts.pipeline.verdict import ROLE_NAMES
 from raysts.report.charts import Scale, across, drawing, fit_scale, tag
 
 WIDTH = 570
@@ -88,4 +89,6 @@ def _label(standing: Standing, dataset: str) -> str:
     count, name = len(standing.individuals[dataset]), str(standing.role).removeprefix(TEACHER)
     if name != standing.role:
         return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+    words = ROLE_NAMES.get(name, name)
+    name = words if len(words) <= _LONGEST else name
     return f"{name}s ({count})" if count > 1 else name

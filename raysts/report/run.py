@@ -336,7 +336,7 @@ def _curve(
         return figure(quantity, tag("p", "No values were logged.", class_="empty"))
     log = quantity == "Loss" and min(values) > 0 and max(values) > _LOG_ABOVE * min(values)
     x, y = fit_scale([0.0, *steps], *X, pad=0.0), fit_scale([*values, *reach], *Y, log=log)
-    parts = frame(x.marks(5), y.marks(5), "step")
+    parts = frame(x.marks(5, integers=True), y.marks(5), "step")
     last = []
     for number, (run, dots) in enumerate(zip(runs, lines, strict=True)):
         if dots:

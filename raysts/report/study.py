@@ -342,7 +342,7 @@ def best_so_far(name: str, scores: Sequence[float], metric: RunMetric, reach: Se
     y = fit_scale([metric.factor * score for score in (*scores, *reach)], *Y)
     best: float | None = None
     steps: list[tuple[float, float]] = []
-    parts = frame(x.marks(6), y.marks(5), "trial")
+    parts = frame(x.marks(6, integers=True), y.marks(5), "trial")
     for number, score in enumerate(scores, start=1):
         if best is not None:  # a step, not a slope
             steps.append((x(number), y(metric.factor * best)))

@@ -1,14 +1,12 @@
 """Exports of a study's records for other tools. No code reads them."""
 
-import importlib.util
-import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
-from raysts.errors import InputError, without_secrets
+from raysts.errors import without_secrets
 from raysts.pipeline.local import Say
 from raysts.search.record import Record
 from raysts.search.sampler import direction, optuna
@@ -20,11 +18,8 @@ Export = Callable[[Record], None]
 """Function that writes the record of a trial."""
 
 
-def exporter(study: Study, tools: Mapping[str, Export], say: Say) -> Export:
-    """Return the export to everything. A failure of a part is reported, and ends it.
-
-    The files in the study's folder show every record, and ``tools`` those of trials that end in this session.
-    """
+def exporter(study: Study, say: Say) -> Export:
+    """Return the export to the files in the study's folder. A failure of a part is reported, and ends it."""
     exports = {"tensorboard": _tensorboard(study), "optuna.db": _optuna_database(study)}
 
     def add(record: Record) -> None:
@@ -37,33 +32,7 @@ def exporter(study: Study, tools: Mapping[str, Export], say: Say) -> Export:
 
     for record in study.records.values():
         add(record)
-    exports.update(tools)
     return add
-
-
-def tools(study: Study, mlflow: str | None, wandb: str | None) -> dict[str, Export]:
-    """Return the exports to a URI of MLflow and a project of Weights & Biases, which must answer.
-
-    Raises:
-        InputError: a tool is not installed, or cannot be used.
-    """
-    exports: dict[str, Export] = {}
-    for tool, place, rule, make in (
-        ("mlflow", mlflow, "a tracking URI, such as sqlite:///runs.db", _mlflow),
-        ("wandb", wandb, "the name of a project", _wandb),
-    ):
-        if place is None:
-            continue
-        if not place.strip():
-            raise InputError(f"--{tool} '': is empty and must be {rule}")
-        if importlib.util.find_spec(tool) is None:
-            raise InputError(f"--{tool}: is not installed here; pip install raysts[{tool}], or remove the option")
-        try:
-            exports[tool] = make(study, place)
-        except Exception as error:
-            problem = f"--{tool}: cannot be used: {_reason(error)}; set the tool up, or remove the option"
-            raise InputError(problem) from error
-    return exports
 
 
 def _reason(error: Exception) -> str:
@@ -123,46 +92,3 @@ def _optuna_database(study: Study) -> Export:
         database().add_trial(trial)
 
     return add
-
-
-def _mlflow(study: Study, uri: str) -> Export:
-    if "://" not in uri or uri.startswith("file:"):
-        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # newer versions refuse folders else
-    from mlflow import MlflowClient
-
-    client = MlflowClient(tracking_uri=uri)
-    experiment = client.get_experiment_by_name(study.name)
-    experiment_id = experiment.experiment_id if experiment else client.create_experiment(study.name)
-
-    def add(record: Record) -> None:
-        start, end = (round(1000 * time.timestamp()) for time in _times(record))
-        run = client.create_run(experiment_id, start, run_name=text_of(record.point)).info.run_id
-        for key, value in _parameters(record).items():
-            client.log_param(run, key, value)
-        for step, value in record.curve:
-            client.log_metric(run, study.search.objective.name, value, step=step)
-        if record.value is not None:
-            client.log_metric(run, "kept", record.value, step=record.step)
-        client.set_terminated(run, "FAILED" if record.status == "infeasible" else "FINISHED", end)
-
-    return add
-
-
-def _wandb(study: Study, project: str) -> Export:
-    import wandb
-
-    wandb.login()
-    quiet = wandb.Settings(silent=True)
-
-    def add(record: Record) -> None:
-        options = {"group": study.name, "name": text_of(record.point), "dir": str(study.folder), "settings": quiet}
-        with wandb.init(project=project, config=_parameters(record), **options) as run:
-            for step, value in record.curve:
-                run.log({study.search.objective.name: value}, step=step)
-            run.summary["kept"] = record.value
-
-    return add
-
-
-def _parameters(record: Record) -> dict[str, Any]:
-    return {**record.point, "seed": record.seed, "run": record.id}

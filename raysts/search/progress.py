@@ -11,6 +11,7 @@ from raysts.search.space import text_of
 from raysts.search.study import Study
 from raysts.search.trial import Trial
 from raysts.training.metrics import last_metrics
+from raysts.training.trackers import follow
 
 EVERY = 1.0
 """Seconds between reads of the files of running trials."""
@@ -44,6 +45,10 @@ class SearchProgress:
         if self.began is None:
             self.began, self.before = time.monotonic(), len(self.study.records)
             self._follow()
+        trials = list(trials)
+        for trial in trials:
+            name, place = f"{text_of(trial.point)} seed={trial.seed}", {**trial.point, "seed": trial.seed}
+            follow(trial.job, name, {**place, "run": trial.id})
         if screen.bars is None or time.monotonic() - self.looked < EVERY:
             return
         self.looked = time.monotonic()

@@ -5,7 +5,7 @@ A sampler proposes points. The queue tries no point twice, and each point with a
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from raysts.data.parquet import skipped_line
 from raysts.ids import derive_seed
 from raysts.pipeline.local import Say
 from raysts.recipes.recipe import Resources
-from raysts.search.exports import Export, exporter
+from raysts.search.exports import exporter
 from raysts.search.progress import SearchProgress
 from raysts.search.record import Record
 from raysts.search.sampler import Sampler
@@ -167,19 +167,18 @@ def run_session(
     earlier: Sequence[PointScores],
     place: Place | None,
     open_place: Callable[[], contextlib.AbstractContextManager[Place]],
-    tools: Mapping[str, Export],
     progress: SearchProgress,
 ) -> list[str]:
     """Run the remaining trials of an open study, close it, and return the failures.
 
-    ``place`` is None if no trial seemed to remain. ``tools`` get each record of this session.
+    ``place`` is None if no trial seemed to remain.
     """
     study.cleanup()
     if lost := study.take_back():
         progress.say(
             f"{study.name}: {len(lost)} models that are kept are gone or damaged; their trials are trained again"
         )
-    export = exporter(study, tools, progress.say)
+    export = exporter(study, progress.say)
     for skipped in study.plan.skipped:
         progress.say(skipped_line(skipped))
     progress.say(f"{study.name}: {progress.total} trials, {len(study.records)} have ended; study: {study.folder}")

@@ -34,6 +34,7 @@ from typing import Any, final
 from urllib.parse import unquote
 
 from raysts.errors import InputError, RunFailed
+from raysts.log import logger
 from raysts.storage import atomic
 from raysts.storage.atomic import ASIDE, as_json, atomic_write
 from raysts.storage.bucket import Bucket, Conflict, Entry, Tag, check_inside, run_parallel
@@ -232,6 +233,7 @@ class Store:
             yield draft
             if self.remote:
                 self._send(path, draft)
+        logger.debug("wrote %s", path)
 
     @contextmanager
     def put_dir(self, key: Key) -> Iterator[Path]:
@@ -246,6 +248,7 @@ class Store:
                 forget(path)
         if not self.remote:
             self.seal(key)
+        logger.debug("wrote %s", path)
 
     def upload(self, key: Key) -> None:
         """Upload a file that was written in place, or every file of a folder."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from raysts.errors import InputError, RunFailed, StoreFailed, limit_reached, without_secrets
+from raysts.log import logger
 from raysts.storage.runs import RunFolder, RunState
 from raysts.storage.store import Store
 from raysts.training.job import Job
@@ -39,12 +42,15 @@ def attempt(chain: Sequence[Job], runtime: Runtime, before: Sequence[tuple[Job, 
     record: Any = {}
     tasks: list[tuple[Job, Callable[[], object]]] = [(job, partial(train, job, runtime)) for job in chain]
     for job, work in [*before, *tasks]:
+        began = time.monotonic()
+        logger.debug("%s (run %s): begins in process %d; writes %s", job.title, job.id, os.getpid(), job.folder)
         try:
             record = work()
         except Exception as error:
             if runtime.world > 1 and (isinstance(error, StoreFailed) or not isinstance(error, RunFailed)):
                 raise
             return Attempt({}, error, fail(job, error) if runtime.rank == 0 else str(error))
+        logger.debug("%s (run %s): ends after %.1f s", job.title, job.id, time.monotonic() - began)
     return Attempt(record)
 
 

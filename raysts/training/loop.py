@@ -20,6 +20,7 @@ from raysts.data.windows import Windows
 from raysts.errors import Infeasible, RunFailed
 from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.ids import derive_seed
+from raysts.log import logger
 from raysts.models.encoder import Encoder
 from raysts.models.packing import has_kernel, to_device
 from raysts.models.precision import autocast, numbers
@@ -182,6 +183,7 @@ class Run:
             lambda step: hashlib.sha256(metrics_until(metrics, step)).hexdigest(),
             recipe.uses_dev_labels,
         )
+        logger.debug("%s (run %s): step %d of %d, %s", job.title, job.id, self.state.step, steps, runtime.device)
         self.log = MetricsLog(metrics, self.state.step) if runtime.rank == 0 else None
 
         self.eval_every = recipe.train.eval_every or (max(1, steps // 10) if recipe.uses_dev_labels else -(-steps // 4))
@@ -225,13 +227,12 @@ class Run:
                 )
             arrays["to_target"] = np.load(job.to_target)
         if getattr(job.recipe.settings, "bank", 0):
-            stride = 1 + job.recipe.data.spans  # of a text and its spans, the text comes first
-            texts = np.arange(windows.rows // stride)
+            texts = windows.documents(job.recipe.data.spans)
             if len(texts) > BANK_TEXTS:
                 rng = np.random.default_rng(derive_seed(job.seed, "bank"))
-                texts = np.sort(rng.choice(len(texts), BANK_TEXTS, replace=False))
-            arrays["bank_rows"] = stride * texts
-            arrays["bank"] = windows.teacher_vectors(arrays["bank_rows"])
+                texts = np.sort(rng.choice(texts, BANK_TEXTS, replace=False))
+            arrays["bank_rows"] = texts
+            arrays["bank"] = windows.teacher_vectors(texts)
         return arrays
 
     @property

@@ -11,6 +11,7 @@ from raysts.errors import StoreFailed
 from raysts.log import duration, screen
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import run_parallel
+from raysts.training import trackers
 from raysts.training.job import Job
 from raysts.training.metrics import figures, last_metrics
 
@@ -59,6 +60,8 @@ class RunMonitor:
         """
         self.waiting, current = waiting, {job.id: job for job in jobs if job.id not in self.finished}
         self.watched |= current
+        for job in current.values():
+            trackers.follow(job)
         if time.monotonic() - self.looked < EVERY:
             return
         self.looked = time.monotonic()

@@ -211,10 +211,11 @@ def test_actors_and_trials_are_where_their_labels_say(cluster: None) -> None:
     from raysts.cluster.executor import _results, start_actors
 
     there = Resources(label_selector=(_label_of_the_node(),), memory=0.1, gpus=0)
-    (actor,) = start_actors(Counter, 1, there)
     (elsewhere,) = start_actors(Counter, 1, Resources(label_selector=(_label_of_the_node("=!"),), gpus=0))
+    ready = elsewhere.__ray_ready__.remote()
+    (actor,) = start_actors(Counter, 1, there)
     assert ray.get(actor.__ray_ready__.remote(), timeout=120)
-    assert ray.wait([elsewhere.__ray_ready__.remote()], timeout=1)[0] == []
+    assert ray.wait([ready], timeout=0)[0] == [], "it was asked for first, and has no place"
     with pytest.raises(RunFailed, match="^TypeError: 'Counter' object is not callable$"):
         list(_results([actor], ray.put(()), [1]))
     for started in (actor, elsewhere):

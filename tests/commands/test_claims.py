@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from golden.golden import Golden, shape
 from run_commands import listening
+from small_runs import write_backbone
 
 from raysts.commands.claims import claims
 from raysts.commands.look import plan
@@ -66,6 +67,35 @@ def test_claims_from_nothing_and_from_what_is_there(
     assert again["claims"] == found["claims"]
     assert {node["status"] for node in run("gausscse", small_world, tmp_path, seeds=2, plan=True)["nodes"]} == {"done"}
     on_stand_ins(small_world, tmp_path, found["claims"])
+
+
+def test_claims_about_two_encoders(small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a second one they are not measured, and nothing of the first is made again for them."""
+    experiment = EXPERIMENTS["claims-latte-mix"]
+    points = [point for point in experiment.points if point.name in ("nli", "nli.larger")]
+    monkeypatch.setitem(EXPERIMENTS, "claims-latte-mix", experiment._replace(points=points))
+    about = [
+        claim
+        for claim in CLAIMS["latte-mix"]
+        if {claim.a.point, claim.b.point} <= {"nli", "nli.larger", "word overlap"}
+    ]
+    (claim,) = about
+    monkeypatch.setitem(
+        CLAIMS, "latte-mix", [claim, claim._replace(says="self", a=claim.b, b=claim.b._replace(role="backbone"))]
+    )
+    sizes = {depth: str(write_backbone(tmp_path / str(depth), "bert", depth=depth)) for depth in (2, 3)}
+    overrides = {"nli.train.max_steps": 2, "train.max_length": 16, "data.sample": 300, "evaluation.resamples": 50,
+                 "evaluation.tasks": ["sts12"]}  # fmt: skip
+    one = run("latte-mix", small_world, tmp_path / "s", seeds=2, overrides=overrides | {"backbone": sizes[2]})
+    assert [row["why"] for row in one["claims"]] == ["needs two encoders, --set backbone=[SMALLER,LARGER]", None]
+    two = run("latte-mix", small_world, tmp_path / "s", seeds=2, overrides=overrides | {"backbone": [*sizes.values()]})
+    first, second = two["claims"]
+    assert (
+        second == one["claims"][1]
+        and first["why"] is None
+        and first["b_value"] == second["a_value"] != first["a_value"]
+    )
+    assert f"2 seeds from {sizes[2]} and {sizes[3]}" in two["text"]
 
 
 def on_stand_ins(whole: Path, storage: Path, before: list[dict[str, Any]]) -> None:

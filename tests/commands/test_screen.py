@@ -32,13 +32,27 @@ def test_a_log_has_a_sign_of_life_and_fewer_of_a_long_step(clock: list[float], m
     monkeypatch.setattr(log.logger, "handlers", [shown])
     shown.follow("train of 99", 400.0, 100.0)
     with listening(lambda text: messages.append((clock[0], text))):
-        for second in range(1, 101):
+        for second in range(1, 401):
             clock[0] = float(second)
-            if second == 90:
+            if second == 301:
                 log.say("a message")
             shown.live()
-    assert [when for when, _ in messages] == [5.0, 15.0, 35.0, 75.0, 90.0, 95.0]
+    assert [when for when, _ in messages] == [*range(5, 300, 5), 301, 361]
     assert messages[0][1] == "... train of 99: 0 %, 5.0 s so far"
+
+
+def test_checks_that_take_longer_are_seen(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wrong input that is found at once has one message alone."""
+    messages: list[str] = []
+    shown = Screen()
+    monkeypatch.setattr(log.logger, "handlers", [shown])
+    with listening(messages.append), shown.working("checking data and models"):
+        clock[0] = 0.9
+        shown.live()
+        assert not messages
+        clock[0] = 1.5
+        shown.live()
+    assert messages == ["... checking data and models: 1.5 s so far"]
 
 
 def test_the_share_that_is_done_counts_what_steps_cost(clock: list[float]) -> None:

@@ -106,7 +106,11 @@ def pairs(score: str) -> dict[str, Any]:
         ("pairs", {**pairs("one"), "labels": LABELS}, "--labels: tests/mine has no labels"),
         ("pairs", {**pairs("one"), "split": True}, "--split-sentences: cuts the texts of --as sentences alone"),
         ("sentences", {"columns": {"sentence": "a"}, "name": "x"}, "--name 'x': sentences become the table wikipedia"),
-        ("sentences", {"columns": {"sentence": "a"}, "name": "nli/train"}, "no canonical table with the columns sent"),
+        (
+            "sentences",
+            {"columns": {"sentence": "a"}, "name": "nli/train"},
+            "must be a canonical table with the columns sent",
+        ),
         ("sentences", {"columns": {"sentence": "none"}}, r"no row can be used \(6 read, 6 empty\)"),
         ("retrieval", {"columns": {"text": "a"}}, "say with them which table of the retrieval set"),
         (

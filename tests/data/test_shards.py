@@ -64,14 +64,14 @@ def test_every_bad_shard_is_named(world: Path) -> None:
     with pytest.raises(InputError) as caught:
         Corpus(world).check([TABLE])
     assert [problem.partition(":")[0] for problem in caught.value.problems] == [str(path) for path in paths[1:]]
-    left_out = Corpus(world, skip_bad=True).skipped([TABLE])
+    left_out = Corpus(world, skip_bad=True).find_skipped([TABLE])
     assert [each["file"] for each in left_out] == [f"nli/train/part-{number}.parquet" for number in (1, 2, 3)]
 
     damage.truncated(paths[0])
     none_left = Corpus(world, skip_bad=True)
     with pytest.raises(InputError) as caught:
         none_left.check([TABLE])
-    assert len(caught.value.problems) == 4 and none_left.skipped([TABLE]) == []
+    assert len(caught.value.problems) == 4 and none_left.find_skipped([TABLE]) == []
 
 
 @pytest.mark.parametrize("table", ["sts/stsb_dev", "sts/sts12"])

@@ -91,3 +91,28 @@ def test_a_sample_is_one_of_texts_with_all_their_spans(corpus: Corpus) -> None:
     texts, rows = read(Data(sample=50)), read(Data(sample=50, spans=4))
     assert rows[::5] == texts and len(rows) == 250
     assert rows == [row for text in texts for row in (text, *spans.spans_of(text, 4, 0))]
+
+
+@pytest.mark.parametrize("sample", [None, 50])
+def test_queries_stand_evenly_between_documents_and_have_no_spans(corpus: Corpus, sample: int | None) -> None:
+    asked = [f"query {number}" for number in range(1_500)]
+    file = Path(corpus.user.paths[0]).parent / "asked.txt"
+    file.write_text("\n".join(asked))
+    both = Corpus(None, user=UserData.of(corpus.user.text, queries=file)).writing_to(file.parent / "tables")
+    data = Data(spans=2, sample=sample)
+    table, documents = both.table_with_spans(NAME, data), corpus.table_with_spans(NAME, data)
+    assert (table.rows, table.query_rows) == (4_000 * 3 + 1_500, 1_500) and both.fingerprint(
+        NAME
+    ) != corpus.fingerprint(NAME)
+    table.write(), documents.write()
+    columns = {"sentence": list[str](), "query": list[bool]()}
+    for group in select(both, NAME, data):
+        for batch in selected_rows(group, NAME, [*columns]):
+            for name, values in columns.items():
+                values += batch.column(name).to_pylist()
+    sides = np.array(columns["query"])
+    of_side = [np.array(columns["sentence"])[sides == side].tolist() for side in (False, True)]
+    alone = (batch for group in select(corpus, NAME, data) for batch in selected_rows(group, NAME, ["sentence"]))
+    assert of_side == [[text for batch in alone for text in batch.column(0).to_pylist()], asked]
+    if sample is None:
+        assert {int(part.sum()) for part in np.array_split(sides, 15)} <= {99, 100, 101}

@@ -166,7 +166,7 @@ def test_a_store_without_manifest_is_not_read(tmp_path: Path) -> None:
     corpus = write(tmp_path / "data", rows_of(10), (10,))
     spec, store = spec_of(corpus), tmp_path / "store"
     parts = [tokenize_group(g, spec, world_tokenizer(), store, i) for i, g in enumerate(select(corpus, TABLE, Data()))]
-    with pytest.raises(RuntimeError, match="no finished token store"):
+    with pytest.raises(RuntimeError, match="the finished token store has gone"):
         Windows(store)
     finish_store(store, spec, parts)
     assert Windows(store).rows == 10

@@ -63,7 +63,7 @@ Draw = Callable[[random.Random, Ground], Case]
 
 # -- values of options ----------------------------------------------------------------------------------------------------
 
-LEFT_ALONE = {"--help", "--json", "--storage", "--address", "--push", "--mlflow", "--wandb", "--source", "--version"}
+LEFT_ALONE = {"--help", "--json", "--storage", "--address", "--push", "--track", "--source", "--version"}
 """What the check itself sets, and what talks to the network."""
 
 

@@ -55,7 +55,7 @@ def _nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setattr(experiment, "executor", start)
     monkeypatch.setattr(context, "ray_context", start)
     monkeypatch.setattr(study, "run_session", start)
-    monkeypatch.setattr(cli, "_unexpected", surprised)
+    monkeypatch.setattr(cli, "_crash_message", surprised)
     monkeypatch.setattr(socket, "getaddrinfo", nobody)
     before = signal.signal(signal.SIGALRM, late)
     yield surprises

@@ -100,3 +100,38 @@ def test_what_makes_no_sense_is_refused(tiny_backbone: Path, tmp_path: Path, set
         distilled(tiny_backbone, tmp_path / "texts.txt", tmp_path / "storage", **sets)
     with pytest.raises(InputError, match="of distillation by named models"):
         raysts.run("nli-ct-sed", {"student": "static"}, storage=tmp_path / "storage", address="none")
+
+
+@pytest.mark.parametrize("layout", ["root", "folder", "model2vec"])
+def test_tables_of_other_libraries_are_loaded(layout: str, tiny_backbone: Path, tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
+
+    tokenizer, draw = load(tiny_backbone, device="cpu").tokenizer, np.random.default_rng(0)
+    weight = draw.normal(size=(len(tokenizer), 8)).astype(np.float32)
+    folder = tmp_path / "foreign"
+    modules = [StaticEmbedding(tokenizer, embedding_weights=weight), Normalize()]
+    SentenceTransformer(modules=modules, device="cpu").save(str(folder))
+    if layout == "folder":  # as versions before 5 write it
+        (folder / "0_StaticEmbedding").mkdir()
+        for name in ("model.safetensors", "tokenizer.json"):
+            (folder / name).rename(folder / "0_StaticEmbedding" / name)
+        written = json.loads((folder / "modules.json").read_text())
+        (folder / "modules.json").write_text(json.dumps([{**written[0], "path": "0_StaticEmbedding"}, written[1]]))
+    if layout == "model2vec":  # with a mapping of tokens to fewer vectors, and a factor for each
+        (folder / "config.json").write_text(json.dumps({"model_type": "model2vec", "normalize": True}))
+        arrays = {
+            "mapping": np.arange(len(tokenizer)) % 50,
+            "weights": draw.random(len(tokenizer)),
+            "embeddings": weight[:50],
+        }
+        save_file(arrays, folder / "model.safetensors")
+    expected = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(load(folder, device="cpu").encode(TEXTS), expected, atol=1e-6)
+    model = raysts.load(folder)
+    model.save(tmp_path / "again")
+    np.testing.assert_allclose(load(tmp_path / "again", device="cpu").encode(TEXTS), expected, atol=1e-6)
+    (folder / "modules.json").write_text(json.dumps([{"type": "a.StaticEmbedding", "path": "none"}]))
+    with pytest.raises(InputError, match="not a readable StaticEmbedding"):
+        load(folder)

@@ -115,6 +115,34 @@ def test_the_likelihood_is_that_of_torch() -> None:
     torch.testing.assert_close(losses.embedding_nll(student, teacher, log_variance), expected)
 
 
+def test_a_gaussian_is_learnt_by_its_divergence() -> None:
+    """Mean over dimensions of KL(teacher || student), as torch has it; a student that is its teacher has none."""
+    teacher = np.random.default_rng(0).normal(size=(4, 32)).astype(np.float32)
+    objective, found = step(teacher, target="gaussian")
+    ids, lengths = TEXTS.pad(0)
+    student = {name: array.detach() for name, array in objective.encoder.represent(ids, lengths).items()}
+    mu, log_var = map(torch.from_numpy, np.split(teacher, 2, axis=1))
+    gaussians = [
+        torch.distributions.Normal(m, (v / 2).exp())
+        for m, v in ((mu, log_var), (student["vectors"], student["log_var"]))
+    ]
+    assert found == pytest.approx(float(torch.distributions.kl_divergence(*gaussians).mean()), rel=1e-5)
+    assert all(parameter.grad is not None for parameter in objective.parameters())
+    same = torch.cat([student["vectors"], student["log_var"]], -1).numpy()
+    batch = objective.collate(share_of({"sentence": TEXTS, "teacher": same}, [(0,), (3,)], np.ones(2, np.float32)))
+    assert float(objective(batch)[0].detach()) < 1e-7
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"target": "gaussian", "loss": "mse"}, {"loss": "kl"}, {"target": "gaussian", "projection": 8},
+     {"target": "gaussian", "axes": "student"}, {"target": "gaussian", "loss": {"kl": 1.0, "cosine": 1.0}}],
+)  # fmt: skip
+def test_what_a_gaussian_does_not_take(settings: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"target=gaussian.*leave (loss|them) out"):
+        names.pipeline("gausscse-ent-sed", {f"sed.settings.{key}": value for key, value in settings.items()})
+
+
 def test_cosines_are_matched_at_any_width() -> None:
     for settings in ({"target": "similarity"}, {"target": "concat", "loss": "similarity"}):
         assert step(np.random.default_rng(0).normal(size=(4, 40)).astype(np.float32), **settings)[1] > 0

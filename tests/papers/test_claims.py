@@ -25,12 +25,12 @@ from raysts.papers.verdicts import (
     OVERLAP,
     SEEN,
     ClaimsData,
-    Verdict,
+    ClaimVerdict,
     baseline_scores,
     conclude,
-    markdown,
     render,
     text,
+    to_markdown,
     write_report,
 )
 from raysts.schema import TEST_TABLES
@@ -38,10 +38,14 @@ from raysts.schema import TEST_TABLES
 CLAIM = Claim("SED 5.2, Table 1", "A <is> above B", Side("ct"), Side("flow"), ("stsb",), "1.00 -> 2.00")
 
 
-def found(difference: float, p: float | None, holds: bool = True, source: str = CLAIM.source) -> Verdict:
+NAMED = {"latte-mix": {"backbone": ["smaller", "larger"]}}
+"""Encoders of claims about two of them."""
+
+
+def found(difference: float, p: float | None, holds: bool = True, source: str = CLAIM.source) -> ClaimVerdict:
     low, high = (None, None) if p is None else (difference - 0.01, difference + 0.01)
     claim = CLAIM._replace(holds=holds, source=source)
-    return Verdict(
+    return ClaimVerdict(
         claim=claim,
         a=0.5 + difference,
         b=0.5,
@@ -73,7 +77,7 @@ def test_verdicts(difference: float, p: float | None, holds: bool, expected: str
 
 
 def test_p_is_adjusted_within_a_table_alone() -> None:
-    of_table = [found(0.05, 0.03), found(0.05, 0.04), Verdict(claim=CLAIM, why="no data")]
+    of_table = [found(0.05, 0.03), found(0.05, 0.04), ClaimVerdict(claim=CLAIM, why="no data")]
     other = found(0.05, 0.03, source="SED 5.3, Table 2")
     judged = conclude([*of_table, other])
     assert [each.p_holm for each in judged] == pytest.approx([0.06, 0.06, None, 0.03])
@@ -96,13 +100,13 @@ def test_two_systems_that_say_the_same_of_every_row_measure_nothing(
         paper="sed", name="", command="", created_at="", backbone="", seeds=3, verdicts=[judged], environment={}
     )
     assert "\n  not measured  A <is> above B  +0.00 [" in text(data) and ALIKE in text(data)
-    assert f"not measured: {ALIKE}" in markdown(data) and 'class="interval"' not in render(data)
+    assert f"not measured: {ALIKE}" in to_markdown(data) and 'class="interval"' not in render(data)
 
 
 @pytest.mark.parametrize("paper", CLAIMS)
 def test_every_claim_is_of_systems_that_its_command_runs(paper: str) -> None:
     counts = dict.fromkeys(EXPERIMENTS[f"claims-{paper}"].settings, 5)
-    made = pipelines(f"claims-{paper}@small", counts, lambda backbone: 3)
+    made = pipelines(f"claims-{paper}@small", counts | NAMED.get(paper, {}), lambda backbone: 3)
     for claim in CLAIMS[paper]:
         for side in claim.sides:
             assert side.point in made or side.point in (OVERLAP, LONGER), side
@@ -116,7 +120,7 @@ def test_every_claim_is_of_systems_that_its_command_runs(paper: str) -> None:
 
 def test_every_point_is_of_use() -> None:
     for paper, claims in CLAIMS.items():
-        made = pipelines(f"claims-{paper}@small", {}, lambda backbone: 3)
+        made = pipelines(f"claims-{paper}@small", NAMED.get(paper, {}), lambda backbone: 3)
         assert {*made} == {side.point for claim in claims for side in claim.sides} - {OVERLAP, LONGER}
 
 
@@ -128,17 +132,17 @@ def test_a_stand_in_is_of_the_same_task_and_selects_nothing() -> None:
 
 
 def test_the_page_its_markdown_and_its_json_say_the_same(tmp_path: Path) -> None:
-    verdicts = conclude([found(0.05, 0.01), found(-0.2, 0.01, False), Verdict(claim=CLAIM, why="no data: stsb")])
+    verdicts = conclude([found(0.05, 0.01), found(-0.2, 0.01, False), ClaimVerdict(claim=CLAIM, why="no data: stsb")])
     data = ClaimsData(
         paper="sed", name="claims-sed", command="raysts claims sed", created_at="2026-01-01T00:00:00+00:00",
         backbone="<tiny>", seeds=3, verdicts=[verdicts[0]._replace(transductive=True), *verdicts[1:]], environment={},
     )  # fmt: skip
     page = render(data)
     assert "A &lt;is&gt; above B" in page and "<is>" not in page and page.count('class="interval"') == 2
-    for shown in (markdown(data), text(data)):
+    for shown in (to_markdown(data), text(data)):
         assert "+5.00 [+4.00, +6.00]" in shown and "as the paper says no" in shown and "(transductive)" in shown
         assert "not measured" in shown and "no data: stsb" in shown
-    assert "50.00 -> 55.00 (3 and 2 models; stsb)" in markdown(data)
+    assert "50.00 -> 55.00 (3 and 2 models; stsb)" in to_markdown(data)
     plain = verdicts[0].as_plain()
     assert (plain["verdict"], plain["a"], plain["a_value"], plain["p_holm"]) == (SEEN, "ct", 0.55, 0.02)
     assert write_report(data, tmp_path).parent == tmp_path and (tmp_path / "claims.md").exists()

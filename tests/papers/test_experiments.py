@@ -8,7 +8,7 @@ import pytest
 
 from raysts.errors import InputError
 from raysts.papers.experiments import DEPTHS, EXPERIMENTS, SEARCHED, commands, is_experiment, pipelines
-from raysts.papers.published import BACKBONES, Value, load
+from raysts.papers.published import BACKBONES, PrintedValue, load
 from raysts.recipes.grammar import STAGES
 from raysts.recipes.recipe import Pipeline
 from raysts.search.search import Search, find_search
@@ -71,7 +71,7 @@ def test_every_published_row_is_made_by_the_command_of_its_table(paper: str, num
                 assert fits, (row.name, layers, dict(value.settings))
 
 
-def set_of(search: Search, value: Value) -> set[tuple[str, Any]]:
+def set_of(search: Search, value: PrintedValue) -> set[tuple[str, Any]]:
     """The settings of a value that a search goes through."""
     return {
         (key, at)
@@ -80,7 +80,7 @@ def set_of(search: Search, value: Value) -> set[tuple[str, Any]]:
     }
 
 
-def has(pipeline: Pipeline, value: Value) -> bool:
+def has(pipeline: Pipeline, value: PrintedValue) -> bool:
     found = {}
     for path in value.settings:
         stage, *rest = path.split(".")
@@ -119,6 +119,35 @@ def test_counts_scales_and_backbones() -> None:
     assert is_experiment("latte-layers@small") and not is_experiment("latte")
 
 
+def test_several_backbones() -> None:
+    """Of an experiment about claims the second one makes the points of the larger encoder alone."""
+    two = pipelines("latte-distances", {"backbone": ["some/a", "b"]}, lambda backbone: 4)
+    assert {label: one.backbone for label, one in two.items() if label.endswith(".latte")} == {
+        "a.latte": "some/a",
+        "b.latte": "b",
+    }
+    claims = pipelines("claims-latte-mix", {"backbone": ["a", "b"]}, lambda backbone: 4)
+    assert {label for label, one in claims.items() if one.backbone == "b"} == {
+        "latte.larger",
+        "nli.larger",
+        "nli-latte.larger",
+    }
+    at_paper = pipelines("claims-latte-mix@paper", {}, lambda backbone: 4)
+    assert (at_paper["latte"].backbone, at_paper["latte.larger"].backbone) == (
+        "bert-base-uncased",
+        "bert-large-uncased",
+    )
+    alone = {label: one for label, one in claims.items() if one.backbone == "a"}
+    assert alone == pipelines("claims-latte-mix", {"backbone": "a"}, lambda backbone: 4)
+
+
+def test_tables_of_sed_have_the_labels_of_the_papers_protocol_at_every_scale() -> None:
+    for scale, keep in (("", "dev"), ("@small", "dev"), ("@paper", "dev"), ("@paper-text", "second")):
+        for name in (name for name, one in EXPERIMENTS.items() if one.paper == "sed"):
+            found = pipelines(f"{name}{scale}", {"backbone": "a"}, lambda backbone: 4)
+            assert {p.recipes["ct"].train.keep for p in found.values() if "ct" in p.recipes} == {keep}
+
+
 def test_an_override_holds_for_the_points_that_have_it() -> None:
     found = made("sed-pooling", nli__batch=32, train__max_steps=7)
     assert {p.stages["nli"].batch for p in found.values() if "nli" in p.stages} == {32}
@@ -135,6 +164,8 @@ def test_an_override_holds_for_the_points_that_have_it() -> None:
         ("sed-pooling", {"nli.bach": 3}, "^unknown option 'nli.bach'.*'nli.batch'"),
         ("sed-stability", {"students": 0}, "students=0 must be from 1 to 10,000"),
         ("sed-stability@smal", {}, "'smal' is not a scale"),
+        ("claims-latte-mix", {"backbone": ["a", "b", "c"]}, "'claims-latte-mix' compares at most 2; name fewer"),
+        ("claims-sed", {"backbone": ["a", "b"]}, "'claims-sed' compares at most 1; name fewer"),
     ],
 )
 def test_what_is_refused(recipe: str, overrides: dict[str, Any], reason: str) -> None:

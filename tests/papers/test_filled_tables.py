@@ -83,7 +83,7 @@ RECIPES = [
     pytest.param(name, marks=pytest.mark.slow if name in SWEEPS else ())
     for name, experiment in EXPERIMENTS.items()
     if experiment.paper
-] + ["gausscse-main@paper-text"]
+] + ["gausscse-main@paper-text", "sed-main@paper-text"]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -97,7 +97,7 @@ def test_every_table_is_filled_by_its_command(recipe: str, world: Path, storage:
         later: list[tuple[str | None, str]] = []
         if not recipe.endswith("@paper-text"):
             later = [(row.group, row.name) for row in shown.table.rows if row.scale == "paper-text"]
-            assert all(empty.pop(row).endswith("'raysts run gausscse-main@paper-text'") for row in later)
+            assert all(empty.pop(row).endswith(f"'raysts run {recipe}@paper-text'") for row in later)
         strange = {row: why for row, why in empty.items() if not ELSEWHERE.search(why)}
         assert not strange, shown.table.number
         for i, row in enumerate(shown.table.rows):

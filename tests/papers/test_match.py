@@ -15,7 +15,7 @@ from raysts.errors import InputError
 from raysts.evaluation import results
 from raysts.papers.match import MeasuredRow, MeasuredValue, empty_rows, match_value, paper_tables
 from raysts.papers.measured import every_row, report_data
-from raysts.papers.published import PAPERS, Measure, Value
+from raysts.papers.published import PAPERS, Measure, PrintedValue
 from raysts.papers.tables import filling, format_paper, render
 from raysts.pipeline.outcome import system_of
 from raysts.recipes.names import pipeline
@@ -37,9 +37,14 @@ def row(system: str, dataset: str, value: float, **columns: Any) -> dict[str, An
     return dict.fromkeys(RESULTS.names) | given | columns
 
 
+def labels(system: str) -> dict[str, Any]:
+    """CT as at `@paper`, where labels choose the checkpoint."""
+    return {"ct.train.keep": "dev"} if "ct" in system.split("-") else {}
+
+
 def of(made: dict[str, Any], backbone: str = "some-encoder", run: str = "a run", **settings: Any) -> MeasuredRow:
     """A row as it comes from a storage, made by the recipe of its system with some settings changed."""
-    tree = to_plain(pipeline(made["system"], settings))
+    tree = to_plain(pipeline(made["system"], labels(made["system"]) | settings))
     return MeasuredRow(row=made, run=run, backbone=backbone, backbone_id=backbone, stages=tree["recipes"])
 
 
@@ -98,6 +103,25 @@ def test_settings_that_a_table_varies_must_be_those_of_the_cell() -> None:
     names = {(table, name) for table, name, *_ in filled("latte-mix", of(latte))}
     assert {(1, "BERT-Base + Latte-Mix + Cosine"), (4, "Latte-Mix (0.3-tau) + Cosine")} <= names
     assert not any("GloVe" in name for _, name in names), "an encoder does not stand in for word vectors"
+
+
+def test_what_no_label_chose_has_rows_of_its_own() -> None:
+    """The rows of Table 1 that the paper does not have; the paper's rows hold values of its protocol alone."""
+    text = {"ct.train.keep": "second", "flow.data.sources": [f"sts{year}" for year in range(12, 17)]}
+    student = row("ct-sed-flow", "sts12", 0.6, role="student")
+    flow = {"flow.layers": 2}
+    for settings, name in (({}, "BERT-L-CT-SED-Flow"), (text, "BERT-L-CT-SED-Flow, without labels")):
+        found = filled("sed", of(student, **flow, **settings))
+        assert {cell[1] for cell in found if cell[0] == 1} == {name}
+    assert not [
+        cell for cell in filled("sed", of(student, **flow, **text | {"flow.data.sources": ["sts12"]})) if cell[0] == 1
+    ]
+    assert {cell[1] for cell in filled("sed", of(CT, **{"ct.train.keep": "second"})) if cell[0] == 1} == {
+        "BERT-L-CT, without labels"
+    }
+    (shown, *_) = paper_tables("sed", [])
+    why = {row.name: why for row, why in empty_rows("sed", shown, [])}
+    assert why["BERT-L-CT, without labels"].startswith("not run: 'raysts run sed-main@paper-text'")
 
 
 def test_the_average_needs_every_set_and_is_that_of_each_model() -> None:
@@ -162,7 +186,7 @@ def test_a_cell_holds_one_protocol_and_one_copy_of_a_set(names: tuple[str, ...])
 
     def cell(*rows: list[MeasuredRow]) -> tuple[float, int]:
         measures = tuple(Measure(dataset=name, metric="spearman", layers="2") for name in names)
-        value = Value(value=50.0, measures=measures, settings={})
+        value = PrintedValue(value=50.0, measures=measures, settings={})
         fitting: dict[Any, list[MeasuredRow]] = {}
         for one in sorted((each for part in rows for each in part), key=lambda each: each.created_at):
             fitting.setdefault((one.system, one.row["dataset"], one.row["metric"]), []).append(one)
@@ -211,7 +235,7 @@ def test_the_latest_run_stands_there_with_what_is_special_about_it() -> None:
 
 
 def store(storage: Path, name: str, system: str, part: str, rows: list[dict[str, Any]], **changes: Any) -> None:
-    tree = to_plain(pipeline(system, {"backbone": "/models/some-encoder", **changes}))
+    tree = to_plain(pipeline(system, {"backbone": "/models/some-encoder", **labels(system), **changes}))
     record = {"name": name, "pipeline": tree, "backbone_id": "content-of-it", "steps": [{"id": "tokens"}, {"id": part}]}
     write_json(storage / "pipelines" / f"{name}.json", record)
     results.write(storage, part, rows)
@@ -230,7 +254,7 @@ def filled_storage(storage: Path) -> None:
         storage / "runs" / "z" / "run.json",
         {"stage": "ct", "backbone": "other/encoder", "backbone_id": "another", "parents": ["another"]},
     )
-    write_json(storage / "runs" / "z" / "recipe.json", to_plain(pipeline("ct").stages["ct"]))
+    write_json(storage / "runs" / "z" / "recipe.json", to_plain(pipeline("ct", labels("ct")).stages["ct"]))
     results.write(storage, "of-no-pipeline", [row("ct", "sts13", 0.5, run_id="z")])
     results.write(storage, "nobody-knows", [row("raw", "sts12", 0.3, role="backbone", run_id=None, layers="1")])
 
@@ -408,16 +432,16 @@ def test_the_text_the_page_and_the_json_say_the_same(tmp_path: Path, capsys: pyt
     store(tmp_path, "mine", "ct", "part", [CT])
     data = report_data("sed", tmp_path)
     lines = filling(data.tables[0])
-    assert lines[0] == "1 of 96 cells are filled"
+    assert lines[0] == "1 of 156 cells are filled"
     assert filling(data.tables[1])[-1].startswith("empty: BERT-L-NLI; BERT-L-NLI-CT; ")
     assert " and 3 more: not run: 'raysts run sed-main@paper'" in filling(data.tables[1])[-1]
     assert filling(data.tables[3])[0] == "0 of 23 cells are filled"
     assert execute(["report", "--paper", "sed", "--storage", str(tmp_path)]) == 0
     assert "\n".join(lines) in capsys.readouterr().out
-    assert "1 of 96 cells are filled" in render(data)
+    assert "1 of 156 cells are filled" in render(data)
     assert execute(["report", "--paper", "sed", "--storage", str(tmp_path), "--json"]) == 0
     (first, *_) = json.loads(capsys.readouterr().out)["tables"]
-    assert (first["filled"], first["cells_count"]) == (1, 96)
+    assert (first["filled"], first["cells_count"]) == (1, 156)
     assert first["empty"][0] == {
         "row": "Avg GloVe *", "group": None, "why": reasons("sed", 1)["Avg GloVe *"],
     }  # fmt: skip

@@ -9,20 +9,20 @@ import pytest
 
 from raysts.evaluation.statistics import METRICS
 from raysts.evaluation.sts import STS_TASKS
-from raysts.papers.published import BACKBONES, PAPERS, Row, Table, Value, load
+from raysts.papers.published import BACKBONES, PAPERS, PrintedRow, PrintedTable, PrintedValue, load
 from raysts.recipes import grammar
 from raysts.recipes.names import RECIPES, pipeline
 from raysts.recipes.tree import has_path, to_plain
 
 SHAPES = {
-    "sed": [(9, 6), (8, 6), (12, 3), (12, 1), (12, 6), (12, 6), (8, 12), (12, 3)],
+    "sed": [(14, 6), (8, 6), (12, 3), (12, 1), (12, 6), (12, 6), (8, 12), (12, 3)],
     "gausscse": [(9, 4), (8, 4), (10, 3)],
     "latte-mix": [(11, 2), (10, 2), (10, 2), (51, 7), (34, 7), (24, 7), (24, 7), (12, 9), (48, 7), (24, 9)],
 }
-"""Rows and columns of every table, counted in the papers."""
+"""Rows and columns of every table, counted in the papers. Five rows of SED's Table 1 are not in the paper."""
 
 
-def table(paper: str, number: int) -> Table:
+def table(paper: str, number: int) -> PrintedTable:
     return load(paper).tables[number - 1]
 
 
@@ -31,12 +31,12 @@ def cells(paper: str, number: int, name: str) -> list[tuple[float | None, ...]]:
     return [tuple(value.value if value else None for value in cell) for cell in row.cells]
 
 
-def printed(paper: str) -> Iterator[tuple[Table, Row, str, str, Value]]:
+def printed(paper: str) -> Iterator[tuple[PrintedTable, PrintedRow, str, str, PrintedValue]]:
     for found in load(paper).tables:
         for row in found.rows:
             for column, cell in zip(found.columns, row.cells, strict=True):
                 for metric, value in zip(column.metrics, cell, strict=True):
-                    if value is not None:
+                    if value is not None and value.value is not None:
                         yield found, row, column.name, metric, value
 
 
@@ -48,8 +48,8 @@ def test_every_table_is_there_with_its_rows_and_columns(paper: str) -> None:
     assert all(any(value for cell in row.cells for value in cell) for found in tables for row in found.rows)
 
 
-ABSENT = {"sed": 2 * 6 + 6 + 4 * 2 + 1, "gausscse": 0, "latte-mix": 0}
-"""Numbers that a paper replaces by a dash: SED, Tables 1 to 4."""
+ABSENT = {"sed": 2 * 6 + 6 + 4 * 2 + 1 + 5 * 6, "gausscse": 0, "latte-mix": 0}
+"""Numbers that a paper replaces by a dash (SED, Tables 1 to 4), or has no row for (Table 1)."""
 PAIRS = {"sed": 9 * 6 + 8 * 6 + 12 + 12 * 6 + 12 * 6, "gausscse": 0, "latte-mix": 0}
 """Cells with a second number: SED, Tables 1, 2, 4, 5, 6."""
 DEVIATIONS = {"sed": 0, "gausscse": 0, "latte-mix": 7 * (51 + 18 + 12 + 12 + 24) - 1}
@@ -59,7 +59,7 @@ DEVIATIONS = {"sed": 0, "gausscse": 0, "latte-mix": 7 * (51 + 18 + 12 + 12 + 24)
 @pytest.mark.parametrize("paper", PAPERS)
 def test_values_are_in_range_and_none_is_missing(paper: str) -> None:
     found = [value for *_, value in printed(paper)]
-    assert all(0 <= value.value < 100 for value in found)
+    assert all(value.value is not None and 0 <= value.value < 100 for value in found)
     stds = [value.std for value in found if value.std is not None]
     assert all(0 < std < 6 for std in stds)
     numbers = sum(rows * columns for rows, columns in SHAPES[paper]) + PAIRS[paper] - ABSENT[paper]
@@ -84,9 +84,14 @@ def test_averages_are_those_of_their_rows_unless_a_remark_says_otherwise() -> No
         for row in table("sed", number).rows:
             for metric, average in enumerate(row.cells[last]):
                 parts = [cell[metric] for cell in row.cells[:last]]
-                if average is None or None in parts or (average.remark or "").startswith("the eleven"):
+                if (
+                    average is None
+                    or average.value is None
+                    or None in parts
+                    or (average.remark or "").startswith("the eleven")
+                ):
                     continue
-                mean = sum(part.value for part in parts if part) / last
+                mean = sum(part.value for part in parts if part and part.value) / last
                 assert abs(mean - average.value) < 0.0061, (number, row.name)
                 checked += 1
     assert checked == 2 * 38 + 6 + 1 + 2  # SED's pairs without a dash, the transfer rows without a remark

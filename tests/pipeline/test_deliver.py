@@ -139,5 +139,5 @@ def test_the_sentence(known: dict[str, Any], expected: str) -> None:
 
 
 def test_a_difference_without_an_interval_is_no_claim() -> None:
-    said = Difference(0.2, None, None).over("the backbone")
+    said = Difference(0.2, None, None).describe("the backbone")
     assert "above" not in said and "no interval" in said

@@ -29,8 +29,10 @@ import raysts
 from raysts.commands.follow import report
 from raysts.data.corpora import Corpus
 from raysts.data.user import TEXT, UserData, open_text
+from raysts.data.windows import Windows
 from raysts.errors import InputError, RunFailed
 from raysts.models.encoder import Encoder
+from raysts.models.prompts import Prompts
 from raysts.pipeline.inputs import use_user_text
 from raysts.pipeline.plan import describe
 from raysts.pipeline.verdict import note_last_step
@@ -379,10 +381,12 @@ def documents(own: Path, small_corpus: Corpus) -> Path:
     return own / "documents.parquet"
 
 
-def student_of(folder: Path, documents: Path, storage: Path, **sets: Any) -> dict[str, Any]:
+def student_of(
+    folder: Path, documents: Path, storage: Path, queries: Path | None = None, **sets: Any
+) -> dict[str, Any]:
     """The student of one layer of A on the documents, with the default recipe but for ``sets``."""
     asked = {"backbone": str(folder / "A"), "backbone_layers": 1, "evaluation.resamples": 20, **sets}
-    return raysts.distill([str(folder / "A")], asked, text=documents, storage=storage, address="none")
+    return raysts.distill([str(folder / "A")], asked, text=documents, queries=queries, storage=storage, address="none")
 
 
 def test_a_student_on_documents_reads_them_whole_and_in_spans(own: Path, documents: Path, tmp_path: Path) -> None:
@@ -432,8 +436,9 @@ def test_spans_of_what_has_none_are_refused(own: Path, tmp_path: Path) -> None:
 def test_a_student_table_with_spans_and_a_bank_that_is_killed_ends_as_one_that_is_not(
     own: Path, documents: Path, tmp_path: Path
 ) -> None:
-    """In windows of 100 rows, killed in the first shard of the teacher but one, and twice in training."""
-    sets = {"sed.train.checkpoint_every": 2, "train.max_steps": 12}
+    """With queries, in windows of 100 rows, killed in the first shard of the teacher but one, and twice in training."""
+    (own / "asked.txt").write_text("\n".join(f"a dog {number}" for number in range(70)))
+    sets = {"sed.train.checkpoint_every": 2, "train.max_steps": 12, "queries": own / "asked.txt"}
     with pytest.MonkeyPatch.context() as patch:
         for module in ("raysts.data.windows", "raysts.pipeline.inputs"):
             patch.setattr(f"{module}.WINDOW", 100)
@@ -452,6 +457,44 @@ def test_a_student_table_with_spans_and_a_bank_that_is_killed_ends_as_one_that_i
     assert killed.parent.name == whole.parent.name
     assert small_runs.metrics(killed.parent) == small_runs.metrics(whole.parent)
     assert killed.joinpath("model.safetensors").read_bytes() == whole.joinpath("model.safetensors").read_bytes()
+
+
+def test_queries_are_read_behind_their_prompts(own: Path, documents: Path, tmp_path: Path) -> None:
+    for name, prompt in (("sided", "a query: "), ("student", "the dog asks: ")):
+        model = raysts.load(own / "A", device="cpu")
+        model.prompts = Prompts(texts={"query": prompt, "document": f"{prompt} not "})
+        model.save(tmp_path / name)
+    asked = [f"a dog {number}" for number in range(40)]
+    pq.write_table(pa.table({"id": range(40), "text": asked}), tmp_path / "asked.parquet")
+    options = {"text": documents, "queries": tmp_path / "asked.parquet", "storage": tmp_path / "s", "address": "none"}
+    sets = {"backbone": str(tmp_path / "student"), "train.max_steps": 2, "precision": "fp32", "sed.target": "unit-mean"}
+    with pytest.raises(InputError, match="say with --queries-column NAME which column"):
+        raysts.distill([str(tmp_path / "sided")], sets, **options)
+    with pytest.raises(InputError, match="stand beside the documents of --text PATH"):
+        raysts.distill([str(tmp_path / "sided")], sets, **options | {"text": None})
+    options["queries_column"] = "text"
+    assert describe(raysts.plan("ct-sed", {"backbone": sets["backbone"]}, **options))["text"]["queries"] == 40
+    result = raysts.distill([str(tmp_path / "sided")], sets, **options)
+    stores = {path.parent: Windows(path.parent) for path in (tmp_path / "s/tokens").glob("*/manifest.json")}
+    texts = pq.read_table(next((tmp_path / "s/tables").glob("*.parquet")))
+    sides = texts.column("query").to_numpy()
+    assert sides.sum() == 40 and len(stores) == 2
+    by_model = {name: raysts.load(tmp_path / name, device="cpu") for name in ("sided", "student")}
+    matched = {}
+    for windows in stores.values():
+        ids = [row for window in range(len(windows)) for row in windows.read(window).column("sentence").to_pylist()]
+        for name, model in by_model.items():
+            model.max_length = max(map(len, ids))
+            expected = [
+                model.tokenize([text], "query" if side else "document").flat.tolist()
+                for text, side in zip(texts.column("sentence").to_pylist(), sides, strict=True)
+            ]
+            matched[name] = matched.get(name, False) or ids == expected
+    assert matched == {"sided": True, "student": True}
+    record = json.loads((Path(result["model"]).parent / "run.json").read_text())
+    assert record["data"]["queries"] == 40 and record["data"]["rows"] == len(sides) - 4 * int((~sides).sum()) // 5
+    for lines in (result["notes"], (Path(result["model"]) / "README.md").read_text().splitlines()):
+        assert any("40 queries (asked), read behind the prompts of queries" in line for line in lines)
 
 
 @pytest.fixture(scope="module")

@@ -46,6 +46,28 @@ def test_a_student_starts_where_it_is_told(finished: run_commands.Finished) -> N
     assert small_runs.difference(expected["average"], first) > 1e-5
 
 
+def test_a_student_of_mean_and_variance(small_world: Path, tmp_path: Path, finished: run_commands.Finished) -> None:
+    """It has the direction of entailment, which a student of vectors has not."""
+    common = ["gausscse-ent+rev-sed", "--data", small_world, "--storage", tmp_path, "--address", "none"]
+    settings = {"backbone": "tiny", "members": 1, "train.max_steps": 3, "train.max_length": 16, "data.sample": 300,
+                "evaluation.resamples": 0, "evaluation.tasks": ["snli-direction"]}  # fmt: skip
+    found = result("run", *common, *overrides(settings | {"sed.target": "gaussian"}))
+    measured = {row["similarity"] for row in found["results"] if row["role"] == "student"}
+    assert {"gauss", "variance"} <= measured and not [note for note in found["notes"] if "without variance" in note]
+    student = load(Path(found["model"]), device="cpu")
+    assert {"vectors", "log_var"} <= {*student.represent_layers(["a text"], (student.layers,))[student.layers]}
+    teacher = next(row["run_id"] for row in found["results"] if row["role"] == "member")
+    named = ["--data", small_world, "--storage", tmp_path, "--address", "none", "--name", "of-one"]
+    small = {key: value for key, value in settings.items() if key not in ("members", "backbone")}
+    again = result("distill", teacher, *named, *overrides(small | {"sed.target": "gaussian"}))
+    assert {"gauss", "variance"} <= {row["similarity"] for row in again["results"] if row["role"] == "student"}
+    two = raysts("run", *common, *overrides(settings | {"members": 2, "sed.target": "gaussian"}))
+    assert two.code == 2 and "takes one GaussCSE model, because each has other axes" in two.err
+    point = sorted({row["run_id"] for row in finished.results["nli"]["results"] if row["role"] == "member"})[0]
+    refused = raysts("distill", point, *finished.options(), "--address", "none", *overrides({"sed.target": "gaussian"}))
+    assert refused.code == 2 and "gives no variance; take a GaussCSE model" in refused.err
+
+
 def test_members_of_another_width_need_a_projection(
     finished: run_commands.Finished, tiny_backbone: Path, tmp_path: Path
 ) -> None:

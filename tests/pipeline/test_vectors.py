@@ -182,7 +182,7 @@ def test_targets(weights: list[float] | None, members: list[Path], store: Path, 
     alone = [each.astype(np.float64) for each in embeddings(members, store)]
     units = [each / np.linalg.norm(each, axis=1, keepdims=True) for each in alone]
     found = {}
-    for target in TARGETS:
+    for target in sorted({*TARGETS} - {"gaussian"}):  # of one teacher with a variance: test_gausscse
         make(members, store, tmp_path / target, target=target, weights=weights)
         found[target] = means_of(store, tmp_path / target)
     each = weights or [1.0, 1.0, 1.0]

@@ -98,7 +98,8 @@ class Contamination:
         if free:
             lines.append(f"{model}: no training text ({searched}) in {', '.join(free)}")
         if self.unknown:
-            lines.append(f"{model}: training text not on record, so not searched: {', '.join(self.unknown)}")
+            models = ", ".join(self.unknown)
+            lines.append(f"{model}: training text not on record, so not searched for test sentences: {models}")
         return lines
 
     def refuse(self, model: str) -> list[str]:
@@ -143,7 +144,7 @@ def contamination(
             masks[table] = (row | before[0], sentence | before[1])
     measured = {name: [labelled for labelled in sets if labelled.rows] for name, sets in tasks.items()}
     of_tasks = {name: _count_rows(sets, masks) for name, sets in measured.items() if sets and present}
-    titles = tuple(dict.fromkeys(text.label or text.table for text in present))
+    titles = tuple(dict.fromkeys(text.title or text.table for text in present))
     return Contamination(titles, (*trained.unknown, *missing), of_tasks)
 
 

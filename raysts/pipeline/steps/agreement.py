@@ -21,7 +21,7 @@ from raysts.evaluation.scores import RowScores
 from raysts.evaluation.words import WordSets
 from raysts.models.embedders import EncoderModel, load_embedder
 from raysts.models.layers import Layers
-from raysts.models.prompts import Text
+from raysts.models.prompts import Side, SideText, Text
 from raysts.ops.ensemble import unit
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.step import Context, Load, Model, Step, new_step, select_members, step_id
@@ -82,6 +82,7 @@ class Agreement:
             top=top,
             texts=sorted(self.texts),
             prompt=inputs.pipeline.teacher_prompt,
+            **({"side": self._side} if self._side else {}),
         )
         count, role = top or len(self.members), "teacher" if inputs.pipeline.teachers else "member"
         return new_step(
@@ -109,6 +110,12 @@ class Agreement:
         return self.inputs.corpus.text.held_out
 
     @property
+    def _side(self) -> Side | None:
+        """Return the side that the held-out texts are of, if there are queries beside them."""
+        text = self.inputs.corpus.text
+        return "document" if text and text.queries and self.inputs.pipeline.teacher_prompt is None else None
+
+    @property
     def dev(self) -> Dev:
         """Return the half that selects."""
         return judge(self.step.output, self.step.id, SPLITS[0])
@@ -122,7 +129,10 @@ class Agreement:
         inputs, half = self.inputs, len(self.texts) // 2
         chosen = select_members(self.members, inputs.pipeline.select_top)
         units = [(member.model, inputs.contents.get(member.model), None) for member in chosen]
-        args = (self.texts, (), inputs.pipeline.teacher_prompt)
+        texts: Sequence[Text] = self.texts
+        if self._side:
+            texts = [SideText(text, self._side) for text in self.texts]
+        args = (texts, (), inputs.pipeline.teacher_prompt)
         sums: list[Any] = [np.float32(0), np.float32(0)]
         for vectors, _ in context.map(EmbedTexts, args, units):
             (representation,) = vectors.values()

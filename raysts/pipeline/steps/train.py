@@ -124,6 +124,8 @@ def train_step(
     }
     if name := inputs.own_title(spec.table):
         data["name"] = name
+    if queries := inputs.queries(recipe):
+        data["queries"] = queries
     resources, folder = inputs.pipeline.resources, inputs.storage / "runs" / run
     return new_step(
         inputs,

@@ -27,7 +27,7 @@ from raysts.evaluation.tasks import lookup
 from raysts.ids import derive_seed
 from raysts.log import screen
 from raysts.models import pretrained
-from raysts.models.embedders import Embedder, load_embedder, open_embedder
+from raysts.models.embedders import Embedder, EncoderModel, load_embedder, open_embedder
 from raysts.models.layers import Layers
 from raysts.models.modules import describe
 from raysts.models.precision import Precision
@@ -66,6 +66,7 @@ TITLES: Mapping[Target, str] = {
     "unit-mean": "mean unit embeddings",
     "concat": "concatenated unit embeddings",
     "similarity": "cosines",
+    "gaussian": "Gaussians",
 }
 """Names of targets for people."""
 
@@ -122,7 +123,7 @@ class Teachers:
             [*self.members, spec.id, *(tokens.id for tokens in inputs.teacher_specs(recipe))],
             title=f"{TITLES[self.settings.target]} of {count} {role}{'s' if count > 1 else ''}",
             work=self._embed,
-            sentences=(rows := inputs.rows(recipe) * (1 + recipe.data.spans)) * count,
+            sentences=(rows := inputs.all_rows(recipe)) * count,
             load=Load(
                 "vectors",
                 inputs.size_of([member.model for member in self.members]),
@@ -373,7 +374,12 @@ class EmbedTeachers:
             table = windows.read(block.window).slice(block.first, block.end - block.first)
             assert rows is None or rows.equals(table.column("row")), "the teachers read other rows"
             rows, teacher = table.column("row"), self.held.get(number) or source.load(self.device)
-            vectors_ND = teacher.vectors(columns_of(table, ("sentence",), ())["sentence"])
+            tokens = columns_of(table, ("sentence",), ())["sentence"]
+            if self.target == "gaussian":
+                assert isinstance(teacher, EncoderModel)
+                vectors_ND = teacher.vectors(tokens, variance=True)
+            else:
+                vectors_ND = teacher.vectors(tokens)
             total = ensemble.added(self.target, total, vectors_ND, self.weights[number])
         assert total is not None
         write_embeddings(path, rows, ensemble.combine(self.target, total, self.weights))
@@ -532,10 +538,10 @@ def _how_named_reads(inputs: Inputs, recipe: Recipe, member: Model) -> list[Any]
     if open_embedder(member.model).kind == "vectors":
         return ["vectors"]
     described = describe(member.model)
-    prompt = described.prompts.resolve(inputs.pipeline.teacher_prompt)
+    prompt, *query = inputs.sides(recipe, described.prompts, inputs.pipeline.teacher_prompt).values()
     pooled = [described.pooling, described.layers] if foreign(inputs, member) else [recipe.pooling, recipe.layers]
     reads = [*pooled, prompt, described.prompts.pooled, described.normalize, described.truncate_dim]
-    reads.append(open_embedder(member.model).tokenizer_id)
+    reads += [open_embedder(member.model).tokenizer_id, *query]
     return (
         None
         if reads == [recipe.pooling, recipe.layers, inputs.prompt, True, False, None, inputs.tokenizer_id]

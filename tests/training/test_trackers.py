@@ -1,0 +1,114 @@
+"""Training runs in tools that follow experiments, each read back with the tool's own reader."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import run_commands
+from run_commands import listening
+
+import raysts
+from raysts.commands import parser
+from raysts.training import trackers
+
+FEW = {
+    "backbone": "tiny", "members": 2, "train.max_steps": 4, "train.eval_every": 2, "evaluation.resamples": 4,
+    "evaluation.tasks": ["stsb"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ("tensorboard", {"tensorboard": ""}),
+        ("mlflow=sqlite:///a,b.db,wandb=mine,trackio", {"mlflow": "sqlite:///a,b.db", "wandb": "mine", "trackio": ""}),
+    ],
+)
+def test_one_option_names_the_tools(text: str, places: dict[str, str]) -> None:
+    for words in (["run", "ct"], ["tune", "lower-bound"], ["distill", "A"]):
+        assert parser.parse([*words, "--track", text])[1]["track"] == places
+
+
+def test_a_tool_that_cannot_take_runs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(place: str) -> str:
+        more = ["--set", "backbone=tiny", "--storage", tmp_path / "s", "--address", "none", "--track", place]
+        outcome = run_commands.raysts("run", "nli", *more)
+        assert outcome.code == 2 and not (tmp_path / "s").exists()
+        return outcome.err
+
+    assert "must be one of tensorboard, mlflow, wandb, trackio" in refuse("tensorbord")
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "wandb" else real(name, *rest))
+    assert "pip install wandb" in refuse("wandb")
+    pytest.importorskip("mlflow")
+    assert "cannot be used" in refuse("mlflow=nothing://here")
+
+
+def test_mlflow_sees_a_run_while_it_trains_and_when_it_goes_on(
+    small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    uri = f"sqlite:///{tmp_path}/runs.db"
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    monkeypatch.setattr(trackers, "EVERY", 0.02)
+
+    def states() -> dict[str, str]:
+        experiment = client.get_experiment_by_name("nli")
+        runs = client.search_runs([experiment.experiment_id]) if experiment else []
+        return {run.info.run_name: run.info.status for run in runs}
+
+    def train(**more: Any) -> Any:
+        options = {"address": "none", "track": {"mlflow": uri, "tensorboard": ""}}
+        return raysts.run("nli", {**FEW, **more}, small_world, tmp_path / "s", **options)
+
+    seen = []
+    with listening(lambda text: seen.append(states()) if "1 nli: step 4/4" in text else None):
+        result = train()
+    assert seen and "nli member 0" in seen[0], "while the other trains"
+    assert states() == dict.fromkeys(("nli member 0", "nli member 1", "results"), "FINISHED")
+    found = {run.info.run_name: run for run in client.search_runs([client.get_experiment_by_name("nli").experiment_id])}
+    member = found["nli member 1"]
+    assert member.data.params["optim.lr"] and member.data.params["seed"]
+    history = [(metric.step, metric.value) for metric in client.get_metric_history(member.info.run_id, "loss")]
+    (folder,) = [
+        path.parent for path in (tmp_path / "s" / "runs").glob("*/run.json") if '"member": 1' in path.read_text()
+    ]
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert history == [(line["step"], line["loss"]) for line in lines if "loss" in line]
+    scores = found["results"].data.metrics
+    assert scores.keys() == result.main_scores().keys() and "backbone/stsb" in scores
+    assert len([*(tmp_path / "s" / "reports" / "nli" / "tensorboard").glob("nli member */events*")]) == 2
+    train()  # all is done
+    assert len(client.search_runs([client.get_experiment_by_name("nli").experiment_id])) == 3, "none was sent again"
+
+    def full(*given: Any, **more: Any) -> None:
+        raise mlflow.exceptions.MlflowException("http://alice:hunter22@host/ is full")
+
+    monkeypatch.setattr(mlflow.MlflowClient, "log_batch", full)
+    messages: list[str] = []
+    with listening(messages.append):
+        assert train(seed=7)["status"] == "done"
+    (failure,) = [text for text in messages if text.startswith("mlflow: ")]
+    assert "the run goes on" in failure and "hunter22" not in failure
+
+
+@pytest.mark.parametrize("tool", ["wandb", "trackio"])
+def test_other_tools_take_the_runs(
+    tool: str, small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a network: W&B writes its files, trackio its database."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    library = pytest.importorskip(tool)
+    messages: list[str] = []
+    with listening(messages.append):
+        raysts.run("nli", FEW, small_world, tmp_path / "s", address="none", track={tool: "mine"})
+    assert not [text for text in messages if text.startswith(f"{tool}: ")]
+    if tool == "wandb":
+        assert len([*(tmp_path / "s").rglob("run-*.wandb")]) == 3, library
+    else:
+        assert len([*(tmp_path / "trackio").rglob("mine*")]) >= 1
