@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +12,6 @@ import raysts
 from raysts import log
 from raysts.commands import experiment, follow
 from raysts.log import Screen
-
-
-def step(kind: str, sentences: int) -> Any:
-    return SimpleNamespace(kind=kind, sentences=sentences, title=f"{kind} of {sentences}")
 
 
 @pytest.fixture
