@@ -213,7 +213,7 @@ def price(
         on_gpu = bool(step.resources["gpus"]) or device_of(step.resources["gpus"]) != device_of(0)
         count = (step.resources["gpus"] or 1.0) if on_gpu else (step.resources["cpus"] or 1)
         amounts["gpu-hour" if on_gpu else "cpu-hour"] += count * left[step.id].seconds / 3600
-    device_seconds = sum(expected.seconds for expected in left.values())
+    device_seconds = sum((expected.seconds for expected in left.values()), 0.0)
     measured = sum(expected.seconds for expected in left.values() if expected.measured) / (device_seconds or 1.0)
     money = None if prices is None else sum(prices.get(unit, 0.0) * amount for unit, amount in amounts.items())
     return Price(seconds=seconds, device_seconds=device_seconds, bytes=written, moved=moved, objects=objects,

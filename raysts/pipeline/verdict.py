@@ -400,9 +400,9 @@ class _Results:
                 judge = f"Agreement with {plan.judge}, without labels,"
             notes.append(f"{judge} chose the kept checkpoint in: {', '.join(by_labels)}.")
         notes += [self.outcome.choice] if self.outcome.choice else []
+        notes += [note] if plan.teacher and (note := plan.teacher.weights_note()) else []
         points = plan.outcomes and plan.target != "gaussian" and self._teaches_gaussians()
         notes += [ABOUT_POINTS] if points else []
-        notes += [note] if plan.teacher and (note := plan.teacher.weights_note()) else []
         for stage, recipe in recipes.items():
             rows, sample, widths = plan.rows(recipe), recipe.data.sample, recipe.settings.matryoshka
             if sample and rows < sample:
