@@ -178,7 +178,8 @@ def log_file(path: Path) -> Iterator[None]:
         raise
     finally:
         logger.removeHandler(handler)
-        handler.close()
+        with contextlib.suppress(OSError):  # the disk may be full
+            handler.close()
 
 
 @functools.cache

@@ -126,8 +126,6 @@ def example_of(name: str, finished: run_commands.Finished, tmp_path: Path) -> li
     student = finished.results["nli-ct-sed"]["model"]
     storage = ["--storage", finished.storage]
     assert finished.results["nli"], "what is reported and distilled"
-    if name in ("status", "watch"):  # a run that finds all steps done, whatever ran before, has no seconds of theirs
-        result("run", *finished.arguments("nli"), "--name", "again", "--address", "none")
     if name in ("embed", "data import"):
         pq.write_table(pa.table({"text": ["a dog"]}), tmp_path / "in.parquet")
     return {
@@ -146,8 +144,8 @@ def example_of(name: str, finished: run_commands.Finished, tmp_path: Path) -> li
         "export": [student, "--to", tmp_path / "exported"],
         "report": ["--name", "nli", *storage],
         "list": storage,
-        "status": ["again", *storage],
-        "watch": ["again", *storage],
+        "status": ["nli", *storage],
+        "watch": ["nli", *storage],
         "data check": ["--data", finished.data],
         "data import": [tmp_path / "in.parquet", "--as", "sentences", "--columns", "sentence=text", "--data", tmp_path / "data"],
     }[name]  # fmt: skip
@@ -171,7 +169,13 @@ def test_one_json_object_is_all_of_stdout(
         found["recipe"] = list(found["recipe"])
     if name == "schema":
         found["schema"] = list(found["schema"])
-    golden.check(f"json/{name.replace(' ', '-')}", shape(found))
+    # the seconds of a step are null in a run that found it done, which depends on what ran before
+    shown = re.sub(
+        r'("seconds(?:_expected)?": )"(?:NoneType|float|NoneType\|float)"',
+        r'\1"NoneType|float"',
+        json.dumps(shape(found)),
+    )
+    golden.check(f"json/{name.replace(' ', '-')}", json.loads(shown))
     for path in (found.get("model"), found.get("report"), found.get("output")):
         assert path is None or Path(path).exists()
     (text,) = texts

@@ -261,6 +261,7 @@ class Plan(Inputs):
     def check(self) -> None:
         """Raise one InputError with everything that would stop the run later."""
         validate.check(self)
+        self.steps  # noqa: B018 (their ids read the tokenizers of teachers, which may be broken)
 
 
 def describe(plan: Plan, steps: Sequence[Step] | None = None) -> dict[str, Any]:

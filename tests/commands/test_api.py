@@ -49,6 +49,8 @@ def test_run_and_plan_agree_with_the_commands(finished: run_commands.Finished) -
     assert found == finished.results["nli-ct-sed"]
     made = raysts.plan("nli-ct-sed", chosen, finished.data, finished.storage)
     told = result("plan", *finished.arguments("nli-ct-sed"))
+    prices = told.pop("price"), [(node.pop("seconds_expected"), node.pop("seconds")) for node in told["nodes"]]
+    assert prices[0]["device_seconds"] == 0 and all(expected > 0 for expected, _ in prices[1])  # all is done
     assert {"status": "done", "storage": str(finished.storage), **describe(made)} == told
 
 

@@ -385,4 +385,4 @@ def test_without_the_hub_the_message_names_the_data_set_and_the_remedy(tmp_path:
 
 def test_a_pinned_commit_needs_no_look_up() -> None:
     (part,) = sources()["sts/sts12"]
-    assert part.resolved(print) is part and part.facts()["pinned"]
+    assert part.resolve(print) is part and part.facts()["pinned"]

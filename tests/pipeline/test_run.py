@@ -29,7 +29,7 @@ from raysts.data.corpora import Corpus
 from raysts.evaluation import results
 from raysts.models.pretrained import load
 from raysts.recipes.catalog import CATALOG
-from raysts.recipes.grammar import Parsed, parse
+from raysts.recipes.grammar import NameParts, parse
 from raysts.recipes.names import pipeline
 from raysts.schema import RESULTS, SCHEMA_VERSION
 from raysts.storage.atomic import ASIDE, atomic_write, lock
@@ -55,9 +55,9 @@ def value_of(rows: list[dict[str, Any]], **wanted: Any) -> float:
 # -- every named recipe runs to its end ----------------------------------------------------------------------------------
 
 
-def parts_of(name: str) -> Parsed:
+def parts_of(name: str) -> NameParts:
     if name == "raw":
-        return Parsed((), None, None)
+        return NameParts((), None, None)
     return parse("nli-ct-sed" if name == "quickstart" else name)
 
 

@@ -523,12 +523,12 @@ def test_the_database_is_a_view_of_the_records_whatever_it_held(study: StudyMake
     ended = record(0.0, 0, curve=((5, 0.3), (10, 0.5))), record(0.0, 1, "stopped", 0.2, curve=((5, 0.2),))
     made.records = {each.id: each for each in ended}
     path.mkdir(parents=True)
-    exporter(made, {}, said.append)
+    exporter(made, said.append)
     assert len(said) == 1 and said[0].startswith("optuna.db: ") and "the search goes on" in said.pop()
     path.rmdir()
     path.write_bytes(b"torn by a kill")
     for _ in range(2):
-        exporter(made, {}, said.append)(record(0.05, 0, "infeasible", None, reason="out of memory"))
+        exporter(made, said.append)(record(0.05, 0, "infeasible", None, reason="out of memory"))
     assert said == []
     found = optuna.load_study(study_name="lower-bound", storage=f"sqlite:///{path}").trials
     assert [trial.state.name for trial in found] == ["COMPLETE", "PRUNED", "FAIL"]

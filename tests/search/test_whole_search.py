@@ -80,7 +80,7 @@ def test_a_trial_ends_with_a_result_however_it_ends(stage: Any, tmp_path: Path) 
 
     missing = replace(stage.job("sts", tmp_path / "missing"), store=tmp_path / "nothing")
     found = run_trial(missing, SPEARMAN, runtime())
-    assert found.status == "failed" and "no finished token store" in str(found.reason)
+    assert found.status == "failed" and "the finished token store has gone" in str(found.reason)
 
 
 # -- a whole search ------------------------------------------------------------------------------------------------------

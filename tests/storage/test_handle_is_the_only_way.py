@@ -26,11 +26,12 @@ ASKED = {
     # drafts, and what get and get_dir gave
     "pipeline/steps/scores.py": "draft.open",
     "pipeline/steps/vectors.py": "draft.open",
-    "pipeline/inputs.py": "folder/name.is_file copy.rglob named.is_dir named.is_file path.is_file shutil.copytree",
+    "pipeline/inputs.py": "folder.is_dir folder/name.is_file copy.rglob named.is_dir named.is_file path.is_file shutil.copytree",
     "pipeline/verdict.py": "member.model.exists",
     "pipeline/deliver.py": "Path(name).exists path.is_file",
     # files of the user and of the machine
     "training/record.py": "Path('/proc/cpuinfo').read_text",
+    "pipeline/price.py": "GPUS.glob Path(text).is_file Path(text).read_text path.read_text",
     "pipeline/embed.py": "output.exists output.glob output.is_dir output.iterdir",
     "search/exports.py": "old.unlink path.parent.glob",
     "search/search.py": "Path(__file__).with_name('searches.yaml').read_text",

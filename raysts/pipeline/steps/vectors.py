@@ -249,7 +249,7 @@ class Teachers:
         assert dev is not None, "the checks ask for it"
         units = [(model, inputs.contents.get(model), None) for model in teachers]
         embedded = context.map(EmbedTexts, (dev.texts, (), inputs.pipeline.teacher_prompt), units)
-        vectors = [next(iter(layers.values()))["vectors"] for layers, _ in embedded]
+        vectors = [next(iter(texts.vectors.values()))["vectors"] for texts in embedded]
         return weigh(dev, vectors, target, inputs.pipeline.evaluation.resamples)
 
 
