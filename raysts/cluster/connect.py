@@ -1,7 +1,4 @@
-"""The connection to a Ray cluster: the job's, a named one, one of this machine, else a private one.
-
-Functions import Ray, after they have set the variables that Ray reads then.
-"""
+"""The connection to a Ray cluster. Functions import Ray after they set the variables that it reads then."""
 
 import contextlib
 import logging
@@ -55,9 +52,8 @@ if os.environ.get("RAY_AUTH_MODE") == "token":
         sys.exit("raysts: asks for no token")
 print("raysts: joined", flush=True)
 """
-"""Join a cluster and leave. A cluster without a token lets a process with one join, and its actors die of it.
-
-Another process does so: a wrong token may end it, and where no head answers it waits for most of a minute."""
+"""Join a cluster and leave. A cluster without a token lets a process with one join, and its actors die of it. Another process
+does so: a wrong token may end it, and where no head answers it waits for most of a minute."""
 
 REFUSALS = {
     r"started with:\s+Ray: (\S+)\s+Python: (\S+)[\s\S]+started with:\s+Ray: (\S+)\s+Python: (\S+)": (
@@ -103,8 +99,7 @@ def _check_installed() -> None:
     except PackageNotFoundError:
         raise InputError(f"Ray is not installed here; {INSTALL}") from None
     if tuple(map(int, installed.split(".")[:2])) < OLDEST:
-        oldest = "{}.{}".format(*OLDEST)
-        raise InputError(f"Ray {installed} is installed here, and Ray {oldest} is the oldest that works; {INSTALL}")
+        raise InputError(f"Ray {installed} is installed here; raysts needs {OLDEST[0]}.{OLDEST[1]} or newer; {INSTALL}")
 
 
 def _init(address: str) -> bool:
@@ -112,8 +107,7 @@ def _init(address: str) -> bool:
     private = address == "local"
     os.environ.update(PRIVATE | os.environ if private else {})
     options: dict[str, Any] = {"include_dashboard": False} if private else {}
-    verbose = screen.level == logging.DEBUG
-    if verbose and not private:  # the processes of a private cluster have the environment of this one
+    if (verbose := screen.level == logging.DEBUG) and not private:  # those of a private cluster have this environment
         options["runtime_env"] = {"env_vars": {VERBOSE: "1"}}
     try:
         import ray.data

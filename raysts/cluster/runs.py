@@ -1,7 +1,4 @@
-"""A Ray Train run: its host, what it asks for, and how its workers learn that they must end.
-
-No torch here: the host and Ray's controller, a process each in every run, would pay for it with 130 MB each.
-"""
+"""A Ray Train run: its host and its workers. No torch, which would cost host and controller 130 MB each."""
 
 import os
 import signal
