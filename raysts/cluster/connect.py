@@ -1,4 +1,4 @@
-"""The connection to a Ray cluster. Functions import Ray after they set the variables that it reads then."""
+"""The connection to a Ray cluster. Functions import Ray after they set its variables."""
 
 import contextlib
 import logging

@@ -1,4 +1,4 @@
-"""A Ray Train run: its host and its workers. No torch, which would cost host and controller 130 MB each."""
+"""A Ray Train run: its host and workers. No torch, which costs each of them 130 MB."""
 
 import os
 import signal
