@@ -14,16 +14,19 @@ MOST_JSON = 256 << 20
 
 def check_ordinary(path: Path, most: int | None = None) -> None:
     """Refuse a pipe, device, folder, or file of more than ``most`` bytes. An absent file passes."""
+    forbidden = InputError(
+        f"{path}: you have no permission to read it; ask its owner for it, or take a copy that you may read"
+    )
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return
+    except PermissionError:  # of a folder that it lies in
+        raise forbidden from None
     except (OSError, ValueError) as error:  # a name with a zero byte, or too long
         raise InputError(f"{str(path)!r:.200}: cannot be read ({error})") from None
     if not os.access(path, os.R_OK):
-        raise InputError(
-            f"{path}: you have no permission to read it; ask its owner for it, or take a copy that you may read"
-        )
+        raise forbidden
     if not stat.S_ISREG(status.st_mode):
         raise InputError(f"{path}: is a folder, a pipe or a device; it must be an ordinary file")
     if most is not None and status.st_size > most:
