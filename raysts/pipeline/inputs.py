@@ -176,6 +176,11 @@ class Inputs:
         """Return the configuration of the backbone's encoder."""
         return tiny_config() if self.pipeline.backbone == TINY else pretrained.check(self.backbone)
 
+    @property
+    def _kept_share(self) -> float:
+        """Return the share of the backbone's layers that training starts from."""
+        return 1.0 if self.kept_layers is None else len(self.kept_layers) / self.depth
+
     @cached_property
     def size(self) -> float:
         """Return the number of weights that each token goes through, without the embeddings."""
@@ -183,15 +188,15 @@ class Inputs:
         width = config.get("hidden_size", 0)
         layer = 4 * width**2 + 2 * width * config.get("intermediate_size", 0)
         whole = layer * self.depth if config else pretrained.token_parameters(self.backbone)
-        part = len(self.kept_layers) / self.depth if self.kept_layers is not None else 1.0
-        return max(SMALLEST, 0.0 if self.is_table else whole * part)
+        return max(SMALLEST, 0.0 if self.is_table else whole * self._kept_share)
 
     @cached_property
     def model_bytes(self) -> int:
         """Return the bytes of a trained model, roughly: its weights in float32, and its tokenizer."""
-        part = len(self.kept_layers) / self.depth if self.kept_layers is not None else 1.0
         embeddings = (
-            0.0 if self.pipeline.backbone == TINY else pretrained.weight_bytes(self.backbone) - 4 * self.size / part
+            0.0
+            if self.pipeline.backbone == TINY
+            else pretrained.weight_bytes(self.backbone) - 4 * self.size / self._kept_share
         )
         return round(max(0.0, embeddings) + 4 * self.size + OTHER_FILES)
 

@@ -75,13 +75,8 @@ def record_rates(store: Store, steps: Iterable[Step], seconds: Mapping[str, floa
             sentences = (record.get("steps") or 0) * job.recipe.batch * job.recipe.spec.sentences
         if taken and sentences:
             load = step.load._replace(besides=step.load.besides * sentences / step.sentences)
-            row: dict[str, Any] = {
-                "size": load.size,
-                "tokens": load.tokens,
-                "sentences": sentences,
-                "work": _work(load, sentences),
-            }
-            row |= {"cpus": step.resources["cpus"], "seconds": round(taken, 3)}
+            row: dict[str, Any] = {"size": load.size, "tokens": load.tokens, "sentences": sentences}
+            row |= {"work": _work(load, sentences), "cpus": step.resources["cpus"], "seconds": round(taken, 3)}
             add_rates(store, {"what": load.what, "precision": load.precision, "device": device, "observed": [row]})
 
 
@@ -234,8 +229,8 @@ def scale_texts(steps: Sequence[Step], factor: float) -> list[Step]:
     """Return the steps as they would be with ``factor`` times as many texts."""
     scaled = []
     for step in steps:
-        times, once = (factor, 1.0) if step.load.grows else (1.0, 1.0)
-        size = once if step.job else times
+        times = factor if step.load.grows else 1.0
+        size = 1.0 if step.job else times  # a model is as large however many texts it read
         load = step.load._replace(units=max(1, round(step.load.units * size)))
         scaled.append(replace(step, sentences=round(step.sentences * times), bytes=round(step.bytes * size), load=load))
     return scaled

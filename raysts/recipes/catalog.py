@@ -496,7 +496,7 @@ WITHIN: Overrides = {
 """Defaults of a student that starts from a teacher, or some of its layers, near its axes (benchmarks/RESULTS.md)."""
 
 PASSES: Overrides = {"train.min_steps": 2_000}
-"""What of them changes where all layers start, which leaves little to learn at once: four passes of 3,300 documents."""
+"""Changes of these defaults for a student that starts from a whole teacher: four passes of 3,300 documents."""
 
 
 STATIC: Overrides = {

@@ -66,7 +66,7 @@ class Search(Tree):
     race: bool = False
     """Train no third seed of a point that is clearly worse (:data:`raysts.search.scores.RACE`)."""
     sampler: Literal["grid", "random", "tpe", "gp", "nsga2"] | None = None
-    """What proposes points, by Optuna. None: the grid, or TPE where there is ``num_samples``."""
+    """Name of the sampler by which Optuna proposes points. None: the grid, or TPE if ``num_samples`` is set."""
     cost: Literal["seconds", "bytes"] | None = None
     """Second measure, to minimise: training seconds, or bytes of the model. The report shows the Pareto front."""
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from raysts.errors import InputError, StoreFailed, without_secrets
 from raysts.log import logger
-from raysts.recipes.tree import to_plain
+from raysts.recipes.tree import leaves, to_plain
 from raysts.storage.runs import RunFolder, RunState
 from raysts.storage.store import Store
 from raysts.training.job import Job
@@ -283,15 +283,8 @@ def follow(job: Job, name: str | None = None, parameters: Mapping[str, Any] | No
         if name is None:  # as the page calls its runs
             stage, role, member = (job.facts.get(key) for key in ("stage", "role", "member"))
             name = " ".join(str(part) for part in (stage, role, member) if part is not None)
-        values = _flat(to_plain(job.recipe)) | {"seed": job.seed} if parameters is None else parameters
+        values = leaves(to_plain(job.recipe)) | {"seed": job.seed} if parameters is None else parameters
         _current.runs[job.id] = TrackedRun(job.id, name, values, job.folder)
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
 
 
 def open_tools(places: Mapping[str, str] | None, group: str, folder: Path) -> dict[str, Tracker]:
