@@ -73,7 +73,7 @@ def test_a_home_that_cannot_be_written_to_is_said(own_nodes: None) -> None:
     ("installed", "said"),
     [
         (None, "^Ray is not installed here; install"),
-        ("2.46.0", "^Ray 2.46.0 is installed here, and Ray 2.51 is the oldest"),
+        ("2.46.0", "^Ray 2.46.0 is installed here; raysts needs 2.51 or newer"),
     ],
 )
 def test_why_ray_cannot_be_used_is_said(installed: str | None, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
