@@ -111,7 +111,9 @@ def saved(storage: Path) -> dict[Path, int]:
 
 def begun(storage: Path, members: int, driver: Driver) -> dict[Path, int]:
     """Wait until so many members have come far enough to be killed."""
-    wait_until(lambda: driver.current.ended() or len(saved(storage)) == members and min(saved(storage).values()) > 60, 600)
+    wait_until(
+        lambda: driver.current.ended() or len(saved(storage)) == members and min(saved(storage).values()) > 60, 600
+    )
     if driver.current.ended():
         raise SystemExit(driver.current.stderr())
     return saved(storage)

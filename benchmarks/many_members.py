@@ -158,10 +158,13 @@ def on_ray(folder: Path, members: int, steps: int, nodes: int, cpus: int) -> dic
         for _ in range(nodes):
             cluster.add_node(num_cpus=cpus, object_store_memory=100 << 20)
         ray.init(address=cluster.address, log_to_driver=False)
+        from raysts.cluster.compat import has_autoscaler
         from raysts.cluster.executor import RayExecutor
         from raysts.recipes.recipe import Resources
 
         RayExecutor()
+        while has_autoscaler() is None:  # a new cluster says so after some seconds; until then it may grow
+            time.sleep(0.5)
         watch = Watch(cluster.head_node.all_processes["raylet"][0].process.pid)
         watch.start()
         began = time.perf_counter()

@@ -27,6 +27,7 @@ from raysts.pipeline.outcome import Outcome, members_dev
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import Step
 from raysts.recipes.recipe import DEFAULTS, SOUPS, Pipeline
+from raysts.training.metrics import read_metrics
 
 TITLES = {name: name.upper() for name in harness.TASKS}
 TITLES |= {"stsb": "STS-B", "sickr": "SICK-R", "sickr-all": "SICK-R (all rows)"}
@@ -37,6 +38,9 @@ GAP = ("difference", "ci_low", "ci_high")
 
 ROLE_NAMES = {"backbone": "starting model", "soup": "weight average", "greedy-soup": "greedy weight average"}
 """Names of roles in sentences. A role that is not here is named as it is."""
+
+STILL_RISING = 0.005
+"""Rise between the last two development scores of a student that is worth a note."""
 
 ABOUT_TINY = (
     "The backbone is a small randomly initialised BERT for the embedded world; its scores say nothing about real text."
@@ -212,6 +216,16 @@ def note_last_step(pipeline: Pipeline, corpus: Corpus) -> list[str]:
         return []
     return [
         f"{', '.join(stages)}: no development set is there, so the last step is kept (--dev NAME=FILE lets yours choose)"
+    ]
+
+
+def note_rising(scores: Sequence[float], dev: str) -> list[str]:
+    """Return a note if the last of a student's development scores is well above all others, or none."""
+    if len(scores) < 2 or scores[-1] < max(scores) or scores[-1] - scores[-2] < STILL_RISING:
+        return []
+    return [
+        f"The student still gets better at its end: {100 * scores[-2]:.2f}, then {100 * scores[-1]:.2f} on {dev}. More steps "
+        f"may help (--set sed.train.epochs=N)."
     ]
 
 
@@ -418,6 +432,7 @@ class _Results:
             *notes,
             *self._static_note(),
             *self._fallen(),
+            *self._still_rising(),
             *self._below_best(),
             *self._tested_on_dev(),
             *self._truncation(),
@@ -480,6 +495,15 @@ class _Results:
             for stage, words in runs.items()
             if (fallen := [text for text in words if text])
         ]
+
+    def _still_rising(self) -> list[str]:
+        """Return the notes on students that were getting better when they ended, or an empty list."""
+        plan, notes = self.plan, list[str]()
+        for student, *_ in plan.student_chains:
+            metrics = plan.store.get(student.training.folder / "metrics.jsonl")
+            scores = [line["dev"] for line in (read_metrics(metrics) if metrics else ()) if line.get("dev") is not None]
+            notes += note_rising(scores, plan.dev_name(student.training.recipe.spec.dev))
+        return notes
 
     def _start(self, before: Step | None, step: Step, of_backbone: Mapping[Choice, float]) -> float | None:
         """Return the development score at a run's start, at the run's pooling, or None."""

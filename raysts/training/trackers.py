@@ -164,7 +164,7 @@ class WandB(_RunTracker):
 
         self.folder.mkdir(parents=True, exist_ok=True)
         project = self.place or os.environ.get("WANDB_PROJECT") or "raysts"
-        names = {"project": project, "group": self.group, "name": run.name, "id": run.id, "dir": str(self.folder)}
+        names: Any = {"project": project, "group": self.group, "name": run.name, "id": run.id, "dir": str(self.folder)}
         settings = wandb.Settings(silent=True)
         return wandb.init(**names, config=dict(run.parameters), resume="allow", reinit="create_new", settings=settings)
 

@@ -35,8 +35,9 @@ from raysts.models.encoder import Encoder
 from raysts.models.prompts import Prompts
 from raysts.pipeline.inputs import use_user_text
 from raysts.pipeline.plan import describe
-from raysts.pipeline.verdict import note_last_step
+from raysts.pipeline.verdict import note_last_step, note_rising
 from raysts.recipes import names
+from raysts.training.metrics import read_metrics
 
 STEPS = {"train.max_steps": 3, "train.eval_every": 3, "train.max_length": 24, "evaluation.resamples": 20}
 
@@ -189,6 +190,11 @@ def test_two_encoders_and_a_file_of_text_give_a_student_and_its_page(
         "There are no scored pairs to test on." in page and "Agreement with the ensemble, without labels, chose" in page
     )
 
+    lines = read_metrics(Path(result["model"]).parent / "metrics.jsonl")
+    scores = [line["dev"] for line in lines if line.get("dev") is not None]
+    rising = [note for note in result["notes"] if "still gets better" in note]
+    assert len(scores) == STEPS["train.max_steps"] and rising == note_rising(scores, "agreement")
+
     again = report("distilled", storage=result["storage"])["reports"]
     assert again == [result["report"]] and Path(*again).read_text().count("docs") == page.count("docs")
 
@@ -251,6 +257,13 @@ def test_killed_three_times_it_ends_as_if_it_had_not_been(
     assert models[0].parent.name == models[1].parent.name
     for name in ("model.safetensors", "config.json", "tokenizer.json"):
         assert models[0].joinpath(name).read_bytes() == models[1].joinpath(name).read_bytes()
+
+
+def test_a_student_that_still_gets_better_says_so() -> None:
+    (note,) = note_rising([0.5, 0.7, 0.705], "faq")
+    assert note.startswith("The student still gets better at its end: 70.00, then 70.50 on faq.")
+    for scores in ([], [0.7], [0.5, 0.7, 0.704], [0.8, 0.7, 0.75]):
+        assert note_rising(scores, "faq") == []
 
 
 def test_the_best_by_agreement_is_no_claim(own: Path, tmp_path: Path) -> None:
