@@ -160,9 +160,10 @@ def committed(storage: Path) -> int:
 def size(folder: Path) -> int:
     """Bytes of a folder."""
     total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            total += path.stat().st_size if path.is_file() else 0
+    for parent, _, names in os.walk(folder):  # folders may go while it looks
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += Path(parent, name).stat().st_size
     return total
 
 

@@ -138,9 +138,9 @@ def in_process(folder: Path, members: int, steps: int) -> float:
 
     chains = chains_of(folder / "alone", members + 1, steps)
     executor = LocalExecutor(threads=1)
-    executor.train(chains[:1], Resources(), lambda text: None)
+    executor.train(chains[:1], Resources())
     began = time.process_time()
-    assert not any(executor.train(chains[1:], Resources(), lambda text: None))
+    assert not any(executor.train(chains[1:], Resources()))
     return (time.process_time() - began) / members
 
 
@@ -168,7 +168,7 @@ def on_ray(folder: Path, members: int, steps: int, nodes: int, cpus: int) -> dic
         watch = Watch(cluster.head_node.all_processes["raylet"][0].process.pid)
         watch.start()
         began = time.perf_counter()
-        reasons = RayExecutor().train(chains, Resources(gpus=0), lambda text: None)
+        reasons = RayExecutor().train(chains, Resources(gpus=0))
         seconds = time.perf_counter() - began
         watch.over.set()
         watch.join()

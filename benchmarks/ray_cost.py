@@ -80,9 +80,7 @@ def on_ray(jobs: list[Job]) -> None:
     with connected("local"):
         from raysts.cluster.executor import RayExecutor
 
-        reasons = RayExecutor().train(
-            [[job] for job in jobs], Resources(workers=1, cpus=1, gpus=0.0), lambda text: None
-        )
+        reasons = RayExecutor().train([[job] for job in jobs], Resources(workers=1, cpus=1, gpus=0.0))
     if any(reasons):
         raise SystemExit(f"on Ray: {next(filter(None, reasons))}")
 

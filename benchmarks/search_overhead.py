@@ -46,7 +46,7 @@ def plain(args: Any, overrides: dict[str, Any], folder: Path) -> dict[str, float
     """A loop over the trials' jobs."""
     study: Study = plan_study("lower-bound", overrides, RunOptions(data=args.data, storage=folder))
     study.plan.write_backbone()
-    study.prepare(LocalExecutor(threads=args.threads), measure.say)
+    study.prepare(LocalExecutor(threads=args.threads))
     jobs = [study.trial(point, 0).job for point in grid(study.search.space) or []]
     runtime, ends = Runtime("cpu", threads=args.threads), Ends()
     for job in jobs:

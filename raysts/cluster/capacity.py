@@ -10,7 +10,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raysts.cluster.compat import has_autoscaler, lacks
 from raysts.errors import InputError
-from raysts.pipeline.local import Say
+from raysts.log import say
 from raysts.recipes.recipe import Resources
 
 LOOK_SECONDS, REPEAT_SECONDS = 10.0, 300.0
@@ -89,7 +89,7 @@ def check_resources(resources: Resources, private: bool) -> None:
         )
 
 
-def announce(resources: Resources, say: Say) -> None:
+def announce(resources: Resources) -> None:
     """Say that work waits for its first node, if it does."""
     if not holds(resources):
         have = _describe_nodes()
@@ -99,8 +99,8 @@ def announce(resources: Resources, say: Say) -> None:
 class Room:
     """The placement groups that a command asks the cluster for, each of workers of the same resources."""
 
-    def __init__(self, resources: Resources, say: Say) -> None:
-        self.resources, self.say, self.before = resources, say, set[str]()
+    def __init__(self, resources: Resources) -> None:
+        self.resources, self.before = resources, set[str]()
         self.before, self.look_at, self.waiting = {*self.groups()}, 0.0, 0
 
     def groups(self) -> dict[str, str]:
@@ -131,7 +131,7 @@ class Room:
         if self.waiting and self.waiting == before and (may_grow() or not training):
             self.look_at = clock + REPEAT_SECONDS
             workers = f"{self.resources.workers} workers with " if self.resources.workers > 1 else ""
-            self.say(
+            say(
                 f"waiting for the cluster to have room for {_number(self.waiting, 'training run')}: needs {workers}"
                 f"{_needs(self.resources)} each; its nodes have: {_describe_nodes()}"
             )

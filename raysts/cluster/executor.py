@@ -12,7 +12,7 @@ from raysts.cluster.capacity import announce, at_once, with_gpus
 from raysts.cluster.connect import head_answers
 from raysts.cluster.preflight import node_problem
 from raysts.errors import InputError, RunFailed
-from raysts.pipeline.local import Say, Worker
+from raysts.pipeline.local import Worker
 from raysts.pipeline.requirements import Requirements
 from raysts.recipes.recipe import Resources
 from raysts.training.job import Job
@@ -43,16 +43,14 @@ class RayExecutor:
         while self._idle:
             end(self._idle.popitem()[1])
 
-    def map(
-        self, worker: Worker, args: tuple[Any, ...], units: Sequence[Any], resources: Resources, say: Say
-    ) -> Iterator[Any]:
+    def map(self, worker: Worker, args: tuple[Any, ...], units: Sequence[Any], resources: Resources) -> Iterator[Any]:
         """Yield the results of units, in order, by as many actors as the cluster may get room for.
 
         An autoscaler sees the actors that have no place yet; the others work meanwhile. A killed actor does its units again.
         """
         if not units:
             return
-        announce(resources := with_gpus(resources), say)
+        announce(resources := with_gpus(resources))
         actors = self._idle.pop((worker, resources), [])
         self._end_idle()
         actors += start_actors(worker, min(len(units), at_once(resources)) - len(actors), resources, self.requirements)
@@ -68,10 +66,10 @@ class RayExecutor:
         """Return how many processes the nodes hold, and an autoscaler brings, at once."""
         return at_once(with_gpus(resources))
 
-    def train(self, chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
+    def train(self, chains: Sequence[Sequence[Job]], resources: Resources) -> list[str | None]:
         from raysts.cluster.members import train_members  # imports Ray Train, which an actor does without
 
-        return train_members(chains, with_gpus(resources), say, self.requirements)
+        return train_members(chains, with_gpus(resources), self.requirements)
 
 
 def start_actors(

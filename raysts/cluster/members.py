@@ -27,8 +27,8 @@ from raysts.cluster.preflight import node_problem
 from raysts.cluster.queue import Ended, MemberQueue, QueueState, Slot
 from raysts.cluster.stream import read_streamed
 from raysts.errors import InputError, RunFailed
+from raysts.log import say
 from raysts.models.pretrained import worker_gigabytes
-from raysts.pipeline.local import Say
 from raysts.pipeline.requirements import Requirements
 from raysts.recipes.recipe import Resources
 from raysts.storage.runs import RunFolder
@@ -45,15 +45,13 @@ DEATHS = 3  # of its processes that a member survives without progress on disk, 
 Chains = Sequence[Sequence[Job]]
 
 
-def train_members(
-    chains: Chains, resources: Resources, say: Say, requirements: Requirements | None = None
-) -> list[str | None]:
+def train_members(chains: Chains, resources: Resources, requirements: Requirements | None = None) -> list[str | None]:
     """Train every chain. Return for each the reason why it failed, or None."""
     if requirements is not None:
         resources = _with_memory(resources, chains)
     reasons: dict[int, str | None] = {}
     facts, total = chains[0][0].facts, sum(map(len, chains))
-    with closing(_Runs(chains, resources, requirements, say)) as started, RunMonitor(say, total) as monitor:
+    with closing(_Runs(chains, resources, requirements)) as started, RunMonitor(total) as monitor:
         while len(reasons) < len(chains):
             state = started.look()
             reasons |= state.ended
@@ -90,8 +88,8 @@ class _Run(NamedTuple):
 class _Runs:
     """The Ray Train runs that train the members of one queue."""
 
-    def __init__(self, chains: Chains, resources: Resources, requirements: Requirements | None, say: Say) -> None:
-        self.chains, self.resources, self.room, first = chains, resources, Room(resources, say), chains[0][0]
+    def __init__(self, chains: Chains, resources: Resources, requirements: Requirements | None) -> None:
+        self.chains, self.resources, self.room, first = chains, resources, Room(resources), chains[0][0]
         self.name = f"{first.facts['system']}-{first.facts['stage']}-{first.id[:6]}"
         self.folder = str(first.folder.parent.parent / "ray")
         self.cause, self.numbers, self.runs = "", count(1), dict[int, _Run]()

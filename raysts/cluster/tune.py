@@ -29,6 +29,7 @@ from raysts.cluster.metrics import show_line
 from raysts.errors import RunFailed
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.run_metric import RunMetric
+from raysts.log import say
 from raysts.models.pretrained import weight_bytes
 from raysts.recipes.recipe import Resources
 from raysts.search.progress import SearchProgress
@@ -129,7 +130,7 @@ def run_on_ray(queue: TrialQueue, progress: SearchProgress, resources: Resources
                     raise RunFailed(f"Ray kills trials for want of memory on their node: {error.__cause__}") from None
             queue.requeue()
             queue.ready = deque(sorted(queue.ready, key=lambda trial: not kills[trial.id]))
-            progress.say("a trial was killed because its node ran out of memory; it is tried again alone")
+            say("a trial was killed because its node ran out of memory; it is tried again alone")
 
 
 def _fit(trials: Trials, progress: SearchProgress, resources: Resources) -> None:
@@ -220,7 +221,7 @@ class _Display(_Unsaved, ray.tune.Callback):
     """Draws the running trials after each round of Tune's loop, and says how many wait for room."""
 
     def __init__(self, queue: TrialQueue, progress: SearchProgress, resources: Resources) -> None:
-        self.queue, self.progress, self.room = queue, progress, Room(resources, progress.say)
+        self.queue, self.progress, self.room = queue, progress, Room(resources)
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         if running := sum(trial.status == "RUNNING" for trial in trials):

@@ -9,7 +9,6 @@ from cyclopts import Parameter
 from raysts.commands import options as opt
 from raysts.commands.options import Command, Result, local_path, option
 from raysts.errors import InputError
-from raysts.log import say
 
 Target = Annotated[str | Path, option("folder to write to, in the canonical layout", "PATH")]
 
@@ -25,7 +24,7 @@ def fetch(data: Target, tables: opt.NamesOption = None, *, source: opt.Folder = 
     from raysts.data.fetch import fetch
 
     root = local_path(data, "--data")
-    return {"status": "done", "data": str(root), **fetch(root, list(tables) if tables else None, source, progress=say)}
+    return {"status": "done", "data": str(root), **fetch(root, list(tables) if tables else None, source)}
 
 
 def _fetch_text(result: Result) -> str:
@@ -71,7 +70,7 @@ def prepare(
             from raysts.cluster.stream import over_ray
 
             options["spread"] = over_ray
-        result = prepare_wikipedia(Path(input), root, sample, seed, say=say, skip_bad=skip_bad, **options)
+        result = prepare_wikipedia(Path(input), root, sample, seed, skip_bad=skip_bad, **options)
     return {**result, "status": "done", "data": str(root)}
 
 

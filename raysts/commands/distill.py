@@ -13,7 +13,6 @@ from raysts.commands import options as opt
 from raysts.commands.options import Command, Result, RunOptions
 from raysts.commands.result import run_text
 from raysts.errors import InputError
-from raysts.log import say
 
 if TYPE_CHECKING:
     from raysts.recipes.recipe import Pipeline
@@ -89,9 +88,9 @@ def distill(
     name = options.pop("name", None) or (f"{source}-distilled" if source else "distilled")
     options.setdefault("command", f"raysts.distill({list(models)!r}, {dict(overrides or {})!r})")
     opened = RunOptions.from_arguments(data=data, storage=storage, name=name, **options)
-    store, messages = store_of(storage), list[str]()  # messages for after all checks
+    store = store_of(storage)
     if from_study is not None:
-        pipeline, record = _study_pipeline(from_study, top, overrides, opened, messages)
+        pipeline, record = _study_pipeline(from_study, top, overrides, opened)
     elif bool(models) == bool(from_run):
         raise InputError(
             "distill needs teachers, from one place: MODEL arguments, --from-run NAME (the members of a run), or --from-study "
@@ -100,11 +99,23 @@ def distill(
     else:
         record = run_record(store, from_run) if from_run else {}
         models = record["pipeline"]["teachers"] or _finished_members(record, store) if record else models
-        pipeline = _models_pipeline(models, top, overrides, record.get("pipeline", {}), opened, messages)
+        pipeline = _models_pipeline(models, top, overrides, record.get("pipeline", {}), opened)
     checked = experiment.plan_experiment(pipeline_of(pipeline, overrides), {}, opened.after(record))
-    for line in messages:
-        say(line)
     return experiment.run(checked)
+
+
+def open_student(models: Sequence[str], overrides: Mapping[str, Any], options: RunOptions) -> Pipeline:
+    """Return the pipeline that distils ``models``, before a run or a plan.
+
+    Raises:
+        InputError: no models, or none of a name.
+    """
+    from raysts.recipes.names import pipeline_of
+
+    if not models:
+        raise InputError("distill needs teachers: name them behind it, or as teachers: [A, B] in a run file")
+    named = replace(options, name=options.name or "distilled")
+    return pipeline_of(_models_pipeline(models, None, overrides, {}, named), overrides)
 
 
 def student_search(models: Sequence[str], overrides: Mapping[str, Any], options: RunOptions) -> Search:
@@ -123,7 +134,7 @@ def student_search(models: Sequence[str], overrides: Mapping[str, Any], options:
     varied = {key: overrides[f"space.{key}"] for key in ("backbone", "backbone_layers") if f"space.{key}" in overrides}
     start = {key: Dimension.of(values).ends[0] for key, values in varied.items()}
     named = replace(options, name=options.name or "distill")
-    pipeline = _models_pipeline(models, None, {**fixed, **start}, {}, named, [])
+    pipeline = _models_pipeline(models, None, {**fixed, **start}, {}, named)
     chosen = {key: value for key, value in start.items() if key == "backbone"}
     return Search(name="distill", pipeline=pipeline_of(pipeline, {**fixed, **chosen}), space={})
 
@@ -134,9 +145,8 @@ def _models_pipeline(
     overrides: Mapping[str, Any] | None,
     before: Mapping[str, Any],
     options: RunOptions,
-    messages: list[str],
 ) -> Pipeline:
-    """Return the pipeline that distils ``models``. It may add to the messages.
+    """Return the pipeline that distils ``models``.
 
     ``before`` is the pipeline of the run that trained them, which gives the settings. It is empty or partial without one.
     """
@@ -190,11 +200,6 @@ def _models_pipeline(
         settings = settings.replace(projection=dim)
     if not {"sed.target", "sed.settings.target"} & set(overrides or {}):
         target = fitting_target(folders, width, settings)
-        if target != "mean":
-            messages.append(
-                f"distill: sed.target={target}: the teachers have different starting models, or another width than the "
-                f"student, so their mean has no meaning (--set sed.target=... takes another)"
-            )
     elsewhere = (
         start not in (TINY, backbone)  # by name; the ids below compare copies by content
         and student_pipeline.student_start == "backbone"
@@ -248,7 +253,7 @@ def _common_backbone(folders: Sequence[Path], store: Store) -> str | None:
 
 
 def _study_pipeline(
-    study: str, top: int | None, overrides: Mapping[str, Any] | None, options: RunOptions, messages: list[str]
+    study: str, top: int | None, overrides: Mapping[str, Any] | None, options: RunOptions
 ) -> tuple[Pipeline, dict[str, Any]]:
     from raysts.commands.context import store_of
     from raysts.recipes.names import pipeline_of
@@ -258,7 +263,7 @@ def _study_pipeline(
     record, trials = study_record(store, study)
     if record["by"] == "point":
         return best_point(record, trials, top).replace(name=str(options.name)), record
-    pipeline = _models_pipeline(best_models(record, trials, store, top), None, overrides, {}, options, messages)
+    pipeline = _models_pipeline(best_models(record, trials, store, top), None, overrides, {}, options)
     return pipeline_of(pipeline, {"sed.train.keep": "best", "sed.train.patience": 5}), record
 
 

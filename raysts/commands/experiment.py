@@ -19,7 +19,7 @@ from raysts.commands.result import RunResult
 from raysts.data.world import tiny_config, world_path
 from raysts.errors import InputError, RunFailed
 from raysts.evaluation.standings import named_teachers
-from raysts.log import say, screen
+from raysts.log import say, screen, showing
 from raysts.models import pretrained, static
 from raysts.models.families import family_of
 from raysts.papers import experiments
@@ -279,7 +279,9 @@ def probe(checked: ExperimentPlan) -> None:
             context = Context(LocalExecutor(pipeline.resources.cpus), small.store, pipeline.resources)
             making, done = [step for step in small.making if step.kind != "average"], set[str]()
             while batch := ready(making, done):
-                if failures := run_batch(batch, context):
+                with showing(quiet=True):
+                    failures = run_batch(batch, context)
+                if failures:
                     raise RunFailed("\n".join(failures))
                 done |= {step.id for step in batch}
             for table in Rates(small.store).tables:
@@ -404,7 +406,7 @@ def _run(executor: Executor, plan: Plan, name: str, options: RunOptions) -> RunR
         return write_report(report_data(store, record), store.path(f"reports/{name}"))
 
     command = options.command or f"raysts run {name}"
-    fields = run(plan, executor, name, command, say, report, screen.follow, options.prices)
+    fields = run(plan, executor, name, command, report, screen.follow, options.prices)
     rows = named_teachers(fields["results"], fields.get("teachers", {}))
     return RunResult(fields, summary(rows, plan.pipeline.compared_layers, plan.distributed))
 

@@ -6,13 +6,15 @@ import json
 import shutil
 import sys
 import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from cyclopts import Parameter
 
 from raysts.commands import options as opt
 from raysts.commands.options import LOOK, Command, Result
-from raysts.commands.run_file import flow_text, open_run, read_run
+from raysts.commands.run_file import DISTILL, flow_text, open_run
+from raysts.errors import InputError
 
 if TYPE_CHECKING:
     from raysts.pipeline.plan import Plan
@@ -71,20 +73,18 @@ def show(
         about a backbone that is not on this machine).
     """
     from raysts.papers.experiments import is_experiment
-    from raysts.recipes import names
     from raysts.recipes.tree import to_plain
 
     notes = list[str]()
-    recipe, settings, _ = read_run(recipe, overrides)
+    recipe, settings, _ = open_run(recipe, overrides)
     if is_experiment(recipe):
         from raysts.commands import experiment  # late, because a tree needs no such imports
 
         tree, notes = experiment.show_pipelines(recipe, settings)
     else:
-        pipeline = names.pipeline_of(recipe, settings)
-        tree = to_plain(pipeline)
+        tree = to_plain(recipe)
         if yaml:
-            return {"status": "done", "recipe": tree, "notes": [], "yaml": "\n".join(_comment_lines(pipeline))}
+            return {"status": "done", "recipe": tree, "notes": [], "yaml": "\n".join(_comment_lines(recipe))}
     return {"status": "done", "recipe": tree, "notes": notes}
 
 
@@ -148,6 +148,7 @@ def describe_plan(
     data: opt.Data = None,
     storage: opt.StoragePlace = None,
     *,
+    models: Annotated[Sequence[str], Parameter(metavar="MODEL")] = (),
     slots: Annotated[int | None, Parameter(metavar="N")] = None,
     texts: Annotated[int | None, Parameter(metavar="N")] = None,
     probe: bool = False,
@@ -161,6 +162,7 @@ def describe_plan(
     An experiment that begins with a search shows the search, and after its end also the ids of what follows.
 
     Args:
+        models: teachers of distill, as 'raysts distill' takes them.
         verify: read the finished artifacts in full. Quarantine damaged ones, which wait to be made again.
         slots: devices that work at once (default: those of this machine).
         texts: price the run as if --text had so many texts.
@@ -173,7 +175,10 @@ def describe_plan(
         the share by measured rates, slots, money); of an experiment about claims notes: claims that cannot be
         measured and are not run.
     """
-    run = open_run(recipe, overrides, data=data, storage=storage, price=price, **options)
+    if models and recipe != DISTILL:
+        raise InputError(f"plan {recipe}: {models[0]}: only 'plan distill' takes teachers. Remove the MODEL arguments")
+    settings = {**(overrides or {}), **({"teachers": [*models]} if models else {})}
+    run = open_run(recipe, settings, data=data, storage=storage, price=price, **options)
     from raysts.commands import experiment  # late, because a wrong name needs no torch
 
     checked = experiment.plan_experiment(*run)
@@ -238,6 +243,6 @@ def _schema_text(result: Result) -> str:
 COMMANDS = (
     Command("recipes", recipes, _recipes_text, "raysts recipes", LOOK),
     Command("show", show, _show_text, "raysts show nli-ct-sed --set members=4", LOOK, ("recipe",)),
-    Command("plan", describe_plan, plan_text, "raysts plan quickstart", LOOK, ("recipe",)),
+    Command("plan", describe_plan, plan_text, "raysts plan quickstart", LOOK, ("recipe", "models")),
     Command("schema", schema, _schema_text, "raysts schema", LOOK),
 )

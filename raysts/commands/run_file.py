@@ -14,6 +14,9 @@ from raysts.errors import InputError
 if TYPE_CHECKING:
     from raysts.recipes.recipe import Pipeline
 
+DISTILL = "distill"
+"""The base of a run file whose ``teachers`` are models that exist."""
+
 PLACES = ("text", "column", "dev", "test", "data", "storage", "name")
 """Keys of a run file that are options of the command; paths start in the current folder, as on the command line."""
 
@@ -61,6 +64,12 @@ def open_run(
 
     recipe, settings, options = read_run(recipe, overrides, **options)
     opened = RunOptions.from_arguments(**options)
+    if recipe == DISTILL:
+        from raysts.commands.distill import open_student
+
+        teachers = settings.pop("teachers", ())
+        teachers = [teachers] if isinstance(teachers, str) else [str(teacher) for teacher in teachers]
+        return open_student(teachers, settings, opened), {}, opened
     return recipe if is_experiment(recipe) else pipeline_of(recipe, settings), settings, opened
 
 
@@ -93,17 +102,25 @@ backbone: {backbone}
 {dev}
 # Sets that are reported at the end, with intervals. Take others than above.
 {test}
-# Members of the ensemble, and a limit for a first try.
-members: 4
+{source}
+# A limit for a first try.
 # train.max_steps: 100
 """
+
+MEMBERS = "# Members of the ensemble.\nmembers: 4"
+TEACHERS = """\
+# The encoders that teach, and how many of the student's layers to keep (all without that line).
+teachers: [{backbone}]
+# backbone_layers: 3"""
 
 
 def init(
     to: Annotated[str | Path, option("file to write; must not exist", "FILE")] = "run.yaml",
     *,
     folder: Annotated[str | Path, option("folder with your data (default: the current one)", "DIR")] = ".",
-    base: Annotated[str, option("recipe that the file changes ('raysts recipes')", "NAME")] = "simcse-unsup-sed@small",
+    base: Annotated[
+        str, option("recipe that the file changes ('raysts recipes'), or distill", "NAME")
+    ] = "simcse-unsup-sed@small",
     backbone: Annotated[str, option("encoder that training starts from", "MODEL")] = "bert-base-uncased",
 ) -> Result:
     """Write a commented run file for the data in a folder.
@@ -117,7 +134,8 @@ def init(
     from raysts.data.readers import LINES, TABLES, columns_of_files, format_of
     from raysts.recipes.names import pipeline_of
 
-    pipeline_of(base, {"backbone": backbone})
+    if base != DISTILL:
+        pipeline_of(base, {"backbone": backbone})
     target, place = Path(to), Path(folder)
     if target.exists():
         raise InputError(f"init: '{target}' exists and stays as it is. Give another FILE")
@@ -152,6 +170,7 @@ def init(
         text=text_lines if text else "".join(f"# {line}\n" for line in text_lines.splitlines()),
         dev=dev_lines if devs else "# dev:\n#   mine: dev.csv\n",
         test=test_lines if tests else "# test:\n#   faq: test.csv\n",
+        source=TEACHERS.format(backbone=flow_text(backbone)) if base == DISTILL else MEMBERS,
     )
     target.write_text(content, encoding="utf-8")
     return {"status": "done", "file": str(target), "text": text, "column": column, "dev": devs, "test": tests}

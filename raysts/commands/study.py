@@ -6,12 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from raysts import log
 from raysts.commands.context import IN_PROCESS, check_name, driver_log, plan_of, preflight, ray_context
 from raysts.commands.options import Result, RunOptions
 from raysts.errors import InputError, RunFailed
 from raysts.evaluation.run_metric import LOSS
-from raysts.pipeline.local import Executor, LocalExecutor, Say
+from raysts.log import say, screen
+from raysts.pipeline.local import Executor, LocalExecutor
 from raysts.report.study import report_data, write_report
 from raysts.search import scores
 from raysts.search.progress import SearchProgress
@@ -68,14 +68,14 @@ def run_study(study: Study, options: RunOptions, *, warm_start: str | None = Non
     study.read()
     # Connect to the cluster before anything is written, because it may refuse the trials.
     with (
-        log.screen.working(),
+        screen.working(),
         contextlib.nullcontext() if study.complete else open_place() as place,
         study.store.lock(f"locks/study-{study.name}.lock", f"raysts tune {study.name}", protects=study.folder),
         driver_log(study.store, f"study-{study.name}"),
         TrackerThread(tools, study.store, f"studies/{study.name}"),
     ):
         study.open(options.command or f"raysts tune {study.search.name}")
-        failures = run_session(study, earlier, place, open_place, SearchProgress(study, log.say))
+        failures = run_session(study, earlier, place, open_place, SearchProgress(study))
         report = write_report(report_data(study), study.store.path(f"reports/study-{study.name}"))
     if failures:
         total = study.search.points * study.search.seeds
@@ -95,8 +95,8 @@ def _place(study: Study, options: RunOptions) -> Iterator[Place]:
     trial_resources = study.search.pipeline.resources
     if options.address == IN_PROCESS:
 
-        def train_locally(say: Say) -> RunTrials:
-            _prepare(study, LocalExecutor(threads=trial_resources.cpus), 1, say, options)
+        def train_locally() -> RunTrials:
+            _prepare(study, LocalExecutor(threads=trial_resources.cpus), 1, options)
             return lambda queue, progress: run_locally(queue, progress, trial_resources)
 
         yield train_locally
@@ -108,20 +108,20 @@ def _place(study: Study, options: RunOptions) -> Iterator[Place]:
 
         capacity.check_resources(trial_resources, private)
 
-        def train_on_cluster(say: Say) -> RunTrials:
+        def train_on_cluster() -> RunTrials:
             resources = on_tune.per_trial(study)
-            capacity.announce(resources, say)
+            capacity.announce(resources)
             at_once = capacity.at_once(resources)
-            _prepare(study, RayExecutor(seen), min(at_once, study.search.concurrency or at_once), say, options)
+            _prepare(study, RayExecutor(seen), min(at_once, study.search.concurrency or at_once), options)
             return lambda queue, progress: on_tune.run_on_ray(queue, progress, resources)
 
         yield train_on_cluster
 
 
-def _prepare(study: Study, executor: Executor, concurrent: int, say: Say, options: RunOptions) -> None:
+def _prepare(study: Study, executor: Executor, concurrent: int, options: RunOptions) -> None:
     say(study.price(concurrent, options.prices).text)
-    study.prepare(executor, say)
-    study.score_backbone(executor, say)
+    study.prepare(executor)
+    study.score_backbone(executor)
     unit = "point with all its seeds" if study.search.by == "point" else "trial"
     say(f"trials at once: {concurrent}; keeps the models of the best {unit} ({study.search.keep})")
 

@@ -99,7 +99,7 @@ def embed(
             with executor(address) as chosen:
                 began, options = time.monotonic(), {"content": content, "layers": layers, "precision": precision}
                 args = (path, options | {"prompt": prefix}, column, dims, dtype, ranges)
-                written = chosen.map(bulk.EmbedFile, args, waiting, Resources(), say)
+                written = chosen.map(bulk.EmbedFile, args, waiting, Resources())
                 for done, _ in enumerate(written, start=1):
                     rate = sum(unit.rows for unit, _ in waiting[:done]) / (time.monotonic() - began)
                     say(f"embed: {finished + done}/{len(units)} shards, {rate:.0f} rows/s")

@@ -22,6 +22,7 @@ from raysts.data import manifest
 from raysts.data.derive import label_codes
 from raysts.data.vectors import ALONE, TIMEOUT, VECTORS, fetch_vectors, local_archive
 from raysts.errors import InputError, RunFailed, nearest
+from raysts.log import say
 from raysts.schema import NLI_LABELS
 from raysts.storage.atomic import atomic_write, remove_drafts, writable
 
@@ -36,8 +37,6 @@ SHARDED = frozenset({"wikipedia/articles"})
 BEIR = "beir/"
 """Begins the names of BEIR's sets, which become tables below ``retrieval/``."""
 GITHUB = "https://raw.githubusercontent.com"
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +77,7 @@ class Source:
             f"or {places[1]}/; copy the repository there"
         )
 
-    def resolve(self, say: Say) -> "Source":
+    def resolve(self) -> "Source":
         """Return the source with a full commit. Only without one it asks the hub, with a warning.
 
         Raises:
@@ -186,9 +185,7 @@ def beir_sources() -> dict[str, tuple[Source, ...]]:
     }
 
 
-def fetch(
-    root: Path, tables: Sequence[str] | None = None, source: str | Path | None = None, progress: Say = lambda line: None
-) -> dict[str, Any]:
+def fetch(root: Path, tables: Sequence[str] | None = None, source: str | Path | None = None) -> dict[str, Any]:
     """Write public data sets below ``root`` in the canonical layout. A fetched table is not fetched again.
 
     Args:
@@ -197,7 +194,6 @@ def fetch(
             the tables ``retrieval/nfcorpus/...``), or folders (``sts``, ``beir``); None: all tables without those of BEIR.
         source: folder with copies of the repositories (``<source>/sts12-sts/``) and archives; None:
             the hub (or the mirror that HF_ENDPOINT names), GitHub and the vectors' own site.
-        progress: called with one line of text per step.
 
     Returns:
         ``root`` and, by table, ``status`` (``fetched``; ``present``: fetched before; ``kept``: files that raysts did not write
@@ -219,8 +215,8 @@ def fetch(
     writable(root, "--data")
     with manifest.writing(root, "raysts data fetch"):
         remove_drafts(root)
-        entries = {name: _fetch_table(root, name, parts, progress) for name, parts in located.items()}
-        entries |= fetch_vectors(root, vectors, source, progress)
+        entries = {name: _fetch_table(root, name, parts) for name, parts in located.items()}
+        entries |= fetch_vectors(root, vectors, source)
     return {"root": str(root), "tables": entries}
 
 
@@ -246,7 +242,7 @@ def _choose(tables: Sequence[str] | None) -> list[str]:
     return [*names]
 
 
-def _fetch_table(root: Path, name: str, parts: list[Source], say: Say) -> dict[str, Any]:
+def _fetch_table(root: Path, name: str, parts: list[Source]) -> dict[str, Any]:
     entry = manifest.read(root).get(name, {})
     fetched = "sources" in entry and manifest.is_intact(root, name, entry)
     if manifest.table_files(root, name) and not fetched:
@@ -256,7 +252,7 @@ def _fetch_table(root: Path, name: str, parts: list[Source], say: Say) -> dict[s
         say(f"{name}: present ({entry['rows']:,} rows)")
         return {"status": "present", **entry}
     say(f"{name}: reading {', '.join(part.dataset for part in parts)}")
-    parts = [part.resolve(say) for part in parts]
+    parts = [part.resolve() for part in parts]
     dropped = 0
 
     def batches() -> Iterator[pa.Table]:

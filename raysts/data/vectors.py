@@ -5,13 +5,14 @@ import shutil
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 from raysts.errors import InputError, RunFailed
+from raysts.log import say
 from raysts.storage.atomic import atomic_write
 
 TIMEOUT = 60
@@ -63,9 +64,7 @@ def local_archive(name: str, source: str | Path) -> Path:
     return path
 
 
-def fetch_vectors(
-    root: Path, names: Sequence[str], source: str | Path | None, progress: Callable[[str], None]
-) -> dict[str, Any]:
+def fetch_vectors(root: Path, names: Sequence[str], source: str | Path | None) -> dict[str, Any]:
     """Write word vectors as text files below ``root``, unless they exist.
 
     One download of the archive serves all of them. It continues an earlier download, is checked against its SHA-256, and removed
@@ -80,7 +79,7 @@ def fetch_vectors(
         path, archive = root / f"{name}.txt", VECTORS[name]
         entries[name] = {"status": "present", "file": str(path)}
         if path.is_file():
-            progress(f"{name}: present")
+            say(f"{name}: present")
             continue
         if source is not None:
             packed = local_archive(name, source)
@@ -89,8 +88,8 @@ def fetch_vectors(
             packed = path.with_name(archive.file)
             downloaded.add(packed)
             if not packed.is_file():  # complete and checked, of a run that ended while it unpacked
-                _download(archive, packed, progress)
-        progress(f"{name}: unpacking {archive.member}")
+                _download(archive, packed)
+        say(f"{name}: unpacking {archive.member}")
         try:
             with (
                 zipfile.ZipFile(packed) as files,
@@ -109,7 +108,7 @@ def fetch_vectors(
     return entries
 
 
-def _download(archive: Archive, path: Path, progress: Callable[[str], None]) -> None:
+def _download(archive: Archive, path: Path) -> None:
     """Download the rest of the archive to ``<path>.part``, check it, and rename it."""
     part = path.with_name(f"{path.name}.part")
     part.parent.mkdir(parents=True, exist_ok=True)
@@ -122,12 +121,12 @@ def _download(archive: Archive, path: Path, progress: Callable[[str], None]) -> 
         ):
             size = shown = file.tell()
             total = size + int(answer.headers.get("Content-Length") or 0)
-            progress(f"{path.name}: downloading {total - size:,} of {total:,} bytes from {archive.url}")
+            say(f"{path.name}: downloading {total - size:,} of {total:,} bytes from {archive.url}")
             while block := answer.read(_BLOCK):
                 size += file.write(block)
                 if size - shown >= _PROGRESS:
                     shown = size
-                    progress(f"{path.name}: {size:,} of {total:,} bytes")
+                    say(f"{path.name}: {size:,} of {total:,} bytes")
             if size < total:
                 raise ConnectionError(f"the connection ended after {size:,} of {total:,} bytes")
     except (OSError, HTTPException) as error:

@@ -9,16 +9,13 @@ from typing import Any, Protocol
 from raysts.recipes.recipe import Resources
 from raysts.training.job import Job
 
-Say = Callable[[str], None]
 Worker = Callable[..., Callable[[Any], Any]]
 
 
 class Executor(Protocol):
     """Interface to the processes that run the steps of a pipeline."""
 
-    def map(
-        self, worker: Worker, args: tuple[Any, ...], units: Sequence[Any], resources: Resources, say: Say
-    ) -> Iterator[Any]:
+    def map(self, worker: Worker, args: tuple[Any, ...], units: Sequence[Any], resources: Resources) -> Iterator[Any]:
         """Yield a worker's result for each unit of work, in order of the units.
 
         Args:
@@ -27,7 +24,6 @@ class Executor(Protocol):
             args: picklable.
             units: picklable.
             resources: of one process.
-            say: receives progress messages.
 
         Raises:
             RunFailed: a unit failed.
@@ -42,7 +38,7 @@ class Executor(Protocol):
     def slots(self, resources: Resources) -> int:
         """Return how many processes work at once."""
 
-    def train(self, chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
+    def train(self, chains: Sequence[Sequence[Job]], resources: Resources) -> list[str | None]:
         """Train chains, concurrently if possible. Return each chain's reason of failure, or None."""
 
 
@@ -57,9 +53,7 @@ class LocalExecutor:
     def __init__(self, threads: int | None = None, device: str | None = None) -> None:
         self.threads, self.device = threads, device
 
-    def map(
-        self, worker: Worker, args: tuple[Any, ...], units: Sequence[Any], resources: Resources, say: Say
-    ) -> Iterator[Any]:
+    def map(self, worker: Worker, args: tuple[Any, ...], units: Sequence[Any], resources: Resources) -> Iterator[Any]:
         """Do the work of :meth:`Executor.map`. Errors are those of the worker."""
         work = worker(self.device or resources.device, *args) if units else None
         for unit in units:
@@ -74,18 +68,18 @@ class LocalExecutor:
         """Return 1."""
         return 1
 
-    def train(self, chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
+    def train(self, chains: Sequence[Sequence[Job]], resources: Resources) -> list[str | None]:
         """Do the work of :meth:`Executor.train`, one chain after the other."""
         from raysts.training.attempt import attempt
         from raysts.training.monitor import RunMonitor
         from raysts.training.runtime import Runtime
 
         reasons: list[str | None] = []
-        with RunMonitor(say, sum(map(len, chains))) as monitor:
+        with RunMonitor(sum(map(len, chains))) as monitor:
             runtime = Runtime(
                 self.device or resources.device,
                 threads=self.threads,
-                say=None if monitor.draws else say,
+                reports=not monitor.draws,
                 watch=lambda job: monitor.update([job], len(chains) - len(reasons) - 1),
             )
             for chain in chains:

@@ -10,9 +10,9 @@ from typing import Any
 
 from raysts.errors import InputError, RunFailed, limit_reached
 from raysts.evaluation import harness
-from raysts.log import logger
+from raysts.log import logger, say
 from raysts.pipeline.deliver import card_of, write_model
-from raysts.pipeline.local import Executor, Say
+from raysts.pipeline.local import Executor
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.price import Rates, clock, price, record_rates
 from raysts.pipeline.step import Context, NamedModel, Step, ready
@@ -34,7 +34,6 @@ def run(
     executor: Executor,
     name: str,
     command: str,
-    say: Say,
     report: Report | None = None,
     follow: Follow | None = None,
     prices: Mapping[str, float] | None = None,
@@ -50,7 +49,7 @@ def run(
     try:
         record = plan.store.path(f"pipelines/{name}.json")
         with plan.store.lock(f"locks/{name}.lock", f"raysts run {name}", protects=record):
-            return _Driver(plan, executor, name, command, say, report, follow, prices).run()
+            return _Driver(plan, executor, name, command, report, follow, prices).run()
     except OSError as error:
         if (limit := limit_reached(error)) is None:
             raise
@@ -73,13 +72,12 @@ class _Driver:
         executor: Executor,
         name: str,
         command: str,
-        say: Say,
         report: Report | None,
         follow: Follow | None,
         prices: Mapping[str, float] | None,
     ) -> None:
-        self.plan, self.executor, self.name, self.command, self.say, self.report, self.follow, self.prices = (
-            plan, executor, name, command, say, report, follow or (lambda title, rest, running: None), prices,
+        self.plan, self.executor, self.name, self.command, self.report, self.follow, self.prices = (
+            plan, executor, name, command, report, follow or (lambda title, rest, running: None), prices,
         )  # fmt: skip
         self.store, self.key = plan.store, f"pipelines/{name}.json"
         before = self.store.read_json(self.key, fresh=True) or {}
@@ -95,20 +93,20 @@ class _Driver:
         done = {step for step, state in self.plan.states().items() if state == "done"}
         self._write_record()
         goes_on = " from an earlier start of this command" if done else ""
-        self.say(f"{self.name}: {len(self.plan.steps)} steps, {len(done)} done{goes_on}")
+        say(f"{self.name}: {len(self.plan.steps)} steps, {len(done)} done{goes_on}")
         rates = Rates(self.store)
         left = {step.id: rates.expected(step) for step in self.plan.steps if step.id not in done}
         if left:
-            self.say(price(self.plan.steps, left, self.store, self.slots, self.prices).text)
+            say(price(self.plan.steps, left, self.store, self.slots, self.prices).text)
         # A run that goes on keeps what was expected before it began.
         self.expected = {id_: round(step.seconds, 2) for id_, step in left.items()} | self.expected
         self.left = left
         for line in notes_before(self.plan):
-            self.say(line)
+            say(line)
         self.plan.write_backbone()
         tasks = dict.fromkeys([*self.plan.tasks, *self.plan.pipeline.evaluation.also])
         for line in harness.left_out(self.plan.corpus, list(tasks)):
-            self.say(line)
+            say(line)
         scratch = [path for step in self.plan.steps if step.id in done for path in step.scratch]
         for path in itertools.compress(scratch, run_parallel(self.store.exists, scratch)):
             self.store.delete(path)
@@ -147,7 +145,7 @@ class _Driver:
                 yield
 
         self._follow(batch, waiting)
-        context = Context(self.executor, self.store, self.plan.pipeline.resources, self.say)
+        context = Context(self.executor, self.store, self.plan.pipeline.resources)
         failures = run_batch(batch, context, around)
         for step in batch:
             if seconds := (step.record.get("timings") or {}).get("train_seconds"):
@@ -183,7 +181,7 @@ class _Driver:
                 + f"\n{sum(done)} of {len(chains)} finished{needed}; run the same command again to go on from there"
             )
         self.plan = replace(plan, without=frozenset(i for i, finished in enumerate(done) if not finished))
-        self.say(f"going on with {sum(done)} of {len(chains)} members (min_members={least}); the others failed")
+        say(f"going on with {sum(done)} of {len(chains)} members (min_members={least}); the others failed")
         self._write_record()
 
     def _end(self) -> dict[str, Any]:
@@ -256,7 +254,7 @@ class _Driver:
     def _watch(self, step: Step) -> Iterator[None]:
         """Measure a step, report when it is done, and sum its seconds over interrupted attempts."""
         began = time.monotonic()
-        self.say(f"{step.title} ...")
+        say(f"{step.title} ...")
         logger.debug("%s %s: reads %s; writes %s", step.kind, step.id, ", ".join(step.needs) or "data", step.output)
         try:
             yield
@@ -264,7 +262,7 @@ class _Driver:
             seconds = time.monotonic() - began
             self.seconds[step.id] = round(self.seconds.get(step.id, 0.0) + seconds, 2)
             self._write_record()
-        self.say(f"{step.title}: done in {seconds:.1f} s")
+        say(f"{step.title}: done in {seconds:.1f} s")
 
 
 def run_batch(

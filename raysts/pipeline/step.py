@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from raysts.ids import content_id
 from raysts.pipeline.inputs import Inputs
-from raysts.pipeline.local import Executor, LocalExecutor, Say, Worker
+from raysts.pipeline.local import Executor, LocalExecutor, Worker
 from raysts.pipeline.outcome import Candidate, top
 from raysts.recipes.recipe import Resources
 from raysts.storage.runs import RunFolder, record_of
@@ -32,12 +32,11 @@ OUTPUTS: dict[Kind, str] = {
 
 @dataclass(frozen=True)
 class Context:
-    """Means of a step's work: the processes that do it, the storage, and the place for messages."""
+    """Means of a step's work: the processes that do it, and the storage."""
 
     executor: Executor
     store: Store
     resources: Resources = Resources()
-    say: Say = lambda text: None
 
     @classmethod
     def in_process(cls, step: Step, device: str) -> Context:
@@ -49,7 +48,7 @@ class Context:
         self, worker: Worker, args: tuple[Any, ...], units: Sequence[Any], resources: Resources | None = None
     ) -> Iterator[Any]:
         """Yield a worker's result for each unit of work (:meth:`Executor.map`)."""
-        return self.executor.map(worker, args, units, resources or self.resources, self.say)
+        return self.executor.map(worker, args, units, resources or self.resources)
 
 
 Work = Callable[[Context], None]

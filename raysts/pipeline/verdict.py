@@ -26,6 +26,7 @@ from raysts.pipeline.inputs import TINY
 from raysts.pipeline.outcome import Outcome, members_dev
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import Step
+from raysts.pipeline.validate import fitting_target
 from raysts.recipes.recipe import DEFAULTS, SOUPS, Pipeline
 from raysts.training.metrics import read_metrics
 
@@ -199,6 +200,13 @@ def notes_before(plan: Plan) -> list[str]:
             f"Training starts from {len(plan.kept_layers)} of the {plan.depth} layers of {plan.pipeline.backbone}: {layers} "
             f"(counted from 0)."
         )
+    if plan.pipeline.teachers and plan.distilled and plan.target != "mean":
+        fitting = fitting_target(plan.teacher_folders, plan.student_width, plan.distilled)
+        if fitting == plan.target:
+            notes.append(
+                f"The teachers have different starting models, or another width than the student, so their mean has no "
+                f"meaning: sed.target={plan.target}."
+            )
     notes += plan.reading_notes()
     return notes + [f"Training data is not whole; {line}" for line in map(skipped_line, plan.skipped)]
 

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from raysts.errors import without_secrets
-from raysts.pipeline.local import Say
+from raysts.log import say
 from raysts.search.record import Record
 from raysts.search.sampler import direction, optuna
 from raysts.search.space import text_of
@@ -18,7 +18,7 @@ Export = Callable[[Record], None]
 """Function that writes the record of a trial."""
 
 
-def exporter(study: Study, say: Say) -> Export:
+def exporter(study: Study) -> Export:
     """Return the export to the files in the study's folder. A failure of a part is reported, and ends it."""
     exports = {"tensorboard": _tensorboard(study), "optuna.db": _optuna_database(study)}
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from raysts.log import duration, screen
+from raysts.log import duration, say, screen
 from raysts.search.record import Record
 from raysts.search.space import text_of
 from raysts.search.study import Study
@@ -20,11 +20,10 @@ EVERY = 1.0
 class SearchProgress:
     """Messages about ended trials, the best point so far, and an estimate of the remaining time."""
 
-    def __init__(self, study: Study, say: Callable[[str], None]) -> None:
+    def __init__(self, study: Study) -> None:
         self.study, self.total = study, study.search.points * study.search.seeds
         self.began: float | None = None
         self.before, self.looked = 0, 0.0
-        self.say = say
 
     def ended(self, record: Record) -> None:
         metric = self.study.search.objective
@@ -36,7 +35,7 @@ class SearchProgress:
         }[record.status]
         took = f" in {duration(record.seconds)}" if record.seconds else ""
         point = " ".join(part for part in (text_of(record.point), seed) if part)
-        self.say(f"{len(self.study.records)}/{self.total}  {point}: {result}{took}{self._outlook()}")
+        say(f"{len(self.study.records)}/{self.total}  {point}: {result}{took}{self._outlook()}")
         screen.draw(record.id, "", 1, 1, "")  # it is over
         self._follow()
 

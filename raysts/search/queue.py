@@ -11,7 +11,7 @@ from typing import Any
 
 from raysts.data.parquet import skipped_line
 from raysts.ids import derive_seed
-from raysts.pipeline.local import Say
+from raysts.log import say
 from raysts.recipes.recipe import Resources
 from raysts.search.exports import exporter
 from raysts.search.progress import SearchProgress
@@ -158,7 +158,7 @@ class TrialQueue:
 
 
 RunTrials = Callable[[TrialQueue, SearchProgress], None]
-Place = Callable[[Say], RunTrials]
+Place = Callable[[], RunTrials]
 """Function that prepares the data and the backbone for the trials, and returns their trainer."""
 
 
@@ -175,13 +175,11 @@ def run_session(
     """
     study.cleanup()
     if lost := study.take_back():
-        progress.say(
-            f"{study.name}: {len(lost)} models that are kept are gone or damaged; their trials are trained again"
-        )
-    export = exporter(study, progress.say)
+        say(f"{study.name}: {len(lost)} models that are kept are gone or damaged; their trials are trained again")
+    export = exporter(study)
     for skipped in study.plan.skipped:
-        progress.say(skipped_line(skipped))
-    progress.say(f"{study.name}: {progress.total} trials, {len(study.records)} have ended; study: {study.folder}")
+        say(skipped_line(skipped))
+    say(f"{study.name}: {progress.total} trials, {len(study.records)} have ended; study: {study.folder}")
 
     def record_end(record: Record) -> None:
         export(record)
@@ -190,7 +188,7 @@ def run_session(
     failures: list[str] = []
     if not study.complete:
         with contextlib.nullcontext(place) if place else open_place() as prepare:
-            run_trials = prepare(progress.say)
+            run_trials = prepare()
             queue = TrialQueue(study, earlier, record_end)
             run_trials(queue, progress)
             failures = queue.failures

@@ -21,8 +21,8 @@ from raysts import __version__
 from raysts.errors import InputError, RunFailed
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.run_metric import LOSS
-from raysts.log import duration
-from raysts.pipeline.local import Executor, Say
+from raysts.log import duration, say
+from raysts.pipeline.local import Executor
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.price import Price, Rates, price
 from raysts.pipeline.run import run_batch
@@ -169,7 +169,7 @@ class Study:
         }
         self.store.write_json(self.folder / "study.json", status_record)
 
-    def score_backbone(self, executor: Executor, say: Say) -> None:
+    def score_backbone(self, executor: Executor) -> None:
         """Score the starting model of the trials once, which shows the gain of training."""
         search, plan = self.search, self.plan
         if (
@@ -183,7 +183,7 @@ class Study:
         options = {"pooling": recipe.pooling, "layers": recipe.layers, "prompt": search.pipeline.prompt}
         args = (self.dev, {**options, "content": content})
         plan.write_backbone()  # the points may start from some layers of it
-        (scores,) = executor.map(ScoreAverage, args, [(plan.start,)], search.pipeline.resources, say)
+        (scores,) = executor.map(ScoreAverage, args, [(plan.start,)], search.pipeline.resources)
         self.store.write_json(
             self.folder / "study.json", {**self._status(), "untrained": scores[search.objective.name]}
         )
@@ -238,7 +238,7 @@ class Study:
             table = measured[0][1].table
             raise InputError(f"space: table '{table}' has too few rows for one batch at every point; lower the batch")
 
-    def prepare(self, executor: Executor, say: Say) -> None:
+    def prepare(self, executor: Executor) -> None:
         """Do what all points have in common, once.
 
         Raises:
@@ -257,7 +257,7 @@ class Study:
         done = {step.id for step in shared.values() if step.state(self.store) == "done"}
         while batch := ready([*shared.values()], done):
             say(f"{batch[0].title} ...")
-            if failures := run_batch(batch, Context(executor, self.store, self.search.pipeline.resources, say)):
+            if failures := run_batch(batch, Context(executor, self.store, self.search.pipeline.resources)):
                 raise RunFailed("\n".join(failures))
             done |= {step.id for step in batch}
 

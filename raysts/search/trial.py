@@ -11,6 +11,7 @@ import torch
 
 from raysts.errors import Infeasible, limit_of
 from raysts.evaluation.run_metric import RunMetric
+from raysts.log import showing
 from raysts.pipeline.step import Context, Step
 from raysts.search.space import Point, text_of
 from raysts.storage.store import Store
@@ -99,7 +100,8 @@ def make(step: Step, device: str) -> None:
     if step.job:
         train(step.job, Runtime(device))
     elif step.work:
-        step.work(Context.in_process(step, device))
+        with showing(quiet=True):  # the search has one message for each trial
+            step.work(Context.in_process(step, device))
 
 
 def run_trial(

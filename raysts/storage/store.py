@@ -218,8 +218,11 @@ class Store:
     def size(self, key: Key) -> int:
         """Return the bytes of a file or a folder, 0 of an absent one."""
         if not self.remote:
-            path = self.path(key)
-            return sum(file.stat().st_size for file in ([path] if path.is_file() else _files(path).values()))
+            path, total = self.path(key), 0
+            for file in [path] if path.is_file() else _files(path).values():
+                with contextlib.suppress(FileNotFoundError):  # a checkpoint that a later one has replaced
+                    total += file.stat().st_size
+            return total
         entries = [*self.bucket.list_objects(self.key(key), recursive=True).values(), self.bucket.entry(self.key(key))]
         return sum(entry.size for entry in entries if entry)
 
@@ -347,7 +350,7 @@ class Store:
             objects = self.bucket.list_objects(self.key(folder), recursive)
             return {path / name: entry for name, entry in objects.items() if _shows(PurePath(name))}
         if recursive:
-            files = [file for file in path.rglob("*") if file.is_file()]
+            files = _files_below(path)
         else:
             files = [*path.iterdir()] if path.is_dir() else []
         return {file: None for file in files if _shows(file.relative_to(path))}
@@ -457,9 +460,15 @@ TEMPORARY = re.compile(r"\.tmp\w{6}")
 """Name of a draft of safetensors, which renames it."""
 
 
+def _files_below(folder: Path) -> list[Path]:
+    """Return the files below a folder. Folders may go meanwhile, which ``os.walk`` does not mind."""
+    paths = (Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
+    return [path for path in paths if path.is_file()]
+
+
 def _files(folder: Path) -> dict[str, Path]:
-    files_below = (path for path in sorted(folder.rglob("*")) if path.is_file() and not TEMPORARY.fullmatch(path.name))
-    paths = {path.relative_to(folder).as_posix(): path for path in files_below}
+    files = (path for path in sorted(_files_below(folder)) if not TEMPORARY.fullmatch(path.name))
+    paths = {path.relative_to(folder).as_posix(): path for path in files}
     return {name: path for name, path in paths.items() if ASIDE not in name and not name.endswith((CHECKSUM, DAMAGED))}
 
 

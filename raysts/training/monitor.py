@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from raysts.errors import StoreFailed
-from raysts.log import duration, screen
+from raysts.log import duration, say, screen
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import run_parallel
 from raysts.training import trackers
@@ -28,11 +28,11 @@ EVERY_REMOTE = 15.0
 class RunMonitor:
     """Monitor of run folders: bars on a terminal, else messages.
 
-    Without a terminal, ``say`` receives a message for each finished run, and a summary every minute.
+    Without a terminal, a message names each finished run, and a summary comes every minute.
     """
 
-    def __init__(self, say: Callable[[str], None], total: int) -> None:
-        self.say, self.total = say, total
+    def __init__(self, total: int) -> None:
+        self.total = total
         self.lines: dict[str, dict[str, Any]] = {}
         self.waiting = 0
         self.began = self.spoke = time.monotonic()
@@ -78,7 +78,7 @@ class RunMonitor:
                 screen.draw(job.id, job.title, line["step"], line["steps"], note)
             if record.get("status") == "done":
                 self.finished.add(job.id)
-                self._say(job, line or {}, record)
+                self._tell(job, line or {}, record)
             if job.id in self.finished or (record.get("status") == "failed" and job.id not in current):
                 del self.watched[job.id]
                 self.lines.pop(job.id, None)
@@ -86,7 +86,7 @@ class RunMonitor:
         screen.within(self._progress / self.total)
         if not self.draws and time.monotonic() - self.spoke >= STATUS_EVERY:
             self.spoke = time.monotonic()
-            self.say(self.status())
+            say(self.status())
 
     def status(self) -> str:
         running = [(job, self.lines[job.id]) for job in self.watched.values() if job.id in self.lines]
@@ -106,7 +106,7 @@ class RunMonitor:
         lines = (self.lines[job] for job in self.watched if job in self.lines)
         return len(self.finished) + sum(line["step"] / line["steps"] for line in lines)
 
-    def _say(self, job: Job, line: dict[str, Any], record: dict[str, Any]) -> None:
+    def _tell(self, job: Job, line: dict[str, Any], record: dict[str, Any]) -> None:
         seconds = (record.get("timings") or {}).get("train_seconds") or 0.0
         result = figures({"loss": line.get("loss"), "dev": (record.get("dev") or {}).get("kept")})
-        self.say(", ".join([f"{job.title}: {record.get('steps')} steps in {seconds:.1f} s", *result]))
+        say(", ".join([f"{job.title}: {record.get('steps')} steps in {seconds:.1f} s", *result]))

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from raysts.data.batches import Reader, read_batches
+from raysts.log import say
 from raysts.training.job import Job
 from raysts.training.metrics import figures
 from raysts.training.shard import shard
@@ -31,7 +32,7 @@ class Runtime:
     """Process of a training run, alone or with the other ranks of torch's process group.
 
     Args:
-        say: receives the reported lines as text.
+        reports: True if the reported lines become messages.
         watch: is called after every metrics line, with its run.
 
     Attributes:
@@ -49,14 +50,14 @@ class Runtime:
         *,
         threads: int | None = None,
         read: Reader = read_batches,
-        say: Callable[[str], None] | None = None,
+        reports: bool = False,
         watch: Callable[[Job], None] = lambda job: None,
     ) -> None:
         self.rank, self.world = 0, 1
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.read = read
         self.where = "in-process"
-        self._say, self._watch = say, watch
+        self._reports, self._watch = reports, watch
         if threads is not None:
             torch.set_num_threads(threads)
 
@@ -68,10 +69,10 @@ class Runtime:
 
     def report(self, job: Job, line: dict[str, Any]) -> None:
         """Report one metrics line (dev evaluations and the end of a run)."""
-        if self._say is not None:
+        if self._reports:
             rate = line.get("examples_per_second")
             speed = [f"{rate:.0f} examples/s"] if rate else []
-            self._say(", ".join([f"{job.title}: step {line['step']}/{line['steps']}", *figures(line), *speed]))
+            say(", ".join([f"{job.title}: step {line['step']}/{line['steps']}", *figures(line), *speed]))
 
     def observe(self, job: Job, line: dict[str, Any]) -> None:
         """Pass every metrics line to observers."""

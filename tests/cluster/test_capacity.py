@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from processes import wait_until
+from run_commands import listening
 
 from raysts.errors import InputError
 from raysts.recipes.recipe import Resources
@@ -55,7 +56,8 @@ def test_where_a_cluster_may_grow_what_has_no_room_is_asked_for_and_waits(growin
     check_resources(Resources(cpus=48, gpus=4), private=False)
     said: list[str] = []
     for cpus in (2, 3):
-        announce(Resources(cpus=cpus, gpus=0), said.append)
+        with listening(said.append):
+            announce(Resources(cpus=cpus, gpus=0))
     assert said == ["no node with 3 CPUs, 0 GPUs is there yet; the cluster's nodes have: 2 CPUs, 0 GPUs; it may grow"]
 
 
@@ -97,7 +99,8 @@ def test_what_waits_is_said_once_in_a_while(grows: bool, cluster: None, monkeypa
     monkeypatch.setattr(capacity, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(capacity, "may_grow", lambda: grows)
     said: list[str] = []
-    room = capacity.Room(Resources(cpus=3, workers=2, gpus=0), said.append)
+    monkeypatch.setattr(capacity, "say", said.append)
+    room = capacity.Room(Resources(cpus=3, workers=2, gpus=0))
     for _ in range(2):
         ray.util.placement_group([{"CPU": 3.0}] * 2)
     wait_until(lambda: [*room.groups().values()] == ["PENDING"] * 2, 60)
@@ -125,14 +128,14 @@ def test_requests_for_room_are_told_apart_and_taken_back(cluster: None) -> None:
 
     three = Resources(cpus=3, gpus=0)
     before = ray.util.placement_group([{"CPU": 3.0}])
-    wait_until(lambda: before.id.hex() in Room(three, print).before, 60)
-    room = Room(three, print)
+    wait_until(lambda: before.id.hex() in Room(three).before, 60)
+    room = Room(three)
     groups = [ray.util.placement_group([{"CPU": cpus}] * 2) for cpus in (3, 3, 5)]
     wait_until(lambda: sorted(room.groups().values()) == ["PENDING"] * 2, 60)
     assert room.groups().keys() == {group.id.hex() for group in groups[:2]}
     room.give_back(room.groups())
     wait_until(lambda: not room.groups(), 60)
-    assert len(Room(Resources(cpus=5, gpus=0), print).before) == len(Room(three, print).before) == 1
+    assert len(Room(Resources(cpus=5, gpus=0)).before) == len(Room(three).before) == 1
     room.give_back([group.id.hex() for group in (before, *groups)])  # what is gone already is no error
 
 
@@ -164,7 +167,7 @@ def test_a_search_and_bulk_embedding_ask_for_nodes_that_may_come(
     monkeypatch.setattr(executor, "start_actors", lambda worker, count, *of: asked.append(count) or 1 / 0)
     for count in (4, 100):
         with pytest.raises(ZeroDivisionError):
-            list(executor.RayExecutor().map(EmbedTeachers, (), range(count), wide, lambda text: None))
+            list(executor.RayExecutor().map(EmbedTeachers, (), range(count), wide))
     assert asked == [4, 64]
 
 

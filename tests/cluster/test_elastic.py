@@ -58,9 +58,7 @@ def _started(jobs: list[Job], resources: Resources) -> tuple[threading.Thread, l
     from raysts.cluster.members import train_members
 
     found: list[str | None] = []
-    run = threading.Thread(
-        target=lambda: found.extend(train_members([[job] for job in jobs], resources, lambda text: None)), daemon=True
-    )
+    run = threading.Thread(target=lambda: found.extend(train_members([[job] for job in jobs], resources)), daemon=True)
     run.start()
     return run, found
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import s3_server
 from processes import family_of_title, wait_until, writer_of
+from run_commands import listening
 from safetensors.torch import load_file
 from small_runs import Stage
 
@@ -117,7 +118,7 @@ def test_members_train_at_once_and_come_back_whoever_dies(
     remote = Store.of(there[2][0].training.folder)
     shutil.rmtree(remote.root)
     calm = [_jobs(here[0]), _jobs(here[1])[:1], *map(_jobs, here[2:])]
-    assert LocalExecutor(threads=1).train(calm, Resources(), lambda text: None) == [None] * 4
+    assert LocalExecutor(threads=1).train(calm, Resources()) == [None] * 4
 
     chains = [_jobs(chain) for chain in there]
     folders = [job.folder for chain in chains for job in chain]
@@ -125,7 +126,8 @@ def test_members_train_at_once_and_come_back_whoever_dies(
     watch, said = _Watch(folders, victim, ended.training.folder), []
     watch.start()
     labels = (_label_of_the_node(),) if compat.scales_with("label_selector") else ()
-    outcomes = members.train_members(chains, Resources(label_selector=labels, gpus=0), said.append)
+    with listening(said.append):
+        outcomes = members.train_members(chains, Resources(label_selector=labels, gpus=0))
     watch.stop.set()
     watch.join()
     assert (remote.root / "backbones").is_dir() and list(remote.root.glob("tokens/*/part-*"))
@@ -157,7 +159,7 @@ def test_members_train_at_once_and_come_back_whoever_dies(
             **other.record, "where": 0, "timings": 0, "started_at": 0, "finished_at": 0
         }  # fmt: skip
     assert watch.seen[victim][0] < watch.seen[watch.told][-1] and watch.seen[watch.told][0] < watch.seen[victim][-1]
-    assert Room(Resources(gpus=0), print).before == set()
+    assert Room(Resources(gpus=0)).before == set()
 
 
 @pytest.mark.anyray
@@ -172,7 +174,7 @@ def test_two_workers_train_the_member_of_one_and_fail_together(planned, tmp_path
     exact = {**SHORT, "train.max_steps": 8, "train.dropout": False, "train.precision": "fp32", "nli.optim.lr": 1e-4}
     exact |= {"batch": 24, "ct.optim.lr": 1e30}
     one = _made(planned, tmp_path / "one", "nli-ct", exact)
-    assert LocalExecutor(threads=1).train([_jobs(one.chains[0])[:1]], Resources(), lambda text: None) == [None]
+    assert LocalExecutor(threads=1).train([_jobs(one.chains[0])[:1]], Resources()) == [None]
     two = _made(planned, tmp_path / "two", "nli-ct", {**exact, "resources.workers": 2})
     assert [node.id for node in one.chains[0]] == [node.id for node in two.chains[0]]
     killed = set()
@@ -185,7 +187,7 @@ def test_two_workers_train_the_member_of_one_and_fail_together(planned, tmp_path
             os.kill(found, signal.SIGKILL)
 
     threading.Thread(target=kill, daemon=True).start()
-    (reason,) = train_members([_jobs(two.chains[0])], two.pipeline.resources, lambda text: None)
+    (reason,) = train_members([_jobs(two.chains[0])], two.pipeline.resources)
     assert len(killed) == 1
     assert reason is not None and "the loss is nan" in reason and "Traceback" not in reason, reason
     a, b = one.chains[0][0], two.chains[0][0]
@@ -240,7 +242,7 @@ def test_an_actor_serves_the_next_map_of_its_worker(cluster: None) -> None:
     executor = RayExecutor()
 
     def mapped(word: str, units: list[int], **resources: Any) -> list[tuple[int, str]]:
-        return list(executor.map(Told, (word,), units, Resources(cpus=2, gpus=0, **resources), lambda text: None))
+        return list(executor.map(Told, (word,), units, Resources(cpus=2, gpus=0, **resources)))
 
     with executor.keeping():
         ((first, _),) = mapped("a", [1])
@@ -287,7 +289,7 @@ def test_the_end_of_what_hands_out_members_is_said(cluster: None, stage: Stage, 
 
     job = stage.job("nli", tmp_path)
     chain = [replace(job, facts={**job.facts, "system": "nli"})]
-    started = _Runs([chain], Resources(cpus=3, gpus=0), None, print)  # none has room
+    started = _Runs([chain], Resources(cpus=3, gpus=0), None)  # none has room
     assert ray.get(started.queue.state.remote()).waiting == [0]
     ray.kill(started.queue)
     with contextlib.suppress(ray.exceptions.RayActorError):  # the kill only asks for its end: until then it answers
@@ -307,5 +309,5 @@ def test_a_run_that_never_begins_a_member_is_given_up(
     job = stage.job("nli", tmp_path)
     job = replace(job, facts={**job.facts, "system": "nli", "role": "member"})
     monkeypatch.setattr(members.runs, "environment", lambda resources: {"RAY_TRAIN_CALLBACKS": "no.such.Callback"})
-    (reason,) = members.train_members([[job]], Resources(gpus=0), lambda text: None)
+    (reason,) = members.train_members([[job]], Resources(gpus=0))
     assert reason is not None and "its workers do not start: " in reason and "no.such" in reason, reason

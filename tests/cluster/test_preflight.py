@@ -223,7 +223,7 @@ def test_a_node_with_another_file_system_is_named(
         chains = [[node.job for node in chain] for chain in made.chains]
         unseen = replace(seen, folders=(("--data", str(inside), "as the driver sees it"),))
         with pytest.raises(InputError, match=r"node .*same files in --data"):
-            members.train_members(chains, Resources(gpus=0), lambda text: None, unseen)
+            members.train_members(chains, Resources(gpus=0), unseen)
     assert not list(shared.glob(".preflight*"))
     wait_until(
         lambda: not capacity.may_grow(), 60

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from run_commands import listening
 
 from raysts.cluster.stream import over_ray
 from raysts.data import manifest
@@ -75,7 +76,8 @@ def calm(articles: Path, start_cluster: Callable[[], None], tmp_path_factory: py
     """The sentences of the articles, what was returned and what was said."""
     start_cluster()
     root, said = tmp_path_factory.mktemp("calm"), []
-    return root, prepare_wikipedia(articles, root, say=said.append, **SMALL), said
+    with listening(said.append):
+        return root, prepare_wikipedia(articles, root, **SMALL), said
 
 
 def test_all_sentences_once_and_a_second_call_does_nothing(
@@ -92,7 +94,8 @@ def test_all_sentences_once_and_a_second_call_does_nothing(
     assert [path.name for path in (tmp_path / "wikipedia").iterdir()] == ["sentences"]  # the work is cleared away
 
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "wikipedia/sentences").iterdir()}
-    again = prepare_wikipedia(articles, tmp_path, say=said.append, **SMALL)
+    with listening(said.append):
+        again = prepare_wikipedia(articles, tmp_path, **SMALL)
     assert again["status"] == "present" and said[-1].startswith("wikipedia/sentences: present")
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "wikipedia/sentences").iterdir()} == before
     with pytest.raises(InputError, match="nothing is overwritten"):
@@ -128,7 +131,8 @@ def test_too_large_a_sample_fails_and_the_work_is_used_again(articles: Path, tmp
         prepare_wikipedia(articles, tmp_path, sample=distinct + 1)
     assert Corpus(tmp_path).tables() == []
     said: list[str] = []
-    assert prepare_wikipedia(articles, tmp_path, sample=distinct, say=said.append)["rows"] == distinct
+    with listening(said.append):
+        assert prepare_wikipedia(articles, tmp_path, sample=distinct)["rows"] == distinct
     assert said[0].startswith("sentences: going on with")
 
 
@@ -200,7 +204,8 @@ def test_it_goes_on_without_the_shards_that_cannot_be_read(shards: list[Path], t
     damage.truncated(shards[2])
     said: list[str] = []
     out, options = tmp_path / "out", {"seed": 3, "block_bytes": 32_000}
-    done = prepare_wikipedia(shards[0].parent, out, say=said.append, skip_bad=True, **options)
+    with listening(said.append):
+        done = prepare_wikipedia(shards[0].parent, out, skip_bad=True, **options)
     assert [(each["file"], each["rows"]) for each in done["skipped"]] == [
         ("part-1.parquet", rows),
         ("part-2.parquet", None),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from processes import small_windows
+from run_commands import listening
 from small_runs import tokenize_table
 
 from raysts.data.windows import Windows, shard_name
@@ -66,7 +67,8 @@ def test_means_by_actors_are_those_made_here_though_an_actor_is_killed(
             return super().map(Deadly, *how)
 
     alone = Resources(cpus=2)  # with all of the cluster's
-    teacher.write_targets(Context(Executor(), Store.of(tmp_path), alone, said.append), sources, there)
+    with listening(said.append):
+        teacher.write_targets(Context(Executor(), Store.of(tmp_path), alone), sources, there)
     assert list(there.glob(f"{ASIDE}*")) and said[-1].startswith("teachers: ") and len(said) >= 10
     teacher.finish(Windows(store), there, ["a", "b"], {})
     here = _bytes(tmp_path / "here")

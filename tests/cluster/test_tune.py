@@ -27,10 +27,6 @@ ALL_BUT_CLASSES = [
 FOUR = {**SHORT, "space.lower_bound": "0,0.6", "seeds": 2}
 
 
-def quiet(text: str) -> None:
-    """Says nothing."""
-
-
 def test_trials_on_ray_are_those_of_a_plain_loop_and_what_does_not_fit_is_infeasible(
     small_world: Path, tiny_backbone: Path, tmp_path: Path, cluster: None
 ) -> None:
@@ -96,7 +92,7 @@ def test_early_stopping_stops_some_and_says_so(
         "asha.grace": 0.3, "asha.reduction": 2.0, "optim.schedule": "constant", "optim.warmup": 0.0, "metric": "loss",
     }  # fmt: skip
     study = plan_study("lower-bound", overrides, RunOptions(data=small_world, storage=tmp_path))
-    study.prepare(LocalExecutor(threads=1), quiet)
+    study.prepare(LocalExecutor(threads=1))
     found = run_search("lower-bound", overrides, small_world, tmp_path)
     points = {point["overrides"]["sts.optim.lr"]: point for point in found["points"]}
     assert found["mode"] == "min" and found["best"]["value"] == min(point["value"] for point in found["points"])
@@ -150,7 +146,8 @@ def test_a_trial_that_is_killed_for_memory_is_counted_and_tried_again_alone(
 
     monkeypatch.setattr(tune, "_fit", killed)
     said: list[str] = []
-    tune.run_on_ray(TrialQueue(study), SearchProgress(study, said.append), Resources(gpus=0))
+    monkeypatch.setattr(tune, "say", said.append)
+    tune.run_on_ray(TrialQueue(study), SearchProgress(study), Resources(gpus=0))
     together, alone, last = sessions
     assert len(together) == 4 and len(alone) == 1 and len(said) == 2
     assert alone == [together[1] if names_actor else together[0]]

@@ -87,6 +87,9 @@ def test_init_writes_a_file_for_the_data_that_is_there(own: Path, tiny_backbone:
     assert (made["text"], made["column"], made["test"]) == ("docs.csv", "body", {"pairs": "pairs.csv"})
     plan = raysts.plan("run.yaml")
     assert plan.corpus.text is not None and plan.corpus.text.rows == 180 and [*plan.corpus.user.test] == ["pairs"]
+    result("init", "student.yaml", "--base", "distill", "--backbone", tiny_backbone)
+    student = raysts.plan("student.yaml")
+    assert student.pipeline.teachers == (str(tiny_backbone),) and student.corpus.text is not None
     again = command("init")
     assert again.code == 2 and "exists and stays" in again.err
     Path("empty").mkdir()

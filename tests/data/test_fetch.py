@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
+from run_commands import listening
 
 from raysts.data import manifest
 from raysts.data.corpora import Corpus
@@ -182,7 +183,8 @@ def test_a_manifest_that_others_wrote(tmp_path: Path) -> None:
 def test_fetch_writes_the_canonical_layout_and_a_manifest(mirror: Path, tmp_path: Path) -> None:
     lines: list[str] = []
     wanted = ["sts/sts12", "sts/stsb_train", "sts/stsb_dev", "sts/stsb_test", "sick", "nli", "wikipedia"]
-    result = fetch(tmp_path, wanted, source=mirror, progress=lines.append)
+    with listening(lines.append):
+        result = fetch(tmp_path, wanted, source=mirror)
     corpus = Corpus(tmp_path)
     assert corpus.tables() == [name for name in TABLES if name in result["tables"]]
     assert corpus.problems(corpus.tables()) == []
@@ -369,7 +371,7 @@ def test_wrong_arguments_are_refused_before_anything_is_written(mirror: Path, tm
 def test_without_the_hub_the_message_names_the_data_set_and_the_remedy(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from raysts.data.fetch import fetch\n"
-        "try: fetch(Path(sys.argv[1]), [sys.argv[2]], progress=print)\n"
+        "try: fetch(Path(sys.argv[1]), [sys.argv[2]])\n"
         "except RuntimeError as error: print('ERROR', error)"
     )
     for table, dataset in (("sts/sts12", "mteb/sts12-sts"), ("sick/sick_test", "RobZamp/sick")):
@@ -377,12 +379,15 @@ def test_without_the_hub_the_message_names_the_data_set_and_the_remedy(tmp_path:
             [sys.executable, "-c", code, str(tmp_path), table], capture_output=True, text=True, check=True,
             env={"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home"), "PATH": "", "PYTHONPATH": str(Path.cwd())},
         )  # fmt: skip
-        assert f"ERROR data set {dataset} (split test) could not be read from the Hugging Face hub" in done.stdout
-        assert "HF_ENDPOINT" in done.stdout and "--source" in done.stdout
-    assert "WARNING RobZamp/sick: not a pinned commit" in done.stdout
+        assert (
+            f"ERROR data set {dataset} (split test) could not be read from the Hugging Face hub"
+            in done.stdout + done.stderr
+        )
+        assert "HF_ENDPOINT" in done.stdout + done.stderr and "--source" in done.stdout + done.stderr
+    assert "WARNING RobZamp/sick: not a pinned commit" in done.stdout + done.stderr
     assert not list(tmp_path.glob("s*/*"))
 
 
 def test_a_pinned_commit_needs_no_look_up() -> None:
     (part,) = sources()["sts/sts12"]
-    assert part.resolve(print) is part and part.facts()["pinned"]
+    assert part.resolve() is part and part.facts()["pinned"]

@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from run_commands import listening
 
 from raysts.cli import execute
 from raysts.data.fetch import fetch
@@ -69,7 +70,8 @@ def server(archive: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 def test_vectors_are_downloaded_once_unpacked_and_the_archive_removed(server: Server, tmp_path: Path) -> None:
     lines: list[str] = []
-    found = fetch(tmp_path / "data", ["words"], progress=lines.append)["tables"]
+    with listening(lines.append):
+        found = fetch(tmp_path / "data", ["words"])["tables"]
     small = [name for name in VECTORS if name != ALONE]  # nobody asked for 2 GB more
     assert {name: entry["status"] for name, entry in found.items()} == dict.fromkeys(small, "fetched")
     for dimensions, text in WORDS.items():

@@ -117,12 +117,12 @@ class Mortal(LocalExecutor):
 def test_a_greedy_average_goes_on_after_a_kill(small_world: Path, tmp_path: Path) -> None:
     """It scores no average twice, ends as an undisturbed one, and its record says what is in it and who chose."""
     calm, short = (plan_recipe("nli-greedy-soup", CHANGES, small_world, tmp_path / name) for name in ("calm", "short"))
-    driver.run(calm, Mortal(99), "calm", "", lambda line: None)
+    driver.run(calm, Mortal(99), "calm", "")
     scored = []
     for _ in range(9):
         executor = Mortal(2)
         try:
-            found = driver.run(short, executor, "short", "", lambda line: None)
+            found = driver.run(short, executor, "short", "")
             break
         except Interrupted:
             assert (
@@ -152,7 +152,7 @@ def test_a_greedy_average_goes_on_after_a_kill(small_world: Path, tmp_path: Path
 
 def test_an_average_of_the_best_members(small_world: Path, tmp_path: Path) -> None:
     made = plan_recipe("nli-soup", CHANGES | {"select_top": 2}, small_world, tmp_path)
-    driver.run(made, LocalExecutor(threads=1), "top", "", lambda line: None)
+    driver.run(made, LocalExecutor(threads=1), "top", "")
     (soup,) = made.soups.values()
     by_score = sorted(made.members, key=lambda member: -member.record["dev"]["kept"])
     assert set(soup.record["parents"]) == {member.id for member in by_score[:2]}
@@ -209,7 +209,7 @@ def test_another_machine_goes_on_with_an_average(s3: str, small_world: Path, tmp
     for most in (2, 9):
         plan, executor = plan_recipe("nli-greedy-soup", CHANGES | {"members": 2}, small_world, s3), Mortal(most)
         with contextlib.suppress(Interrupted):
-            found = driver.run(plan, executor, "remote", "", lambda line: None)
+            found = driver.run(plan, executor, "remote", "")
         shutil.rmtree(tmp_path / "mirrors")
     assert executor.scored == 1  # of two members and one average
     (soup,) = plan.soups.values()

@@ -60,14 +60,14 @@ def results_of(storage: Path) -> dict[str, list[dict[str, Any]]]:
 def test_every_start_evaluates_one_model_more(small_world: Path, tmp_path: Path) -> None:
     calm, short = (plan_recipe("nli-sed", CHANGES, small_world, tmp_path / name) for name in ("calm", "short"))
     whole = Short(most=100)
-    driver.run(calm, whole, "calm", "", lambda line: None)
+    driver.run(calm, whole, "calm", "")
 
     begun: list[list[str]] = []
     for _ in range(20):
         executor = Short()
         begun.append(executor.begun)
         try:
-            driver.run(short, executor, "short", "", lambda line: None)
+            driver.run(short, executor, "short", "")
             break
         except Interrupted:
             assert list((tmp_path / "short" / "row_scores").glob("*.parquet"))
@@ -94,7 +94,7 @@ def test_pipelines_share_what_is_measured_of_an_equal_model(small_world: Path, t
     for system in ("nli-sed", "nli-ensemble", "sts-ensemble"):
         plan = plan_recipe(system, usual | (of_students if system == "nli-sed" else {}), data, tmp_path / "storage")
         executor = Short(most=100)
-        found = driver.run(plan, executor, system, "", lambda line: None)["results"]
+        found = driver.run(plan, executor, system, "")["results"]
         seen[system] = list(zip(executor.begun, executor.texts, strict=True))
         assert {row["system"] for row in found} == {system}
         rows = Counter((row["role"], row["rows"]) for row in found)

@@ -217,6 +217,40 @@ def test_two_encoders_and_a_file_of_text_give_a_student_and_its_page(
     assert measured[1] == pytest.approx(expected, abs=1e-5)
 
 
+def test_a_distillation_is_planned_by_command_python_and_file(
+    own: Path, whole: tuple[dict[str, Any], Passes], tmp_path: Path
+) -> None:
+    """The steps are those that were run, and all of them are done."""
+    (result, _), teachers = whole, [str(own / "A"), str(own / "B")]
+    each = {"target": "similarity", "train.keep": "best", "train.eval_every": 1, "train.checkpoint_every": 1}
+    settings = {"backbone": teachers[0], **STEPS, **{f"sed.{key}": value for key, value in each.items()}}
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    places = {"text": str(own / "docs.csv"), "column": "text", "storage": result["storage"]}
+    file = tmp_path / "student.yaml"
+    file.write_text(json.dumps({"base": "distill", "teachers": teachers, **settings, **places}))
+    by_command = command(
+        "plan",
+        "distill",
+        *teachers,
+        *words,
+        *(word for key, at in places.items() for word in (f"--{key}", at)),
+        "--json",
+    )
+    nodes = json.loads(by_command.out)["nodes"]
+    by_python = raysts.plan("distill", {**settings, "teachers": teachers}, **places)
+    assert {node["status"] for node in nodes} == {"done"}
+    for plan in (by_python, raysts.plan(file)):
+        assert [step.id for step in plan.steps] == [node["id"] for node in nodes]
+    shown = command("show", file)
+    assert shown.code == 0 and f"- {teachers[1]}" in shown.out
+    for wrong, why in (
+        (["distill"], "needs teachers"),
+        (["nli-sed", teachers[0]], "only 'plan distill' takes teachers"),
+    ):
+        refused = command("plan", *wrong)
+        assert refused.code == 2 and why in refused.err
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a process that has used a GPU cannot be forked")
 def test_killed_three_times_it_ends_as_if_it_had_not_been(
     job: Callable[..., dict[str, Any]], whole: tuple[dict[str, Any], Passes], tmp_path: Path

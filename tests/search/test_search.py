@@ -25,7 +25,7 @@ from raysts.pipeline.plan import Plan
 from raysts.recipes.names import pipeline
 from raysts.recipes.overrides import dump, parse_overrides
 from raysts.report.study import winning_command
-from raysts.search import scores
+from raysts.search import exports, scores
 from raysts.search.exports import exporter
 from raysts.search.queue import TrialQueue
 from raysts.search.record import Record, as_table, read_records
@@ -514,7 +514,9 @@ def test_the_best_point_keeps_its_seeds_and_what_others_use_stays(study: StudyMa
     assert len(again.records) == 6 and {r.value for r in again.records.values()} == {0.1}
 
 
-def test_the_database_is_a_view_of_the_records_whatever_it_held(study: StudyMaker) -> None:
+def test_the_database_is_a_view_of_the_records_whatever_it_held(
+    study: StudyMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import optuna
 
     said: list[str] = []
@@ -523,12 +525,13 @@ def test_the_database_is_a_view_of_the_records_whatever_it_held(study: StudyMake
     ended = record(0.0, 0, curve=((5, 0.3), (10, 0.5))), record(0.0, 1, "stopped", 0.2, curve=((5, 0.2),))
     made.records = {each.id: each for each in ended}
     path.mkdir(parents=True)
-    exporter(made, said.append)
+    monkeypatch.setattr(exports, "say", said.append)
+    exporter(made)
     assert len(said) == 1 and said[0].startswith("optuna.db: ") and "the search goes on" in said.pop()
     path.rmdir()
     path.write_bytes(b"torn by a kill")
     for _ in range(2):
-        exporter(made, said.append)(record(0.05, 0, "infeasible", None, reason="out of memory"))
+        exporter(made)(record(0.05, 0, "infeasible", None, reason="out of memory"))
     assert said == []
     found = optuna.load_study(study_name="lower-bound", storage=f"sqlite:///{path}").trials
     assert [trial.state.name for trial in found] == ["COMPLETE", "PRUNED", "FAIL"]

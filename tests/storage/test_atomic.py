@@ -3,18 +3,21 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from raysts.errors import InputError, nearest
 from raysts.storage.atomic import ASIDE, atomic_write, draft_name, lock, remove_drafts, start_of, writable, write_json
 from raysts.storage.foreign import read_json
+from raysts.storage.store import Store
 
 
 def test_a_file_is_not_there_before_it_is_complete(tmp_path: Path) -> None:
@@ -299,3 +302,21 @@ def test_input_errors_keep_problems_apart() -> None:
     assert error.problems == ["first", "second"] and str(error) == "first\nsecond"
     assert InputError("one").problems == ["one"] and isinstance(error, ValueError)
     assert nearest("stbs", ["stsb", "sick"]) == " (did you mean 'stsb'?)" and nearest("zzz", ["stsb"]) == ""
+
+
+def test_a_folder_that_goes_meanwhile_has_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run removes old checkpoints while another command lists or measures the storage."""
+    store, scan = Store(tmp_path), os.scandir
+    for name in ("checkpoints/last.pt", "model/weights"):
+        store.path(name).parent.mkdir()
+        store.path(name).write_bytes(b"12345")
+
+    def go_first(path: Any = ".") -> Any:
+        if not isinstance(path, int) and Path(path).name == "checkpoints":
+            shutil.rmtree(path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", go_first)
+    assert store.list(recursive=True) == [tmp_path / "model" / "weights"]
+    store.path("checkpoints").mkdir()
+    assert store.size("") == 5

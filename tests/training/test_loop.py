@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from run_commands import listening
 from safetensors.torch import load_file
 from small_runs import Interrupted, Stage, Watched, difference, interrupted_at, metrics, without
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -513,7 +514,8 @@ def test_members_of_two_stages_are_trained_one_after_the_other(stage: Stage, tmp
         facts = [{"stage": job.facts["stage"], "member": member} for job in (first, second)]
         chains.append([without(first, facts=facts[0]), without(second, facts=facts[1], parent=first.folder / "model")])
     said: list[str] = []
-    assert LocalExecutor(threads=1, device="cpu").train(chains, Resources(), said.append) == [None] * 2
+    with listening(said.append):
+        assert LocalExecutor(threads=1, device="cpu").train(chains, Resources()) == [None] * 2
     runs = ["member 0 nli", "member 0 ct", "member 1 nli", "member 1 ct"]
     assert [*dict.fromkeys(text.split(":")[0] for text in said)] == runs
 
@@ -524,9 +526,9 @@ def test_a_gpu_that_is_not_asked_for_is_left_alone(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # whoever uses it fails
     job = stage.job("nli", tmp_path / "run", epochs=0.5, dev=False)
     here, none = LocalExecutor(threads=1), Resources(gpus=0)
-    assert here.train([[job]], none, lambda text: None) == [None]
-    assert [*here.map(lambda device: lambda unit: device, (), [1], none, lambda text: None)] == ["cpu"]
-    assert [*here.map(lambda device: lambda unit: device, (), [1], Resources(), lambda text: None)] == [None]
+    assert here.train([[job]], none) == [None]
+    assert [*here.map(lambda device: lambda unit: device, (), [1], none)] == ["cpu"]
+    assert [*here.map(lambda device: lambda unit: device, (), [1], Resources())] == [None]
 
 
 def test_passes_are_added_until_there_are_enough_steps(stage: Stage, tmp_path: Path) -> None:

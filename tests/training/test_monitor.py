@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from run_commands import listening
 
 from raysts import log
 from raysts.recipes.recipe import DEFAULTS
@@ -32,10 +33,10 @@ def test_how_all_of_it_stands_is_said_where_there_is_no_terminal(
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr(monitor.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(log.sys, "stderr", SimpleNamespace(isatty=lambda: False))
+    monkeypatch.setattr(log.sys, "stderr", SimpleNamespace(isatty=lambda: False, write=len, flush=int))
     said: list[str] = []
     jobs = [job(tmp_path, number) for number in range(3)]
-    with RunMonitor(said.append, 10) as watched:
+    with listening(said.append), RunMonitor(10) as watched:
         stand(jobs[0], 100, "done")
         stand(jobs[1], 50, dev=0.75)
         stand(jobs[2], 50, loss=1.0)

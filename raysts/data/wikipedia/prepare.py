@@ -32,6 +32,7 @@ from raysts.data.parquet import SkippedFile, remedy, skipped_line
 from raysts.data.wikipedia.wikipedia import clean, dedup_key, split_sentences
 from raysts.errors import InputError, RunFailed
 from raysts.ids import content_id
+from raysts.log import say
 from raysts.schema import table_columns
 from raysts.storage.atomic import atomic_write, no_empty_folders, remove_drafts, writable
 from raysts.storage.checksums import checksum, read_record, write_record
@@ -68,7 +69,6 @@ def prepare_wikipedia(
     output_root: Path,
     sample: int | None = None,
     seed: int = 0,
-    say: Callable[[str], None] = lambda line: None,
     block_bytes: int = BLOCK_BYTES,
     skip_bad: bool = False,
     spread: Spread = run_locally,
@@ -83,7 +83,6 @@ def prepare_wikipedia(
         output_root: the data folder, which every node must see under this path; made if need be.
         sample: number of sentences to draw; None for all.
         seed: seed of the order, and so of the draw.
-        say: receives a line of text per stage.
         block_bytes: about the bytes of text that one worker holds at a time.
         skip_bad: leave out files of a folder of shards that cannot be read; ``skipped`` lists them.
         spread: runs the units, in this process or on a cluster.
@@ -118,7 +117,7 @@ def prepare_wikipedia(
                 )
             say(f"{TABLE}: present ({entry['rows']:,} rows)")
             return {"status": "present", **entry}
-        runs = _make_runs(files, work, seed, block_bytes, say, spread)
+        runs = _make_runs(files, work, seed, block_bytes, spread)
         if _fingerprint(files) != arguments["input"]:
             shutil.rmtree(work)
             raise RunFailed(
@@ -168,9 +167,7 @@ def _fingerprint(files: list[Path]) -> str:
     return sha256
 
 
-def _make_runs(
-    files: list[Path], work: Path, seed: int, block_bytes: int, say: Callable[[str], None], spread: Spread
-) -> dict[str, Any]:
+def _make_runs(files: list[Path], work: Path, seed: int, block_bytes: int, spread: Spread) -> dict[str, Any]:
     marker, folder = work / "partitioned.json", work / "runs"
     runs: dict[str, Any] | None = read_record(marker)
     if runs is not None:

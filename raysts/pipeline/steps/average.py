@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.statistics import UndefinedCorrelationError
+from raysts.log import say
 from raysts.models.weights import average
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.outcome import best, join_names, members_dev
@@ -133,4 +134,4 @@ def _average(inputs: Inputs, role: Role, step: str, title: str, members: Sequenc
         labels |= {dev.name} if dev and (role == "greedy-soup" or pipeline.select_top is not None) else set()
         scores = None if dev is None else {"kept": reached, "scores": scored[name(chosen)]}
         write("done", chosen, dev=scores, selected_by=join_names(labels))
-        context.say(f"{title}: members {', '.join(map(str, chosen))} are in it; {len(scored)} averages were scored")
+        say(f"{title}: members {', '.join(map(str, chosen))} are in it; {len(scored)} averages were scored")

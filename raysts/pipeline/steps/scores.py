@@ -28,6 +28,7 @@ from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.evaluation.tasks import lookup
 from raysts.evaluation.transfer import PROBE
 from raysts.ids import content_id
+from raysts.log import say
 from raysts.models.embedders import open_embedder
 from raysts.models.layers import Layers, as_layers
 from raysts.models.prompts import Text
@@ -286,7 +287,7 @@ class Evaluation:
     # -- the work ----------------------------------------------------------------------------------------------------
 
     def _measure(self, context: Context) -> None:
-        store, say = context.store, context.say
+        store = context.store
         inputs, subjects = self.inputs, [*self.subjects, *self.besides]
         combined, title = self.ensemble, self.step.title
         measured = [*subjects, *([combined] if combined else [])]

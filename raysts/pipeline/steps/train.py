@@ -12,6 +12,7 @@ from raysts.data.user import TEXT
 from raysts.data.windows import Group, StoreSpec, finish_store, tokenize_group
 from raysts.evaluation.dev import Dev
 from raysts.ids import unchanged
+from raysts.log import say
 from raysts.models.embedders import open_embedder
 from raysts.models.layers import Layers
 from raysts.pipeline.inputs import MEASURED, SMALLEST, Inputs
@@ -189,8 +190,8 @@ def train_all(steps: Sequence[Step], context: Context) -> list[str]:
     for step in steps:
         checkpoints = Store.of(step.training.folder).list(step.training.folder / "checkpoints")
         if checkpoint := max((int(path.stem[5:]) for path in checkpoints if path.match("step-*.pt")), default=0):
-            context.say(f"{step.title}: goes on from the checkpoint at step {checkpoint:,}")
+            say(f"{step.title}: goes on from the checkpoint at step {checkpoint:,}")
         chain = next((chains.pop(need) for need in step.needs if need in chains), [])
         chains[step.id] = [*chain, step.job]
-    reasons = context.executor.train(list(chains.values()), context.resources, context.say)
+    reasons = context.executor.train(list(chains.values()), context.resources)
     return [reason for reason in reasons if reason is not None]

@@ -25,7 +25,7 @@ from raysts.evaluation.dev import Dev
 from raysts.evaluation.scores import RowScores, scores_by_set
 from raysts.evaluation.tasks import lookup
 from raysts.ids import derive_seed
-from raysts.log import screen
+from raysts.log import say, screen
 from raysts.models import pretrained
 from raysts.models.embedders import Embedder, EncoderModel, load_embedder, open_embedder
 from raysts.models.layers import Layers
@@ -220,7 +220,7 @@ class Teachers:
         if self._uses_dev and not context.store.exists(weights):
             weighed = self._weigh(context, [source.model for source in sources])
             context.store.write_json(weights, weighed)
-            context.say(weighed["note"])
+            say(weighed["note"])
         by_agreement = self.settings.weights == AGREEMENT and not context.store.exists(weights)
         unlike = self.settings.target == "mean" and bool(inputs.pipeline.teachers) and len(sources) > 1
         if not (by_agreement or unlike):
@@ -237,7 +237,7 @@ class Teachers:
                     "sed.weights=agreement: no two teachers agree on the text; name the weights, or leave it out"
                 )
             context.store.write_json(weights, {"weights": agreement})
-            context.say(f"teachers: weights by agreement {', '.join(f'{weight:.2f}' for weight in agreement)}")
+            say(f"teachers: weights by agreement {', '.join(f'{weight:.2f}' for weight in agreement)}")
 
     def _weigh(self, context: Context, teachers: Sequence[Path]) -> dict[str, Any]:
         """Return the weights that are best on the development set, and a note on their gain over equal ones.
@@ -484,7 +484,7 @@ def write_targets(
         screen.within(done / total)
         if 10 * done // total > told:
             told = 10 * done // total
-            context.say(f"teachers: {done:,} of {total:,} texts")
+            say(f"teachers: {done:,} of {total:,} texts")
         if block.end == block.size and block.first:
             _join(folder, [part for part in blocks if part.window == block.window])
 
