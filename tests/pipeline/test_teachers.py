@@ -80,7 +80,7 @@ def test_a_student_that_starts_elsewhere_learns_directions(
     def learnt(teacher: Path, **asked: Any) -> tuple[str, float, str]:
         options = RunOptions(None, finished.storage, "student")
         sed = _models_pipeline(
-            [str(teacher)], None, {key.replace("__", "."): v for key, v in asked.items()}, {}, options, []
+            [str(teacher)], None, {key.replace("__", "."): v for key, v in asked.items()}, {}, options
         ).sed
         assert sed is not None
         assert isinstance(sed.settings, DistillationSettings)
