@@ -159,7 +159,8 @@ def describe_plan(
 
     Seconds come from rates that finished steps of this storage have measured on this device, else from assumed ones.
 
-    An experiment that begins with a search shows the search, and after its end also the ids of what follows.
+    'raysts plan distill A B --text FILE' shows what 'raysts distill A B --text FILE' does. An experiment that begins
+    with a search shows the search, and after its end also the ids of what follows.
 
     Args:
         models: teachers of distill, as 'raysts distill' takes them.

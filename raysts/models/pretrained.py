@@ -236,7 +236,7 @@ def _check_values(path: Path, changed: int) -> None:
                 values = np.frombuffer(file.read(min(BLOCK, end - part)), kind)
                 if kind == FLOATS["BF16"]:  # numpy has no such numbers: they are the upper halves of float32
                     values = (values.astype("<u4") << 16).view("<f4")
-                limit = HUGE if np.finfo(values.dtype).max > HUGE else np.inf
+                limit = HUGE if float(np.finfo(values.dtype).max) > HUGE else np.inf
                 if not (np.abs(values) < limit).all():
                     bad = float(values[~(np.abs(values) < limit)][0])
                     raise InputError(

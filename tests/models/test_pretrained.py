@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from small_runs import write_backbone
 
 from raysts.errors import InputError
-from raysts.models.pretrained import find, load, tokenizer_id
+from raysts.models.pretrained import check, find, load, tokenizer_id
 
 TEXTS = ["a dog runs", "a cat", "the small dog and the cat are sleeping near the house", "dog", "", "A CAT sleeps"]
 Copy = Callable[[Path, str], Path]
@@ -64,12 +64,14 @@ def test_what_is_saved_does_not_depend_on_what_was_encoded_before(tiny_backbone:
     assert before == after
 
 
+@pytest.mark.filterwarnings("error")  # a user would see it
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_weights_load_as_float32(dtype: torch.dtype, tiny_backbone: Path, copy_of: Copy) -> None:
     folder = copy_of(tiny_backbone, "half")
     weights = {name: value.to(dtype) for name, value in load_file(folder / "model.safetensors").items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     edit(folder / "config.json", dtype=str(dtype).removeprefix("torch."))
+    check(folder)
     model = load(folder, device="cpu")
     assert {p.dtype for p in model.encoder.parameters()} == {torch.float32}
     np.testing.assert_allclose(model.encode(TEXTS), load(tiny_backbone, device="cpu").encode(TEXTS), atol=0.1)
