@@ -186,6 +186,7 @@ def test_the_notebook_runs_and_shows_what_it_shows_here(tmp_path: Path, monkeypa
         assert ("text/html" in stored["data"]) == hasattr(value, "_repr_html_"), repr(value)
         shown.append(("".join(stored["data"]["text/plain"]), repr(value)))
     (result, now), *_, (model, model_now), (vectors, vectors_now), (status, status_now) = shown
-    assert result.splitlines()[0].split(" by ")[0] == now.splitlines()[0].split(" by ")[0]
+    first, first_now = (re.sub(r"[+-]?\d+\.\d+", "N", text.splitlines()[0]) for text in (result, now))
+    assert first == first_now, "processors round differently, so the numbers differ"
     assert model == model_now and status == status_now
     assert vectors.count("[") == vectors_now.count("[") == 4

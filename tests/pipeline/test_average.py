@@ -105,8 +105,8 @@ class Mortal(LocalExecutor):
         super().__init__(threads=1)
         self.most, self.scored = most, 0
 
-    def map(self, worker: Any, args: tuple[Any, ...], units: Sequence[Any], resources: Any, say: Any) -> Iterator[Any]:
-        for made in super().map(worker, args, units, resources, say):
+    def map(self, worker: Any, args: tuple[Any, ...], units: Sequence[Any], resources: Any) -> Iterator[Any]:
+        for made in super().map(worker, args, units, resources):
             if worker is ScoreAverage:
                 if self.scored == self.most:
                     raise Interrupted

@@ -41,8 +41,8 @@ class Short(LocalExecutor):
         super().__init__(threads=1)
         self.most, self.begun, self.texts = most, [], []
 
-    def map(self, worker: Any, args: tuple[Any, ...], units: Sequence[Any], resources: Any, say: Any) -> Iterator[Any]:
-        for number, made in enumerate(super().map(worker, args, units, resources, say)):
+    def map(self, worker: Any, args: tuple[Any, ...], units: Sequence[Any], resources: Any) -> Iterator[Any]:
+        for number, made in enumerate(super().map(worker, args, units, resources)):
             if worker is EmbedTexts:
                 if number == self.most:
                     raise Interrupted
