@@ -18,6 +18,7 @@ from raysts.recipes.recipe import Resources
 from raysts.storage.runs import RunFolder, record_of
 from raysts.storage.store import Store
 from raysts.training.job import Job
+from raysts.training.metrics import read_metrics
 
 Kind = Literal["tokens", "train", "average", "agreement", "vectors", "target", "scores"]
 State = Literal["waiting", "failed", "done"]
@@ -116,6 +117,12 @@ class Step:
     def record(self) -> dict[str, Any]:
         """Return the run record beside its model, empty before it begins."""
         return RunFolder(self.output.parent).record() if self.output.name == "model" else {}
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the metrics lines of the training run beside its model, none before it begins."""
+        path = Store.of(self.output).get(self.output.parent / "metrics.jsonl")
+        return read_metrics(path) if path else []
 
     @property
     def training(self) -> Job:

@@ -28,7 +28,6 @@ from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import Step
 from raysts.pipeline.validate import fitting_target
 from raysts.recipes.recipe import DEFAULTS, SOUPS, Pipeline
-from raysts.training.metrics import read_metrics
 
 TITLES = {name: name.upper() for name in harness.TASKS}
 TITLES |= {"stsb": "STS-B", "sickr": "SICK-R", "sickr-all": "SICK-R (all rows)"}
@@ -200,13 +199,12 @@ def notes_before(plan: Plan) -> list[str]:
             f"Training starts from {len(plan.kept_layers)} of the {plan.depth} layers of {plan.pipeline.backbone}: {layers} "
             f"(counted from 0)."
         )
-    if plan.pipeline.teachers and plan.distilled and plan.target != "mean":
-        fitting = fitting_target(plan.teacher_folders, plan.student_width, plan.distilled)
-        if fitting == plan.target:
-            notes.append(
-                f"The teachers have different starting models, or another width than the student, so their mean has no "
-                f"meaning: sed.target={plan.target}."
-            )
+    taught = plan.distilled if plan.pipeline.teachers and plan.target != "mean" else None
+    if taught and fitting_target(plan.teacher_folders, plan.student_width, taught) == plan.target:
+        notes.append(
+            f"The teachers have different starting models, or another width than the student, so their mean has no "
+            f"meaning: sed.target={plan.target}."
+        )
     notes += plan.reading_notes()
     return notes + [f"Training data is not whole; {line}" for line in map(skipped_line, plan.skipped)]
 
@@ -508,8 +506,7 @@ class _Results:
         """Return the notes on students that were getting better when they ended, or an empty list."""
         plan, notes = self.plan, list[str]()
         for student, *_ in plan.student_chains:
-            metrics = plan.store.get(student.training.folder / "metrics.jsonl")
-            scores = [line["dev"] for line in (read_metrics(metrics) if metrics else ()) if line.get("dev") is not None]
+            scores = [line["dev"] for line in student.metrics if line.get("dev") is not None]
             notes += note_rising(scores, plan.dev_name(student.training.recipe.spec.dev))
         return notes
 

@@ -40,7 +40,6 @@ from raysts.report.charts import Dot, X, Y, chart, draw_line, figure, fit_scale,
 from raysts.report.dots import dot_plot
 from raysts.report.scores import caption, headline, label, metric_of, summary
 from raysts.storage.store import Store, run_parallel
-from raysts.training.metrics import read_metrics
 from raysts.training.tensorboard import write_scalars
 
 
@@ -171,10 +170,8 @@ def environment(record: Mapping[str, Any], **facts: str) -> dict[str, str]:
 
 def _run(step: Step, record: Mapping[str, Any], member: int | None) -> RunSummary:
     """Return a training run. A student that is one of several here may have been trained as the only one."""
-    metrics = Store.of(step.output).get(step.output.parent / "metrics.jsonl")
-    lines = read_metrics(metrics) if metrics else []
     stage, role = record.get("stage", ""), record.get("role", "")
-    return RunSummary(id=step.id, stage=stage, role=role, member=member, record=record, metrics=lines)
+    return RunSummary(id=step.id, stage=stage, role=role, member=member, record=record, metrics=step.metrics)
 
 
 def throughput(metrics: Sequence[Mapping[str, Any]]) -> float | None:
