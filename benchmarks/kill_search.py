@@ -1,4 +1,4 @@
-"""Does `raysts tune lower-bound` survive kills at random moments, and what does a kill cost?
+"""Does a search survive kills at random moments, alone or at the head of a pipeline, and what does a kill cost?
 
 Kills the driver alone (SIGKILL), its whole process group (driver and head at once), one trial's process, or interrupts the
 group (Ctrl-C); runs the same command again at once, until it ends by itself; then again on a fresh storage, until enough
@@ -7,6 +7,7 @@ whose record was lost, written again or doubled, trials of the Optuna database t
 run that are left, and the seconds until the next run makes progress.
 
     python benchmarks/kill_search.py --kills 50 --storage /tmp/kills
+    python benchmarks/kill_search.py --kills 20 --search sts-grid-sed
 """
 
 from __future__ import annotations
@@ -34,12 +35,15 @@ KINDS = ("driver", "group", "worker", "interrupt")
 SHORT = ["--set", "train.max_steps=60", "--set", "train.checkpoint_every=10", "--set", "train.eval_every=20"]
 SHORT += ["--set", "train.max_length=32"]
 SEARCHES = {
-    "lower-bound": (["--set", "space.lower_bound=0,0.2,0.4,0.6,0.8", "--set", "seeds=4"], 20),
+    "lower-bound": ("tune", ["--set", "space.lower_bound=0,0.2,0.4,0.6,0.8", "--set", "seeds=4"], 20),
     # Two stages, both of which differ between points.
-    "nli-ct": (["--set", "space.nli.optim.lr=1e-5,1e-4", "--set", "space.ct.optim.lr=1e-5,1e-4,1e-3", "--set", "seeds=2",
+    "nli-ct": ("tune", ["--set", "space.nli.optim.lr=1e-5,1e-4", "--set", "space.ct.optim.lr=1e-5,1e-4,1e-3", "--set", "seeds=2",
                 "--set", "keep=4"], 12),
+    # A search, the ensemble of its best point, its student and their evaluation.
+    "sts-grid-sed": ("run", ["--set", "space.lower_bound=0,0.4,0.8", "--set", "seeds=2", "--set", "members=2", "--set",
+                     "sed.data.sample=400", "--set", "evaluation.tasks=stsb", "--set", "evaluation.resamples=2"], 6),
 }  # fmt: skip
-"""What differs between the points of each search, and the number of its trials."""
+"""The command of each search, what differs between its points, and the number of its trials."""
 
 
 @dataclass
@@ -58,9 +62,9 @@ class Counts:
 
 
 def start(storage: Path, log: Path, arguments: list[str]) -> Command:
-    """The search, once more."""
+    """The command, once more."""
     place = ["--storage", str(storage), "--address", "local", "--json"]
-    return Command(["-m", "raysts", "tune", *arguments, *place], log)
+    return Command(["-m", "raysts", *arguments, *place], log)
 
 
 def records(storage: Path) -> dict[str, int]:
@@ -94,7 +98,9 @@ def incomplete(found: dict[str, Any], expected: int) -> int:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    trials = optuna.load_study(study_name=found["name"], storage=f"sqlite:///{found['study']}/optuna.db").trials
+    trials = optuna.load_study(
+        study_name=Path(found["study"]).name, storage=f"sqlite:///{found['study']}/optuna.db"
+    ).trials
     distinct = {json.dumps(trial.params, sort_keys=True) for trial in trials if trial.state.name == "COMPLETE"}
     return abs(len(trials) - len(distinct)) + abs(expected - len(distinct))
 
@@ -150,8 +156,9 @@ def main() -> None:
     parser.add_argument("--search", choices=SEARCHES, default="lower-bound")
     parser.add_argument("arguments", nargs="*", help="further arguments of raysts tune, after --")
     options = parser.parse_args()
-    space, trials = SEARCHES[options.search]
-    arguments = [options.search, *space, *SHORT, *options.arguments]
+    os.environ.pop("RAYSTS_DATA", None)  # the searches are of the embedded world
+    command, space, trials = SEARCHES[options.search]
+    arguments = [command, options.search, *space, *SHORT, *options.arguments]
     folder = (options.storage or Path(tempfile.mkdtemp(prefix="raysts-kills-"))).absolute()
     folder.mkdir(parents=True, exist_ok=True)
 

@@ -15,7 +15,7 @@ begin one."""
 
 
 class InputError(ValueError):
-    """The user's input is wrong (exit code 2). The message has the option, the value, the rule and the remedy.
+    """The user's input is wrong (exit code 2): option, value, rule and remedy.
 
     Several problems found together travel as one error; ``problems`` keeps them apart.
     """

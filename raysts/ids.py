@@ -23,9 +23,17 @@ def content_id(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def cpu_name() -> str:
+    """Return the name of this machine's CPU, by which rates and run records tell devices apart."""
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line for line in lines if line.lower().startswith("model name")).split(":")[1].strip()
+    return "CPU"
+
+
 def file_digest(path: Path) -> bytes:
     """Return the SHA-256 of a file, which a process reads once while its state stays the same."""
-    return _digest(path, _state(path))
+    return _digest(path, file_state(path))
 
 
 def folder_id(folder: Path) -> str:
@@ -41,7 +49,7 @@ def folder_id(folder: Path) -> str:
 
 
 @contextlib.contextmanager
-def unchanged(model: Path, content: str | None, content_of: Callable[[Path], str] = folder_id) -> Iterator[None]:
+def guard_content(model: Path, content: str | None, content_of: Callable[[Path], str] = folder_id) -> Iterator[None]:
     """Check that the files of a model have the id ``content`` and do not change in a block.
 
     Raises:
@@ -78,11 +86,11 @@ def _files(model: Path) -> list[Path]:
 
 def _states(model: Path) -> dict[Path, tuple[int, ...]]:
     with contextlib.suppress(OSError):
-        return {path: _state(path) for path in _files(model)}
+        return {path: file_state(path) for path in _files(model)}
     return {}
 
 
-def _state(path: Path) -> tuple[int, ...]:
+def file_state(path: Path) -> tuple[int, ...]:
     """Return numbers that change with the content of a file."""
     stat = path.stat()
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns

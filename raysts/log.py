@@ -32,6 +32,9 @@ VERBOSE = "RAYSTS_VERBOSE"
 CHECKING, SIGN, LATE_SIGN, LATE = 1.0, 4.5, 60.0, 600.0
 """Seconds of silence before a sign of life in a log: at first, then, and after ``LATE`` seconds."""
 
+TRUST = 0.05
+"""Share of the expected seconds by measured rates that the estimate of the time left believes beside the pace so far."""
+
 
 class Screen(logging.Handler):
     """Handler that prints messages and draws bars: one for the command, one for each run in training."""
@@ -45,6 +48,7 @@ class Screen(logging.Handler):
     def _begin(self) -> None:
         self.title, self.began, self.spoke = "", time.monotonic(), time.monotonic()
         self.total, self.rest, self.running, self.part = 0.0, 0.0, 0.0, 0.0
+        self.started, self.moved, self.measured = self.began, self.began, 0.0
         self.tasks: dict[str, Any] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -76,14 +80,20 @@ class Screen(logging.Handler):
             if bars:
                 bars.stop()
 
-    def follow(self, title: str, rest: float, running: float) -> None:
-        """Take note of steps that begin: their title, the cost of all steps left, and theirs."""
-        self.title, self.rest, self.running = title, rest, running
+    def follow(self, title: str, rest: float, running: float, measured: float = 0.0) -> None:
+        """Take note of steps that begin: their title, the cost of all steps left, and theirs.
+
+        ``measured``: share of the costs that is in seconds by measured rates.
+        """
+        self.title, self.rest, self.running, self.measured = title, rest, running, measured
+        self.moved = time.monotonic()
+        self.started = self.started if self.total else self.moved
         self.total, self.part = max(self.total, rest), 0.0
         self.show()
 
     def within(self, part: float) -> None:
         """Take note of how much of the running steps is done, from 0 to 1."""
+        self.moved = time.monotonic() if part > self.part else self.moved
         self.part = part
         self.show()
 
@@ -100,12 +110,25 @@ class Screen(logging.Handler):
         return 1 - (self.rest - self.part * self.running) / self.total if self.total else 0.0
 
     @property
+    def seconds_left(self) -> float | None:
+        """Return the expected costs of what is left at the pace so far, None until there is one.
+
+        As far as the costs are by measured rates, ``TRUST`` of them counts as done in the time that was expected.
+        """
+        trusted = TRUST * self.measured * self.total
+        silent = min(self.measured * (time.monotonic() - self.moved), (1 - self.part) * self.running)
+        done = self.fraction * self.total + silent
+        if done + trusted <= 0.02 * self.total:
+            return None
+        return (self.total - done) * (time.monotonic() - self.started + trusted) / (done + trusted)
+
+    @property
     def note(self) -> str:
         """Return the percentage, the time so far and an estimate of the time left."""
-        seconds, fraction = time.monotonic() - self.began, self.fraction
-        parts = [f"{100 * fraction:.0f} %"] if self.total else []
-        parts.append(f"{duration(seconds)} so far")
-        return ", ".join([*parts, f"about {duration(seconds * (1 / fraction - 1))} left"] if fraction > 0.02 else parts)
+        parts = [f"{100 * self.fraction:.0f} %"] if self.total else []
+        parts.append(f"{duration(time.monotonic() - self.began)} so far")
+        parts += [] if self.seconds_left is None else [f"about {duration(self.seconds_left)} left"]
+        return ", ".join(parts)
 
     def show(self) -> None:
         """Draw the bar of the command."""

@@ -21,7 +21,7 @@ NLI_LABELS = ("entailment", "neutral", "contradiction")
 class Column:
     """Column of a canonical table.
 
-    ``text`` is a non-empty string, ``number`` a finite number in [low, high] (without fractions where ``whole``), ``label``
+    ``text`` is a non-empty string, ``number`` a finite number in [low, high] (without fractions if ``integer``), ``label``
     one of ``labels`` given as a string or as its index (any string or integer when ``labels`` is empty).
     """
 
@@ -29,7 +29,7 @@ class Column:
     kind: Literal["text", "number", "label"]
     low: float | None = None
     high: float | None = None
-    whole: bool = False
+    integer: bool = False
     labels: tuple[str, ...] = ()
     required: bool = True
     nulls: bool = False
@@ -42,7 +42,7 @@ class Column:
         """Return the rule for a number of the column."""
         if self.low is not None:
             return f"a number from {self.low:g} to {self.high:g}"
-        return "a whole number" if self.whole else "a finite number"
+        return "a whole number" if self.integer else "a finite number"
 
     def number(self, value: Any) -> float | None:
         """Return the number of a value in a user's file, or None if it breaks the rule."""
@@ -53,7 +53,7 @@ class Column:
         except (TypeError, ValueError, OverflowError):
             return None
         outside = (self.low is not None and number < self.low) or (self.high is not None and number > self.high)
-        return None if not math.isfinite(number) or outside or (self.whole and number % 1) else number
+        return None if not math.isfinite(number) or outside or (self.integer and number % 1) else number
 
 
 def _text(*names: str) -> tuple[Column, ...]:
@@ -111,7 +111,7 @@ RETRIEVAL: dict[str, tuple[Column, ...]] = {
         Column("title", "label", required=False, nulls=True),  # any text, the empty one too
     ),
     "queries": (Column("query_id", "label"), Column("text", "text")),
-    "qrels": (Column("query_id", "label"), Column("doc_id", "label"), Column("score", "number", whole=True)),
+    "qrels": (Column("query_id", "label"), Column("doc_id", "label"), Column("score", "number", integer=True)),
 }
 """The tables of a retrieval set: ``retrieval/NAME/corpus`` and so on."""
 

@@ -116,17 +116,21 @@ NO_CONTENT = (
 )
 
 RULES = {
-    "N1": ("functions", rf"^_?({PREPOSITIONS})(_|$)", {"on_trial_result", "on_trial_complete", "on_step_end", "of"}),
+    "N1": (
+        "functions",
+        rf"^_?({PREPOSITIONS})(_|$)",
+        {"on_trial_result", "on_trial_complete", "on_step_end", "on_start", "on_shutdown", "of"},
+    ),
     "N2": ("functions", r"^_?[a-z]+(ed|own|elt|earnt|ilt|aid|ept|eft)$", {"embed", "seed", "added", "sed"}),
     "N3": (
         "functions",
         r"^_?(here|there|now|such|alike|apart|together|instead|aside|same|whole|beside|over|missing|absent)$",
         set(),
     ),
-    "N4": ("classes", r"(ed|ing)$", {"RunFailed", "StoreFailed", "Preempted", "Meaning", "Standing"}),
+    "N4": ("classes", r"(ed|ing)$", {"RunFailed", "StoreFailed", "Preempted", "Meaning", "Standing", "Delivered"}),
     "N5": ("classes", r"^_?(Own|Of|Several|No|Un)[A-Z]|^_?Un[a-z]+$", {"Unit"}),
-    "N6": ("variables", rf"^({NO_CONTENT})$", {"left"}),
-    "N7": ("modules", r"^(own|known|named|composed|smaller|foreign|local|derived)$", set()),
+    "N6": ("variables", rf"^({NO_CONTENT})$", {"left", "what", "by"}),
+    "N7": ("modules", r"^(own|known|named|composed|smaller|foreign|local|derived)$", {"local", "foreign"}),
     "D1": ("summaries", r"^(What|Whether|Which|Where|How|Why|When|Who)\b", set()),
     "D2": (
         "summaries",
@@ -154,7 +158,8 @@ RULES = {
 """By rule: where it looks, what it looks for, and names that are exempt. CONTRIBUTING.md says each rule in words.
 
 Exempt are names that a library calls, a noun that looks like a participle (``Standing``), a stage's name (``sed``), the
-side of a pair (``left``), and the constructor ``of`` (``Store.of(path)``).
+side of a pair (``left``), the constructor ``of`` (``Store.of(path)``), fields of a record that users read (``what`` and ``by``
+of ``delivered``, and its class), and two modules (the ``local`` executor, files that ``foreign`` programs wrote).
 """
 
 
@@ -180,6 +185,12 @@ def texts() -> dict[str, list[str]]:
                 parts = [part.value for part in ast.walk(node.exc.args[0]) if isinstance(part, ast.Constant)]
                 read["messages"].append("".join(part for part in parts if isinstance(part, str)))
     return read
+
+
+def matches(rule: str) -> list[str]:
+    """Return the texts that break a language rule, if a pattern finds them."""
+    where, pattern, exempt = RULES.get(rule, ("", "", set()))
+    return [text for text in texts()[where] if text.strip("_") not in exempt and re.search(pattern, text)]
 
 
 def language() -> dict[str, int]:

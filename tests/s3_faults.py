@@ -85,7 +85,7 @@ class Proxy:
             return
         if fault == "slow":
             time.sleep(SLOW)
-        server = http.client.HTTPConnection(self.target, timeout=60)
+        server = http.client.HTTPConnection(self.target, timeout=300)
         try:
             headers = {
                 name: value for name, value in handler.headers.items() if name.lower() not in {*HOPS, *self.dropped}

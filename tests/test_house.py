@@ -35,7 +35,8 @@ def test_numbers_only_fall() -> None:
     """``python tests/house.py`` writes the numbers again."""
     ceilings = json.loads(house.CEILINGS.read_text(encoding="utf-8"))
     more = house.above(ceilings, house.counts())
-    assert not more, "\n".join(f"{name} is {text}" for name, text in more.items())
+    texts = {name: house.matches(name.removeprefix("language: ")) for name in more}
+    assert not more, "\n".join([f"{name} is {text} {texts[name] or ''}" for name, text in more.items()])
 
 
 def test_a_number_that_rises_is_named() -> None:

@@ -138,7 +138,7 @@ def test_what_may_not_be_read(
 )
 def test_a_limit_of_the_machine(small_world: Path, tmp_path: Path, limit: int, most: int, said: str) -> None:
     limited = ended(
-        *small_run(small_world, tmp_path / "s"), preexec_fn=lambda: resource.setrlimit(limit, (most, most)), timeout=120
+        *small_run(small_world, tmp_path / "s"), preexec_fn=lambda: resource.setrlimit(limit, (most, most)), timeout=600
     )
     assert limited.returncode == 3 and said in limited.stderr and "run the same command again" in limited.stderr
     assert raysts(*small_run(small_world, tmp_path / "s")).code == 0

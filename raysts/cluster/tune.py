@@ -14,8 +14,7 @@ from collections import Counter, deque
 from dataclasses import replace
 from functools import cache, partial
 from multiprocessing.pool import ThreadPool
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 import ray.tune
@@ -229,6 +228,12 @@ class _Display(_Unsaved, ray.tune.Callback):
         self.room.report(running)
 
 
+class EarlierTrial(NamedTuple):
+    """A trial of an earlier session for a scheduler, which asks for no more than its id."""
+
+    trial_id: str
+
+
 def scheduler(study: Study) -> TrialScheduler:
     """Return ASHA or the median rule with the curves of earlier sessions, or a scheduler that stops nothing."""
     asha = study.search.asha
@@ -236,11 +241,13 @@ def scheduler(study: Study) -> TrialScheduler:
         return FIFOScheduler()
     mode, most = study.search.objective.mode, 101  # percent, above any: a trial that has come to its end is not stopped
     rungs: TrialScheduler = MedianStoppingRule(FRACTION, METRIC, mode, 25.0, min_time_slice=math.inf)  # never pauses
+    learn = rungs.on_trial_complete  # the median rule judges every result that it does not take as a last one
     if asha is not None:
         rungs = ASHAScheduler(FRACTION, METRIC, mode, most, 100.0 * asha.grace, asha.reduction)
+        learn = rungs.on_trial_result
     for record in study.records.values():
-        before = SimpleNamespace(trial_id=record.id)  # schedulers ask for no more than the id of a trial
+        before = EarlierTrial(record.id)
         rungs.on_trial_add(None, before)
         for step, score in record.curve:
-            rungs.on_trial_result(None, before, {FRACTION: 100.0 * step / (record.steps or step), METRIC: score})
+            learn(None, before, {FRACTION: 100.0 * step / (record.steps or step), METRIC: score})
     return rungs

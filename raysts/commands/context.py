@@ -18,6 +18,7 @@ from raysts.errors import InputError, RunFailed, StoreFailed, nearest
 from raysts.log import log_file, say, screen
 from raysts.models import pretrained
 from raysts.models.embedders import load_embedder, open_embedder
+from raysts.pipeline import validate
 from raysts.pipeline.local import Executor, LocalExecutor
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Pipeline, name_problem
@@ -158,7 +159,7 @@ def plan_of(pipeline: Pipeline, options: RunOptions) -> Plan:
 def checked_plan(pipeline: Pipeline, options: RunOptions) -> Plan:
     """Return the checked plan of a pipeline (see :func:`raysts.plan`)."""
     plan = plan_of(pipeline, options)
-    plan.check()
+    validate.check(plan)
     if options.strict_contamination:
         plan.refuse_contamination()
     if options.verify:

@@ -132,7 +132,8 @@ def student_search(models: Sequence[str], overrides: Mapping[str, Any], options:
         raise InputError("tune distill needs teachers: name them behind it, as 'raysts distill' takes them")
     fixed = pipeline_overrides(overrides)
     varied = {key: overrides[f"space.{key}"] for key in ("backbone", "backbone_layers") if f"space.{key}" in overrides}
-    start = {key: Dimension.of(values).ends[0] for key, values in varied.items()}
+    dimensions = {key: Dimension.of(values) for key, values in varied.items()}
+    start = {key: dimension.ends[0] for key, dimension in dimensions.items() if dimension.only is None}
     named = replace(options, name=options.name or "distill")
     pipeline = _models_pipeline(models, None, {**fixed, **start}, {}, named)
     chosen = {key: value for key, value in start.items() if key == "backbone"}

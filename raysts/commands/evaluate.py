@@ -262,7 +262,9 @@ def _similarities(model: SentenceModel, name: str | None) -> Mapping[str, Simila
 def _text(result: Result) -> str:
     from raysts.evaluation.standings import format_results
 
-    lines = [format_results(result["results"]), *result.get("notes", [])]
+    # A model without a record of a run starts nothing here, although its rows have that role.
+    rows = [{**row, "role": "model"} if row["role"] == "backbone" else row for row in result["results"]]
+    lines = [format_results(rows), *result.get("notes", [])]
     if files := result.get("mteb"):  # <folder>/results/<model>/<revision>/<task>.json
         lines.append(f"MTEB results: {len(files)} files, which mteb.ResultCache('{Path(files[0]).parents[3]}') reads")
     return "\n".join(lines)

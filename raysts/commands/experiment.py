@@ -308,7 +308,7 @@ def _add_label(label: str, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[st
 
 
 def _skipped_files(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
-    return list({shard["file"]: shard for plan in plans.values() for shard in plan.skipped}.values())
+    return list({shard["file"]: shard for plan in plans.values() for shard in plan.skipped_files}.values())
 
 
 # -- runs ----------------------------------------------------------------------------------------------------------------
@@ -408,7 +408,7 @@ def _run(executor: Executor, plan: Plan, name: str, options: RunOptions) -> RunR
     command = options.command or f"raysts run {name}"
     fields = run(plan, executor, name, command, report, screen.follow, options.prices)
     rows = named_teachers(fields["results"], fields.get("teachers", {}))
-    return RunResult(fields, summary(rows, plan.pipeline.compared_layers, plan.distributed))
+    return RunResult(fields, summary(rows, plan.pipeline.compared_layers, plan.distributed_pooling))
 
 
 def cautions(plan: Plan) -> list[str]:

@@ -294,7 +294,7 @@ def remove(
 def artifacts(record: Mapping[str, Any]) -> set[str]:
     """Return the artifacts that a run's record names, as paths in the storage."""
     model = record["model"] if not Path(record["model"]).is_absolute() else ""
-    outputs = {*(step["output"] for step in record["steps"]), *filter(None, [model])}
+    outputs = {*(step["output"] for step in record["steps"]), *record.get("maps", {}).values(), *filter(None, [model])}
     for output in outputs:
         check_inside(output, f"run '{record['name']}': an artifact")  # it is removed
     return {output.removesuffix("/model") for output in outputs}

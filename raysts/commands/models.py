@@ -133,7 +133,7 @@ def _run_models(record: Mapping[str, Any], role: str, store: Store) -> tuple[tup
         role, unfinished = chosen.what, False
     elif trained:
         role = role or role_of_name
-        folders = [folder_of(model) for model in outcome.of_role(role)]
+        folders = [folder_of(model) for model in outcome.models_of(role)]
         unfinished = role in ("ensemble", "members") and not all(map(folder_of, outcome.members))
     else:
         role, folders, unfinished = role or role_of_name, [backbone()], False

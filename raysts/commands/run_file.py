@@ -10,6 +10,7 @@ import yaml
 
 from raysts.commands.options import MAKE, Command, Result, RunOptions, option
 from raysts.errors import InputError
+from raysts.log import say
 
 if TYPE_CHECKING:
     from raysts.recipes.recipe import Pipeline
@@ -151,7 +152,11 @@ def init(
         if path.is_dir() and {"corpus", "queries", "qrels"} <= {file.name.split(".")[0] for file in path.iterdir()}:
             sets[name] = str(path)
         elif path.is_file() and format_of(path) in (*TABLES, LINES):
-            columns = [] if format_of(path) == LINES else columns_of_files([path])
+            try:
+                columns = [] if format_of(path) == LINES else columns_of_files([path])
+            except InputError as error:
+                say(f"init: without a file that cannot be read. {error}")
+                continue
             if {"sentence1", "sentence2", "score"} <= {*columns}:
                 sets[name] = str(path)
             elif text is None:

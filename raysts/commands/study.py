@@ -11,6 +11,7 @@ from raysts.commands.options import Result, RunOptions
 from raysts.errors import InputError, RunFailed
 from raysts.evaluation.run_metric import LOSS
 from raysts.log import say, screen
+from raysts.pipeline import validate
 from raysts.pipeline.local import Executor, LocalExecutor
 from raysts.report.study import report_data, write_report
 from raysts.search import scores
@@ -31,7 +32,7 @@ def plan_study(search: str | Search, overrides: Mapping[str, Any], options: RunO
     chosen = find_search(search, overrides) if isinstance(search, str) else configured(search, overrides)
     check_name(options.name)
     plan = plan_of(chosen.at({}), options)
-    plan.check()
+    validate.check(plan)
     study = Study(chosen, plan, options.name or chosen.name)
     table, metric = chosen.measured.spec.dev, chosen.objective.name
     if study.dev is None and metric != LOSS:
@@ -46,9 +47,11 @@ def plan_study(search: str | Search, overrides: Mapping[str, Any], options: RunO
                 f"to compare trials by the first of these, or go by --set metric={LOSS}"
             )
         study = Study(chosen.replace(judge=study.dev.metrics[0]), plan, study.name)
-    if study.dev is None and chosen.asha is not None:
+    by_dev = {"asha": chosen.asha, "median": chosen.median, "cost=latency": chosen.cost == "latency"}
+    if study.dev is None and (option := next((option for option, value in by_dev.items() if value), "")):
         raise InputError(
-            f"asha: goes by what trials report at dev evaluations, and {plan.corpus.where} has no '{table}'"
+            f"{option}: goes by the evaluations on '{table}', which {plan.corpus.where} does not have"
+            f"{plan.corpus.describe_replacement(table)}"
         )
     study.check_data()
     study.check()
@@ -63,7 +66,8 @@ def run_study(study: Study, options: RunOptions, *, warm_start: str | None = Non
             "asha, median: need trials that train at once, and --address none trains them one after the other"
         )
     tools = open_tools(options.track, study.name, study.folder / "tensorboard" / LIVE)
-    open_place = partial(_place, study, options)
+    progress = SearchProgress(study)
+    open_place = partial(_place, study, options, progress)
     study.store.check(writes=True)
     study.read()
     # Connect to the cluster before anything is written, because it may refuse the trials.
@@ -75,7 +79,7 @@ def run_study(study: Study, options: RunOptions, *, warm_start: str | None = Non
         TrackerThread(tools, study.store, f"studies/{study.name}"),
     ):
         study.open(options.command or f"raysts tune {study.search.name}")
-        failures = run_session(study, earlier, place, open_place, SearchProgress(study))
+        failures = run_session(study, earlier, place, open_place, progress)
         report = write_report(report_data(study), study.store.path(f"reports/study-{study.name}"))
     if failures:
         total = study.search.points * study.search.seeds
@@ -90,13 +94,13 @@ def run_study(study: Study, options: RunOptions, *, warm_start: str | None = Non
 
 
 @contextlib.contextmanager
-def _place(study: Study, options: RunOptions) -> Iterator[Place]:
+def _place(study: Study, options: RunOptions, progress: SearchProgress) -> Iterator[Place]:
     """Yield the place where trials train, for the block."""
     trial_resources = study.search.pipeline.resources
     if options.address == IN_PROCESS:
 
         def train_locally() -> RunTrials:
-            _prepare(study, LocalExecutor(threads=trial_resources.cpus), 1, options)
+            _prepare(study, LocalExecutor(threads=trial_resources.cpus), 1, options, progress)
             return lambda queue, progress: run_locally(queue, progress, trial_resources)
 
         yield train_locally
@@ -112,16 +116,18 @@ def _place(study: Study, options: RunOptions) -> Iterator[Place]:
             resources = on_tune.per_trial(study)
             capacity.announce(resources)
             at_once = capacity.at_once(resources)
-            _prepare(study, RayExecutor(seen), min(at_once, study.search.concurrency or at_once), options)
+            concurrent = min(at_once, study.search.concurrency or at_once)
+            _prepare(study, RayExecutor(seen), concurrent, options, progress)
             return lambda queue, progress: on_tune.run_on_ray(queue, progress, resources)
 
         yield train_on_cluster
 
 
-def _prepare(study: Study, executor: Executor, concurrent: int, options: RunOptions) -> None:
+def _prepare(study: Study, executor: Executor, concurrent: int, options: RunOptions, progress: SearchProgress) -> None:
     say(study.price(concurrent, options.prices).text)
     study.prepare(executor)
     study.score_backbone(executor)
+    progress.expect(study.price(concurrent))
     unit = "point with all its seeds" if study.search.by == "point" else "trial"
     say(f"trials at once: {concurrent}; keeps the models of the best {unit} ({study.search.keep})")
 
@@ -149,5 +155,5 @@ def _result(study: Study, report: Path) -> Result:
         **({"front": [p.point for p in scores.front(points, metric.mode)]} if study.search.cost else {}),
         "untrained": study.untrained,
         "table": scores.table(points, metric, study.search.usual, study.untrained),
-        "skipped": study.plan.skipped,
+        "skipped": study.plan.skipped_files,
     }

@@ -92,7 +92,7 @@ def embed(
         shards = bulk.open_output(target, spec, units)
         waiting = [work for work in shards.items() if not bulk.is_done(*work)]
         finished = len(units) - len(waiting)
-        say(f"embed: {len(units)} shards, {finished} done")
+        say(f"embed: {_shards(len(units))}, {finished} done")
         ranges = bulk.calibrate(target, loaded, units, column) if dtype == "int8" and units else None
         cost = measured(ranges)
         if waiting:
@@ -102,16 +102,19 @@ def embed(
                 written = chosen.map(bulk.EmbedFile, args, waiting, Resources())
                 for done, _ in enumerate(written, start=1):
                     rate = sum(unit.rows for unit, _ in waiting[:done]) / (time.monotonic() - began)
-                    say(f"embed: {finished + done}/{len(units)} shards, {rate:.0f} rows/s")
+                    say(f"embed: {finished + done} of {_shards(len(units))}, {rate:.0f} rows/s")
         manifest = bulk.close_output(target, shards, loaded, dtype)
     result = {"status": "done", "output": str(target), "rows": manifest["rows"], "shards": len(units)}
     result |= {"dim": manifest["dim"]} | ({"cost": cost.as_plain()} if cost else {})
     return result
 
 
+def _shards(count: int) -> str:
+    return "1 shard" if count == 1 else f"{count:,} shards"
+
+
 def _embed_text(result: Result) -> str:
-    shards = "1 shard" if result["shards"] == 1 else f"{result['shards']:,} shards"
-    return f"{result['rows']:,} rows in {shards}: {result['output']}"
+    return f"{result['rows']:,} rows in {_shards(result['shards'])}: {result['output']}"
 
 
 def export(

@@ -43,13 +43,7 @@ class BatchOrder:
     """
 
     def __init__(
-        self,
-        sizes: np.ndarray,
-        group: Group,
-        batch: int,
-        seed: int,
-        drop_last: bool = False,
-        bootstrap: bool = False,
+        self, sizes: np.ndarray, group: Group, batch: int, seed: int, drop_last: bool = False, bootstrap: bool = False
     ) -> None:
         self.sizes, self.group, self.seed, self.bootstrap = sizes, group, seed, bootstrap
         self.rows_per_batch = rows_per_batch(group, batch)
@@ -145,10 +139,6 @@ def _part(group: Group, rows: int, rank: int, world: int) -> Part:
     return Part(np.array(offsets), local, np.full(len(part), float(high > low), np.float32), low, len(examples))
 
 
-def _slice(column: Tokens | np.ndarray, low: int, high: int) -> Tokens | np.ndarray:
-    return column.take(np.arange(low, high)) if isinstance(column, Tokens) else column[low:high]
-
-
 def read_slice(windows: Windows, share: Share, window_slice: WindowSlice) -> pa.Table:
     """Return the share's rows of a slice in training order, with ``position`` in the epoch."""
     epoch, window, first = window_slice
@@ -194,17 +184,15 @@ def iter_batches(
             if first + rows > reached:
                 break
             part = order.part_of(rows, rank, world)
-            low, high = np.searchsorted(position, [first, first + rows])
+            low, high = map(int, np.searchsorted(position, [first, first + rows]))
             seeds = np.random.default_rng(derive_seed(order.seed, "noise", step)).integers(2**62, size=part.size + 1)
             assert np.array_equal(position[low:high] - first, part.rows), "rows lost on the way"
-            yield LocalBatch(
-                {name: _slice(column, int(low), int(high)) for name, column in columns.items()},
-                part.local,
-                part.weight,
-                seeds[part.first : part.first + len(part.local)],
-                ids[low:high],
-                part.size,
-            )
+            of_batch = {
+                name: column.take(np.arange(low, high)) if isinstance(column, Tokens) else column[low:high]
+                for name, column in columns.items()
+            }
+            seeds = seeds[part.first : part.first + len(part.local)]
+            yield LocalBatch(of_batch, part.local, part.weight, seeds, ids[low:high], part.size)
             step += 1
         done = (step - base) * order.rows_per_batch
         pending = [merged.slice(int(np.searchsorted(position, done)))]

@@ -63,7 +63,7 @@ def _column_problems(values: pa.Array, column: Column, most: int = 5) -> Iterato
         bad = ~np.isfinite(numbers)
         if column.low is not None and column.high is not None:
             bad |= (numbers < column.low) | (numbers > column.high)
-        if column.whole:
+        if column.integer:
             bad |= numbers != np.trunc(numbers)
         for row in np.flatnonzero(bad & valid)[:most]:
             yield int(row), f"score {numbers[row]:g} must be {column.rule}; correct or remove the row"

@@ -104,7 +104,6 @@ class Corpus(dict[str, Table]):
 
     @property
     def text(self) -> UserText | None:
-        """The user's text."""
         content = self[TEXT].content if TEXT in self else None
         return content if isinstance(content, UserText) else None
 
@@ -120,7 +119,6 @@ class Corpus(dict[str, Table]):
 
     @property
     def sources_text(self) -> str:
-        """The sources of all tables, for reports."""
         return ", ".join(dict.fromkeys(filter(None, [self.uri, *self.user.paths])))
 
     def sources(self, name: str) -> list[str]:
@@ -160,14 +158,12 @@ class Corpus(dict[str, Table]):
             elif name not in self:
                 origin = f" (or what it is made of, {' or '.join(DERIVED[name].sources)})" if name in DERIVED else ""
                 problem = (
-                    f"table '{name}' is missing: expected {self.where}/{name}.parquet or Parquet shards in "
+                    f"table '{name}'{origin} is missing: no data folder is given; name one in the canonical layout with "
+                    f"--data PATH, which 'raysts data fetch' or 'raysts data import' makes"
+                    if self.empty
+                    else f"table '{name}' is missing: expected {self.where}/{name}.parquet or Parquet shards in "
                     f"{self.where}/{name}/{origin}; 'raysts data fetch' makes it, 'raysts data check' lists what is there"
                 )
-                if self.empty:
-                    problem = (
-                        f"table '{name}'{origin} is missing: no data folder is given; name one in the canonical layout with "
-                        f"--data PATH, which 'raysts data fetch' or 'raysts data import' makes"
-                    )
                 problems.append(problem + self.describe_replacement(name))
         if problems:
             raise InputError(problems)
@@ -246,11 +242,11 @@ def _list_folder(root: Path) -> dict[str, list[Path]]:
 
 def _list_store(store: Store) -> dict[str, list[Path]]:
     """Return the same of a data folder in an object store, by one listing."""
-    files = [path for path in store.list(store.root, recursive=True) if path.suffix == ".parquet"]
     single: dict[str, list[Path]] = {}
     shards: dict[str, list[Path]] = {}
-    for path in files:
-        name = path.relative_to(store.root).with_suffix("").as_posix()
-        single[name] = [path]
-        shards.setdefault(name.rpartition("/")[0], []).append(path)
+    for path in store.list(store.root, recursive=True):
+        if path.suffix == ".parquet":
+            name = path.relative_to(store.root).with_suffix("").as_posix()
+            single[name] = [path]
+            shards.setdefault(name.rpartition("/")[0], []).append(path)
     return {name: paths for name, paths in (shards | single).items() if table_columns(name)}

@@ -44,12 +44,10 @@ def triplets(tables: Mapping[str, pa.Table]) -> pa.Table:
     give none.
     """
     table = tables["nli/train"]
-    premise, entailed, contradicted = _group_premises(table)
-    of_entailed, of_contradicted = (
-        premise[rows] * table.num_rows + _place_in_group(premise[rows]) for rows in (entailed, contradicted)
-    )
-    _, first, second = np.intersect1d(of_entailed, of_contradicted, assume_unique=True, return_indices=True)
-    order = np.argsort(entailed[first])
+    premise, *sides = _group_premises(table)
+    left, right = (premise[rows] * table.num_rows + _place_in_group(premise[rows]) for rows in sides)
+    _, first, second = np.intersect1d(left, right, assume_unique=True, return_indices=True)
+    (entailed, contradicted), order = sides, np.argsort(sides[0][first])
     return _join_negatives(table, entailed[first[order]], contradicted[second[order]])
 
 
@@ -74,9 +72,7 @@ def _group_premises(table: pa.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray
     """Return the number of each row's premise, the rows of entailments, and the rows of contradictions."""
     premise = table.column("premise").combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
     label = label_codes(table.column("label"), NLI_LABELS)
-    entailed, contradicted = (
-        np.flatnonzero(label == NLI_LABELS.index(name)) for name in ("entailment", "contradiction")
-    )
+    entailed, contradicted = (np.flatnonzero(label == NLI_LABELS.index(n)) for n in ("entailment", "contradiction"))
     return premise, entailed, contradicted
 
 
@@ -109,11 +105,8 @@ def _sources(table: pa.Table) -> pa.ChunkedArray:
 def nli_sentences(tables: Mapping[str, pa.Table]) -> pa.Table:
     """Return the distinct premises and hypotheses of each source in order of first appearance."""
     table = tables["nli/train"]
-    return _distinct(
-        pa.concat_tables(
-            pa.table({"sentence": table.column(name), "source": _sources(table)}) for name in ("premise", "hypothesis")
-        )
-    )
+    sides = [{"sentence": table.column(name), "source": _sources(table)} for name in ("premise", "hypothesis")]
+    return _distinct(pa.concat_tables(map(pa.table, sides)))
 
 
 def mixed_sentences(tables: Mapping[str, pa.Table]) -> pa.Table:
@@ -127,13 +120,10 @@ def mixed_sentences(tables: Mapping[str, pa.Table]) -> pa.Table:
 
 def targets(tables: Mapping[str, pa.Table]) -> pa.Table:
     """Return the distinct sentences of each test set without their scores (BERT-flow, section 4)."""
-    parts = [
-        pa.table(
-            {"sentence": table.column(name), "source": pa.array([source_of(called)] * table.num_rows, pa.string())}
-        )
-        for called, table in tables.items()
-        for name in ("sentence1", "sentence2")
-    ]
+    parts = []
+    for name, table in tables.items():
+        source = pa.array([source_of(name)] * table.num_rows, pa.string())
+        parts += [pa.table({"sentence": table.column(side), "source": source}) for side in ("sentence1", "sentence2")]
     return _distinct(pa.concat_tables(parts))
 
 

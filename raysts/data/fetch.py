@@ -9,20 +9,20 @@ import unicodedata
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import yaml
 
 from raysts.data import manifest
 from raysts.data.derive import label_codes
 from raysts.data.vectors import ALONE, TIMEOUT, VECTORS, fetch_vectors, local_archive
 from raysts.errors import InputError, RunFailed, nearest
 from raysts.log import say
+from raysts.recipes.tree import read_data
 from raysts.schema import NLI_LABELS
 from raysts.storage.atomic import atomic_write, remove_drafts, writable
 
@@ -40,7 +40,7 @@ GITHUB = "https://raw.githubusercontent.com"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
+class Download:
     """Split of a data set on the hub, or file of a GitHub repository."""
 
     dataset: str
@@ -67,7 +67,7 @@ class Source:
         revision = "local copy" if self.folder else self.revision
         return {"dataset": self.dataset, **place, "revision": revision, "pinned": self.pinned and not self.folder}
 
-    def join_folder(self, folder: Path) -> "Source":
+    def join_folder(self, folder: Path) -> "Download":
         """Return the source with its local copy below ``folder``, or raise InputError."""
         places = [folder / self.dataset, folder / self.dataset.split("/")[-1]]
         if place := next((place for place in places if place.is_dir()), None):
@@ -77,7 +77,7 @@ class Source:
             f"or {places[1]}/; copy the repository there"
         )
 
-    def resolve(self) -> "Source":
+    def resolve(self) -> "Download":
         """Return the source with a full commit. Only without one it asks the hub, with a warning.
 
         Raises:
@@ -87,10 +87,8 @@ class Source:
             return self
         from huggingface_hub import HfApi
 
-        say(
-            f"WARNING {self.dataset}: not a pinned commit; taking what '{self.branch}' holds today. manifest.json records the "
-            f"commit"
-        )
+        taken = f"taking what '{self.branch}' holds today. manifest.json records the commit"
+        say(f"WARNING {self.dataset}: not a pinned commit; {taken}")
         try:
             sha = HfApi().dataset_info(self.dataset, revision=self.branch).sha
         except Exception as error:
@@ -145,10 +143,8 @@ class Source:
 
     def _unreachable(self, error: Exception) -> RunFailed:
         place = "GitHub" if self.file else "the Hugging Face hub"
-        remedy = (
-            f"check the network, {'' if self.file else 'or name a mirror in HF_ENDPOINT, '}or give a local copy with "
-        )
-        remedy += "--source FOLDER"
+        mirror = "" if self.file else "or name a mirror in HF_ENDPOINT, "
+        remedy = f"check the network, {mirror}or give a local copy with --source FOLDER"
         if self.folder:
             remedy = "it must hold the files of the repository (of the hub: Parquet or JSON lines, one file per split)"
         return RunFailed(
@@ -158,20 +154,17 @@ class Source:
         )
 
 
-@cache
-def _file() -> dict[str, Any]:
-    data: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("sources.yaml").read_text(encoding="utf-8"))
-    return data
+_file: Callable[[], dict[str, Any]] = cache(partial(read_data, __file__, "sources.yaml"))
 
 
 @cache
-def sources() -> dict[str, tuple[Source, ...]]:
+def sources() -> dict[str, tuple[Download, ...]]:
     """Return the sources of each canonical table that can be fetched."""
-    return {name: tuple(Source(**part) for part in parts) for name, parts in _file()["tables"].items()}
+    return {name: tuple(Download(**part) for part in parts) for name, parts in _file()["tables"].items()}
 
 
 @cache
-def beir_sources() -> dict[str, tuple[Source, ...]]:
+def beir_sources() -> dict[str, tuple[Download, ...]]:
     """Return the sources of each table of BEIR's sets, which are fetched by name alone."""
     parts: dict[str, dict[str, Any]] = {
         "corpus": {"config": "corpus", "split": "corpus", "shape": "documents"},
@@ -179,7 +172,7 @@ def beir_sources() -> dict[str, tuple[Source, ...]]:
         "qrels": {"config": "default", "split": "test", "shape": "qrels", "rows": 0},
     }
     return {
-        f"retrieval/{name}/{part}": (Source(**({**place, **options})),)
+        f"retrieval/{name}/{part}": (Download(**({**place, **options})),)
         for name, place in _file()["beir"].items()
         for part, options in parts.items()
     }
@@ -233,16 +226,14 @@ def _choose(tables: Sequence[str] | None) -> list[str]:
         of_table = [place] if place in choices else in_folder
         names |= dict.fromkeys(of_table)
         if not of_table:
-            near = nearest(table, listed)
-            problems.append(
-                f"table '{table}' cannot be fetched{near}; tables with a public source: {', '.join(listed)}"
-            )
+            public = f"tables with a public source: {', '.join(listed)}"
+            problems.append(f"table '{table}' cannot be fetched{nearest(table, listed)}; {public}")
     if problems:
         raise InputError(problems)
     return [*names]
 
 
-def _fetch_table(root: Path, name: str, parts: list[Source]) -> dict[str, Any]:
+def _fetch_table(root: Path, name: str, parts: list[Download]) -> dict[str, Any]:
     entry = manifest.read(root).get(name, {})
     fetched = "sources" in entry and manifest.is_intact(root, name, entry)
     if manifest.table_files(root, name) and not fetched:
@@ -268,7 +259,7 @@ def _fetch_table(root: Path, name: str, parts: list[Source]) -> dict[str, Any]:
     return {"status": "fetched", **entry}
 
 
-def _are_same(recorded: list[dict[str, Any]], parts: list[Source]) -> bool:
+def _are_same(recorded: list[dict[str, Any]], parts: list[Download]) -> bool:
     """Return True if a recorded table came from these sources. A branch counts as any commit."""
     return len(recorded) == len(parts) and all(
         old["dataset"] == part.dataset
@@ -279,7 +270,7 @@ def _are_same(recorded: list[dict[str, Any]], parts: list[Source]) -> bool:
     )
 
 
-def _mix(parts: list[Source]) -> Iterator[tuple[int, pa.Table]]:
+def _mix(parts: list[Download]) -> Iterator[tuple[int, pa.Table]]:
     """Yield batches of all parts in proportion, so that each training window holds all parts."""
     streams = {part: part.batches() for part in parts}
     read = dict.fromkeys(parts, 0)

@@ -47,7 +47,7 @@ Names = Callable[[Path, Sequence[str]], Mapping[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class ColumnSource:
     """A user's files as rows of a canonical table."""
 
     files: tuple[Path, ...]
@@ -142,7 +142,6 @@ class Source:
         return word
 
     def schema(self) -> pa.Schema:
-        """Return the columns as Parquet has them."""
         return pa.schema([(c.name, pa.float64() if c.kind == "number" else pa.string()) for c in self.columns])
 
     def states(self) -> tuple[Any, ...]:
@@ -187,11 +186,8 @@ def frame_values(values: Values) -> bytes:
     """
     parts = []
     for value in values:
-        if value is None:
-            parts.append(b"\xff" * 8)
-            continue
-        content = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else struct.pack(">d", value)
-        parts += [len(content).to_bytes(8, "big"), content]
+        content = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else struct.pack(">d", value or 0.0)
+        parts += [b"\xff" * 8] if value is None else [len(content).to_bytes(8, "big"), content]
     return b"".join(parts)
 
 
@@ -233,17 +229,15 @@ class Import:
         present = columns_of_files(files)
         table = self._table(present)
         columns = self._columns(table, present)
-        target = self.root / f"{table}.parquet"
+        target, exists = self.root / f"{table}.parquet", f"the table {table} is there"
         if any((self.root / table).glob("*.parquet")):
-            raise InputError(f"{self.root / table}: the table {table} is there, in shards; remove the folder first")
+            raise InputError(f"{self.root / table}: {exists}, in shards; remove the folder first")
         if target.exists() and not self.force:
-            raise InputError(
-                f"{target}: the table {table} is there; replace it with --force, or take another --name or --data"
-            )
+            raise InputError(f"{target}: {exists}; replace it with --force, or take another --name or --data")
         names = match_columns(columns, self.columns, lambda absent: (
             f"say which of the file's columns it is with --columns {','.join(f'{name}=THEIRS' for name in absent)}"
         ))  # fmt: skip
-        source = Source(files=files, columns=columns, names=names, labels=self.labels)
+        source = ColumnSource(files=files, columns=columns, names=names, labels=self.labels)
         states, counts, written = source.states(), {"exact_duplicates": 0}, 0
         with (
             no_empty_folders(target.parent),
@@ -264,7 +258,7 @@ class Import:
                 )
         return {"table": table, "file": str(target), **counts, "rows_written": written}
 
-    def _distinct(self, source: Source, counts: dict[str, int]) -> Iterator[Values]:
+    def _distinct(self, source: ColumnSource, counts: dict[str, int]) -> Iterator[Values]:
         """Yield the rows to write, and refuse a file in which an id stands twice."""
         places = range(len(source.columns))
         texts = [place for place in places if source.columns[place].kind == "text"] or places
@@ -330,11 +324,9 @@ class Import:
 
     def _set_name(self) -> str:
         name = self.name or title_of(self.file)
-        if not SET_NAME.fullmatch(name):
-            raise InputError(
-                f"--name '{name}': has up to 100 letters, digits and '_', '.', '-', '+'; name it with --name"
-            )
-        return name
+        if SET_NAME.fullmatch(name):
+            return name
+        raise InputError(f"--name '{name}': has up to 100 letters, digits and '_', '.', '-', '+'; name it with --name")
 
     def _columns(self, table: str, present: Sequence[str]) -> tuple[Column, ...]:
         """Return the columns of the table to write, after a check of the options."""

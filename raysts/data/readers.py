@@ -132,6 +132,8 @@ def columns_of_files(files: Sequence[Path]) -> list[str]:
 
 def require_columns(path: Path, needed: Sequence[str], present: Sequence[str], remedy: str) -> None:
     """Raise one InputError with every needed column that is not present."""
+    if len(present) == 1 and (wrong := next((mark for mark in ";\t|" if mark in present[0]), None)):
+        remedy = f"the header has {wrong!r} between its columns. Save the file with commas, or as .tsv with tabs"
     problems = [
         f"{_name(path)}: column '{name}' is missing (columns found: {', '.join(present) or 'none'}){nearest(name, present)}; "
         f"{remedy}"
@@ -285,7 +287,9 @@ def _read_text(path: Path, newline: str | None = None) -> Iterator[str]:
                     raise InputError(f"{path}: line {number} has {LONGEST:,} characters or more; break or remove it")
                 yield line
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text ({error}); convert the file to UTF-8") from error
+        raise InputError(
+            f"{path}: not UTF-8 text ({error}); convert the file to UTF-8 ('iconv -f cp1252 -t utf-8')"
+        ) from error
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: cannot be read to its end ({error}); get it again") from error
 

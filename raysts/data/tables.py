@@ -65,7 +65,6 @@ class Table:
 
     @property
     def sources(self) -> Sequence[Table]:
-        """The tables that it is derived from."""
         return getattr(self.content, "sources", ())
 
     @cached_property
@@ -127,7 +126,6 @@ class Table:
 
     @property
     def rows(self) -> int:
-        """The number of its rows."""
         return self.content.rows if self.content else sum(group.rows for group in self.row_groups())
 
     @property

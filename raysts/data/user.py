@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from raysts.data.facts import Facts
-from raysts.data.importing import SET_NAME, Source, Values, frame_values, match_columns, table_of
+from raysts.data.importing import SET_NAME, ColumnSource, Values, frame_values, match_columns, table_of
 from raysts.data.parquet import BATCH_ROWS
 from raysts.data.readers import HUB, LINES, TABLES, files_of, format_of, require_columns, title_of
 from raysts.errors import InputError, RunFailed
@@ -70,9 +70,9 @@ class UserText:
     """The user's text, column ``sentence``."""
 
     title: str
-    source: Source
+    source: ColumnSource
     scan: Scan
-    held: int = 0
+    held_count: int = 0
     """Number of texts of ``scan.smallest`` that are held out: no row with one of them is trained on."""
     queries: UserText | None = None
     """Texts of the query side, which stand between these, the documents, evenly."""
@@ -87,7 +87,7 @@ class UserText:
 
     @property
     def documents(self) -> int:
-        return self.scan.rows - sum(count for *_, count in self.scan.smallest[: self.held])
+        return self.scan.rows - sum(count for *_, count in self.scan.smallest[: self.held_count])
 
     @property
     def query_rows(self) -> int:
@@ -95,13 +95,13 @@ class UserText:
 
     @property
     def fingerprint(self) -> str:
-        name = f"{self.scan.sha256} without {self.held}" if self.held else self.scan.sha256
+        name = f"{self.scan.sha256} without {self.held_count}" if self.held_count else self.scan.sha256
         name += f" with {self.queries.fingerprint}" if self.queries else ""
         return name if name == self.scan.sha256 else hashlib.sha256(name.encode()).hexdigest()
 
     @property
     def held_out(self) -> list[str]:
-        return [text for _, text, _ in self.scan.smallest[: self.held]]
+        return [text for _, text, _ in self.scan.smallest[: self.held_count]]
 
     @property
     def sample(self) -> list[str]:
@@ -111,7 +111,7 @@ class UserText:
     def holding_out(self) -> UserText:
         """Return a copy without held-out texts. They are drawn by content hash, so row order does not matter."""
         count = min(HELD_OUT, (self.scan.rows - self.scan.repeated) // SHARE) // 2 * 2
-        return replace(self, held=count if count >= FEWEST else 0)
+        return replace(self, held_count=count if count >= FEWEST else 0)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the texts, with queries also the column ``query``.
@@ -137,7 +137,7 @@ class UserText:
 
     def _texts(self) -> Iterator[Values]:
         """Yield the documents that are trained on. Raises as :meth:`batches`."""
-        held_out, digest = {key for key, *_ in self.scan.smallest[: self.held]}, hashlib.sha256()
+        held_out, digest = {key for key, *_ in self.scan.smallest[: self.held_count]}, hashlib.sha256()
         for row in self.source.rows({}):
             digest.update(frame_values(row))
             if not held_out or _hash(row[0]) not in held_out:
@@ -152,7 +152,7 @@ class UserText:
         """Return the counts for the JSON line."""
         counts = {"rows": self.scan.rows, "empty": self.scan.empty, "repeated": self.scan.repeated}
         queries = {"queries": self.query_rows} if self.queries else {}
-        return {"name": self.title, **counts, **queries, "held_out": self.held, "sha256": self.fingerprint}
+        return {"name": self.title, **counts, **queries, "held_out": self.held_count, "sha256": self.fingerprint}
 
     @property
     def line(self) -> str:
@@ -162,8 +162,8 @@ class UserText:
             parts.append(f"{self.scan.empty:,} empty rows left out")
         if self.scan.repeated:
             parts.append(f"{self.scan.repeated:,} rows repeat an earlier text ('raysts data import' can drop them)")
-        if self.held:
-            parts.append(f"{self.held:,} texts held out, on which nothing is trained")
+        if self.held_count:
+            parts.append(f"{self.held_count:,} texts held out, on which nothing is trained")
         if self.queries:
             parts.append(f"{self.query_rows:,} queries ({self.queries.title}), read behind the prompts of queries")
         return "; ".join(parts)
@@ -191,21 +191,20 @@ def open_text(place: str | Path, column: str | None, option: str = "--text", nam
     return UserText(title_of(str(place)), source, scan)
 
 
-def _text_source(files: tuple[Path, ...], column: str | None, named: str) -> Source:
+def _text_source(files: tuple[Path, ...], column: str | None, named: str) -> ColumnSource:
     def names(path: Path, present: Sequence[str]) -> Mapping[str, str]:
         if format_of(path) == LINES and not str(path).startswith("hf:"):
             if column not in (None, "text"):
                 raise InputError(f"{path}: plain lines have no column '{column}'; remove {named}")
             return {"sentence": "text"}
         if column is None and len(present) != 1:
-            raise InputError(
-                f"{path}: say with {named} NAME which column holds the text; there are: {', '.join(present)}"
-            )
+            choices = ", ".join(present)
+            raise InputError(f"{path}: say with {named} NAME which column holds the text; there are: {choices}")
         chosen = column or present[0]
         require_columns(path, [chosen], present, f"{named} must name the one that holds the text")
         return {"sentence": chosen}
 
-    return Source(files=files, columns=table_columns(TEXT), names=names)
+    return ColumnSource(files=files, columns=table_columns(TEXT), names=names)
 
 
 @lru_cache(maxsize=8)
@@ -307,7 +306,7 @@ def open_retrieval(folder: str | Path, option: str, title: str) -> dict[str, Use
 
 def _read(files: tuple[Path, ...], columns: tuple[Column, ...], remedy: str, title: str) -> UserRows:
     names = match_columns(columns, {}, lambda absent: remedy)
-    source = Source(files=files, columns=columns, names=names, strict=True)
+    source = ColumnSource(files=files, columns=columns, names=names, strict=True)
     states, rows = source.states(), list(source.rows({}))
     if source.states() != states:
         raise RunFailed(
@@ -338,14 +337,9 @@ class UserData:
 
     @classmethod
     def of(
-        cls,
-        text: str | Path | None = None,
-        column: str | None = None,
-        dev: Mapping[str, str | Path] | None = None,
-        test: Mapping[str, str | Path] | None = None,
-        queries: str | Path | None = None,
-        queries_column: str | None = None,
-    ) -> UserData:
+        cls, text: str | Path | None = None, column: str | None = None, dev: Mapping[str, str | Path] | None = None,
+        test: Mapping[str, str | Path] | None = None, queries: str | Path | None = None, queries_column: str | None = None,
+    ) -> UserData:  # fmt: skip
         """Return the options with paths on this machine made absolute, for records.
 
         Raises:
@@ -376,7 +370,6 @@ class UserData:
 
     @property
     def paths(self) -> list[str]:
-        """All files and folders."""
         return list(filter(None, (self.text, self.queries, *self.dev.values(), *self.test.values())))
 
     @classmethod
@@ -388,10 +381,10 @@ class UserData:
 
     def arguments(self) -> list[str]:
         """Return the options as they are typed."""
-        line = ["--text", self.text] if self.text else []
-        line += ["--column", self.column] if self.column else []
-        line += ["--queries", self.queries] if self.queries else []
-        line += ["--queries-column", self.queries_column] if self.queries_column else []
+        options = (("--text", self.text), ("--column", self.column), ("--queries", self.queries))
+        line = [
+            part for pair in (*options, ("--queries-column", self.queries_column)) if pair[1] for part in pair if part
+        ]
         for option, sets in (("--dev", self.dev), ("--test", self.test)):
             line += [part for name, path in sets.items() for part in (option, f"{name}={path}")]
         return line
@@ -407,20 +400,21 @@ class UserData:
         tables: dict[str, UserText | UserRows] = {}
         devs: dict[str, UserRows] = {}
         problems: list[str] = []
-        if self.text:
-            try:
+        try:
+            if self.text:
                 text = open_text(self.text, self.column)
                 if self.queries:
                     queries = open_text(self.queries, self.queries_column, "--queries", "--queries-column")
                     text = replace(text, queries=queries)
                 tables[TEXT] = text
-            except InputError as error:
-                problems += error.problems
+        except InputError as error:
+            problems += error.problems
         sets = [("--dev", name, path, DEVS, DEVS) for name, path in self.dev.items()]
         sets += [("--test", name, path, TESTS, "retrieval/") for name, path in self.test.items()]
         for option, name, path, pairs, retrieval in sets:
+            remote = "://" in path and not path.startswith(HUB) and format_of(Path(path)) not in TABLES
             try:
-                if _is_folder(path):
+                if remote or ("://" not in path and Path(path).is_dir()):
                     parts = open_retrieval(path, f"{option} {name}", name)
                     rows = {f"{retrieval}{name}/{part}": of_part for part, of_part in parts.items()}
                 else:
@@ -446,12 +440,6 @@ def _join(devs: Mapping[str, UserRows]) -> UserRows:
     title = "+".join(dict.fromkeys(rows.title for rows in devs.values()))
     table = pa.concat_tables(tables) if tables else pa.table({column.name: [] for column in PAIR})
     return UserRows(title, next(iter(devs.values())).path, fingerprint, table)
-
-
-def _is_folder(place: str) -> bool:
-    if "://" in place:
-        return not place.startswith(HUB) and format_of(Path(place)) not in TABLES
-    return Path(place).is_dir()
 
 
 def _absolute(path: str | Path) -> str:

@@ -58,25 +58,18 @@ class StoreSpec:
 
     @property
     def id(self) -> str:
-        """The content id of the store."""
-        seed = self.data.sample_seed if self.data.sample else None
-        content = [
-            STORE_VERSION,
-            self.table,
-            self.fingerprint,
-            self.texts,
-            self.values,
-            self.tokenizer,
-            self.max_length,
-        ]
-        content += [list(self.data.sources), self.data.sample, seed]
-        drawn_by = ["spans", self.data.spans, self.data.sample_seed, *self.data.span_tokens]
-        content += [drawn_by] if self.data.spans else []
+        data, fields = (
+            self.data,
+            (self.table, self.fingerprint, self.texts, self.values, self.tokenizer, self.max_length),
+        )
+        content: list[Any] = [STORE_VERSION, *fields, list(data.sources), data.sample]
+        content += [data.sample_seed if data.sample else None]
+        content += [["spans", data.spans, data.sample_seed, *data.span_tokens]] if data.spans else []
         content += [["queries", self.query_prompt]] if self.query_prompt is not None else []
         return content_id([*content, self.prompt] if self.prompt else content)
 
 
-class Group(NamedTuple):
+class GroupPart(NamedTuple):
     """Parquet row group and its selected rows: a unit of tokenising, a file of the store."""
 
     path: str
@@ -88,7 +81,7 @@ class Group(NamedTuple):
     size: int
 
 
-def select(corpus: Corpus, table: str, data: Data) -> list[Group]:
+def select(corpus: Corpus, table: str, data: Data) -> list[GroupPart]:
     """Return the selected rows of a table by row group. A draw depends on its size and seed alone.
 
     A draw is one of texts, and each text has its spans behind it. All queries are selected.
@@ -101,17 +94,13 @@ def select(corpus: Corpus, table: str, data: Data) -> list[Group]:
     ends = np.cumsum([group.rows for group in groups])
     total = (int(ends[-1]) - queries) // stride if groups else 0
     chosen: np.ndarray | None = None  # positions in the table; None: all
+    none = f"no rows can be made of {', '.join(corpus.sources(table))}; choose another data folder"
     if data.sources:
         chosen = np.flatnonzero(_match_sources(corpus[table], data.sources))
         total = len(chosen)
-    if total == 0 and data.sources:
-        raise InputError(
-            f"{table}: no row has a source in {list(data.sources)}; data.sources must name some that exist"
-        )
+        none = f"no row has a source in {list(data.sources)}; data.sources must name some that exist"
     if total == 0:
-        raise InputError(
-            f"{table}: no rows can be made of {', '.join(corpus.sources(table))}; choose another data folder"
-        )
+        raise InputError(f"{table}: {none}")
     if data.sample is not None:
         draw = np.random.default_rng(data.sample_seed)
         drawn = np.sort(draw.choice(total, min(data.sample, total), replace=False))
@@ -122,7 +111,7 @@ def select(corpus: Corpus, table: str, data: Data) -> list[Group]:
         else:
             left_out = np.delete(np.arange(total), drawn)
             chosen = np.delete(np.arange(ends[-1]), rows_of_documents(left_out, total, queries, data.spans))
-    selected: list[Group] = []
+    selected: list[GroupPart] = []
     first = 0
     for group, end in zip(groups, ends, strict=True):
         rows, size = None, group.rows
@@ -130,7 +119,7 @@ def select(corpus: Corpus, table: str, data: Data) -> list[Group]:
             low, high = np.searchsorted(chosen, [end - group.rows, end])
             rows, size = chosen[low:high] - (end - group.rows), int(high - low)
         if size:
-            selected.append(Group(str(group.path), group.number, rows, first, size))
+            selected.append(GroupPart(str(group.path), group.number, rows, first, size))
             first += size
     return selected
 
@@ -146,7 +135,7 @@ def _match_sources(table: Table, sources: Sequence[str]) -> np.ndarray:
     return np.concatenate(masks) if masks else np.empty(0, bool)
 
 
-def tokenize_group(group: Group, spec: StoreSpec, tokenizer: Any, folder: Path, number: int) -> dict[str, Any]:
+def tokenize_group(group: GroupPart, spec: StoreSpec, tokenizer: Any, folder: Path, number: int) -> dict[str, Any]:
     """Write file ``number`` of the store and return its manifest entry. Memory holds a window at a time.
 
     Raises:
@@ -169,11 +158,9 @@ def tokenize_group(group: Group, spec: StoreSpec, tokenizer: Any, folder: Path, 
     return {"file": name, "windows": sizes, "cut": cut}
 
 
-def text_windows(group: Group, spec: StoreSpec) -> Iterator[tuple[int, dict[str, pa.Array]]]:
+def text_windows(group: GroupPart, spec: StoreSpec) -> Iterator[tuple[int, dict[str, pa.Array]]]:
     """Yield (first, columns) of each window of the group's selected rows."""
-    columns = [*spec.texts, *spec.values]
-    if spec.query_prompt is not None:
-        columns.append(QUERY)
+    columns = [*spec.texts, *spec.values] + ([QUERY] if spec.query_prompt is not None else [])
     pending: list[pa.RecordBatch] = []
     waiting = done = 0
     for batch in selected_rows(group, spec.table, columns):
@@ -187,7 +174,7 @@ def text_windows(group: Group, spec: StoreSpec) -> Iterator[tuple[int, dict[str,
             pending, waiting = table.slice(window.num_rows).to_batches(), waiting - window.num_rows
 
 
-def selected_rows(group: Group, table: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def selected_rows(group: GroupPart, table: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield columns of the selected rows of a group, by batches of up to ``WINDOW`` rows of the file."""
     file, first = open_parquet(group.path, remedy(table)), 0
     for batch in pages(group.path, file, columns, remedy(table), [group.row_group], WINDOW):
@@ -201,9 +188,8 @@ def _record_batch(
     first: int, columns: dict[str, pa.Array], spec: StoreSpec, tokenizer: Any
 ) -> tuple[pa.RecordBatch, int]:
     """Return a window as it is stored, and how many of its texts had more tokens than are kept."""
-    size, cut = len(next(iter(columns.values()))), 0
+    size, cut, prompt = len(next(iter(columns.values()))), 0, spec.prompt
     arrays: dict[str, pa.Array] = {"row": pa.array(np.arange(first, first + size, dtype=np.int64))}
-    prompt = spec.prompt
     if spec.query_prompt is not None:
         arrays[QUERY], prompt = columns[QUERY], ""
     for name in spec.texts:
@@ -215,10 +201,8 @@ def _record_batch(
         cut += cut_here
         arrays[name] = pa.ListArray.from_arrays(pa.array(tokens.offsets.astype(np.int32)), pa.array(tokens.flat))
     for name in spec.values:
-        values = columns[name]
-        arrays[name] = pa.array(
-            label_codes(values, NLI_LABELS) if name == "label" else values.cast(pa.float64()).to_numpy(False)
-        )
+        codes = label_codes(columns[name], NLI_LABELS) if name == "label" else None
+        arrays[name] = pa.array(columns[name].cast(pa.float64()).to_numpy(False) if codes is None else codes)
     return pa.RecordBatch.from_pydict(arrays), cut
 
 
@@ -313,20 +297,14 @@ def shard_name(window: int) -> str:
 def columns_of(table: pa.Table, texts: Sequence[str], values: Sequence[str]) -> dict[str, Any]:
     """Arrow columns as ``Tokens`` and arrays."""
     columns: dict[str, Any] = {}
-    for name in texts:
-        lists = _one_chunk(table.column(name))
-        offsets = lists.offsets.to_numpy().astype(np.int64)
-        flat = lists.values.to_numpy()[offsets[0] : offsets[-1]]
-        columns[name] = Tokens(flat, offsets - offsets[0])
-    for name in values:
-        array = _one_chunk(table.column(name))
-        if pa.types.is_fixed_size_list(array.type):
-            width = array.type.list_size
-            columns[name] = array.flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
+    for name in (*texts, *values):
+        chunks = table.column(name).chunks
+        array = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+        if name in texts:
+            offsets = array.offsets.to_numpy().astype(np.int64)
+            columns[name] = Tokens(array.values.to_numpy()[offsets[0] : offsets[-1]], offsets - offsets[0])
+        elif pa.types.is_fixed_size_list(array.type):
+            columns[name] = array.flatten().to_numpy(zero_copy_only=False).reshape(-1, array.type.list_size)
         else:
             columns[name] = array.to_numpy(zero_copy_only=False)
     return columns
-
-
-def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

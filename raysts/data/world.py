@@ -85,17 +85,10 @@ def world_tokenizer() -> PreTrainedTokenizerFast:
 def tiny_config() -> dict[str, Any]:
     """Return the `config.json` of `backbone=tiny`, without the values that are transformers' defaults."""
     return {
-        "model_type": "bert",
-        "vocab_size": len(world_vocabulary()),
-        "hidden_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 256,
-        "max_position_embeddings": MAX_LENGTH,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.1,
-        "pad_token_id": 0,
-    }
+        "model_type": "bert", "vocab_size": len(world_vocabulary()), "hidden_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "intermediate_size": 256, "max_position_embeddings": MAX_LENGTH,
+        "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.1, "pad_token_id": 0,
+    }  # fmt: skip
 
 
 def write_tiny_backbone(path: Path, seed: int) -> None:
@@ -116,20 +109,11 @@ def write_tiny_backbone(path: Path, seed: int) -> None:
         world_tokenizer().save_pretrained(draft)
 
 
-@cache
-def _word_set() -> frozenset[str]:
-    return frozenset(world_words())
-
-
 def unknown_fraction(texts: list[str]) -> float:
     """Return the share of the words of `texts` that the world lacks, or 0 for texts without words.
 
     At most 512 texts, evenly spaced, are looked at, so the cost does not grow with the corpus.
     """
-    step = max(1, -(-len(texts) // _SAMPLED_TEXTS))
-    matches = total = 0
-    for text in texts[::step]:
-        tokens = _TOKEN.findall(text.lower())
-        total += len(tokens)
-        matches += sum(token in _word_set() for token in tokens)
-    return 1.0 - matches / total if total else 0.0
+    step, words = max(1, -(-len(texts) // _SAMPLED_TEXTS)), frozenset(world_words())
+    tokens = [token for text in texts[::step] for token in _TOKEN.findall(text.lower())]
+    return 1.0 - sum(token in words for token in tokens) / len(tokens) if tokens else 0.0

@@ -219,40 +219,37 @@ def compare_spread(a: Sequence[ModelScores], b: Sequence[ModelScores], resamples
     That is the standard deviation (ddof 1) over models of their mean over the sets, by rank correlation (else accuracy).
     Resamples are of rows alone: drawn with replacement, models of a system would differ less than they do.
     """
-    by_set = [
-        _sample([model[name] for model in a], [model[name] for model in b], "spearman", resamples) for name in a[0]
-    ]
-    of_a, of_b = (np.mean([sides[i] for sides in by_set], axis=0).std(axis=0, ddof=1) for i in (0, 1))
-    return {
-        "a": float(of_a[0]), "b": float(of_b[0]), "a_models": len(a), "b_models": len(b),
-        "n": sum(len(scores.values) for scores in a[0].values()), **_interval(of_a - of_b),
-    }  # fmt: skip
+    of_a, of_b = (mean_MR.std(axis=0, ddof=1) for mean_MR in _means(a, b, resamples))
+    return _columns(a, b, of_a, of_b)
 
 
 def compare_gains(
-    a: Sequence[ModelScores],
-    a_over: Sequence[ModelScores],
-    b: Sequence[ModelScores],
-    b_over: Sequence[ModelScores],
+    a: Sequence[ModelScores], a_over: Sequence[ModelScores], b: Sequence[ModelScores], b_over: Sequence[ModelScores],
     resamples: int,
-) -> ComparisonRow:
+) -> ComparisonRow:  # fmt: skip
     """Return how much further A is above ``a_over`` than B above ``b_over``, by the mean over the sets.
 
     Resamples are of rows, the same for all four systems, and of the models of each.
     """
     gains = []
     for label, models, baseline in (("models/a", a, a_over), ("models/b", b, b_over)):
-        by_set = [
-            _sample([model[name] for model in models], [model[name] for model in baseline], "spearman", resamples)
-            for name in a[0]
-        ]
-        means_MR = [np.mean([sides[i] for sides in by_set], axis=0) for i in (0, 1)]
+        means_MR = _means(models, baseline, resamples)
         draws = _drawn(label, len(models), resamples), _drawn(f"{label}/over", len(baseline), resamples)
         gains.append(_mean_over_models(means_MR[0], draws[0]) - _mean_over_models(means_MR[1], draws[1]))
-    return {
-        "a": float(gains[0][0]), "b": float(gains[1][0]), "a_models": len(a), "b_models": len(b),
-        "n": sum(len(scores.values) for scores in a[0].values()), **_interval(gains[0] - gains[1]),
-    }  # fmt: skip
+    return _columns(a, b, *gains)
+
+
+def _means(a: Sequence[ModelScores], b: Sequence[ModelScores], resamples: int) -> list[np.ndarray]:
+    """Return for both systems the mean over the sets of each model [M, 1 + R]."""
+    pairs = (([model[name] for model in a], [model[name] for model in b]) for name in a[0])
+    by_set = [_sample(*pair, "spearman", resamples) for pair in pairs]
+    return [np.mean([sides[i] for sides in by_set], axis=0) for i in (0, 1)]
+
+
+def _columns(a: Sequence[ModelScores], b: Sequence[ModelScores], of_a: np.ndarray, of_b: np.ndarray) -> ComparisonRow:
+    """Return the columns of two values, which are followed by those of each resample [1 + R]."""
+    values = {"a": float(of_a[0]), "b": float(of_b[0]), "a_models": len(a), "b_models": len(b)}
+    return {**values, "n": sum(len(scores.values) for scores in a[0].values()), **_interval(of_a - of_b)}
 
 
 def _drawn(label: str, count: int, resamples: int) -> np.ndarray:
@@ -282,7 +279,8 @@ def _sample(
 def _difference(a_MR: np.ndarray, b_MR: np.ndarray, draws: tuple[np.ndarray, np.ndarray]) -> ComparisonRow:
     """Return the columns of the difference of two systems' means, with models ``draws`` in each resample."""
     of_a, of_b = _mean_over_models(a_MR, draws[0]), _mean_over_models(b_MR, draws[1])
-    values = {"a": float(of_a[0]), "b": float(of_b[0]), "a_std": _std(a_MR[:, 0]), "b_std": _std(b_MR[:, 0])}
+    stds = (float(x_MR[:, 0].std(ddof=1)) if len(x_MR) > 1 else None for x_MR in (a_MR, b_MR))
+    values = {"a": float(of_a[0]), "b": float(of_b[0]), **dict(zip(("a_std", "b_std"), stds, strict=True))}
     return {**values, "a_models": len(a_MR), "b_models": len(b_MR), **_interval(of_a - of_b)}
 
 
@@ -299,10 +297,6 @@ def _interval(differences_R: np.ndarray) -> ComparisonRow:
     return {**difference, "p": bootstrap_p(differences_R[1:])}
 
 
-def _std(values_M: np.ndarray) -> float | None:
-    return float(values_M.std(ddof=1)) if len(values_M) > 1 else None
-
-
 def _test(a: Sequence[RowScores], b: Sequence[RowScores], metric: str) -> ComparisonRow:
     """Return the test of two models, or nothing if a system has several.
 
@@ -310,15 +304,13 @@ def _test(a: Sequence[RowScores], b: Sequence[RowScores], metric: str) -> Compar
     """
     if len(a) > 1 or len(b) > 1:
         return {}
-    first, second = a[0], b[0]
+    (first,), (second,) = a, b
     if first.gold is None and metric == "accuracy":
-        only_a, only_b = (
-            int(((x == 1) & (y == 0)).sum()) for x, y in itertools.permutations((first.values, second.values))
-        )
+        sides = itertools.permutations((first.values, second.values))
+        only_a, only_b = (int(((x == 1) & (y == 0)).sum()) for x, y in sides)
         return {"test": "mcnemar", "only_a": only_a, "only_b": only_b, "test_p": mcnemar(only_a, only_b)}
-    name, result = "paired-t", None
     if first.gold is None:
-        result = paired_t(first.values - second.values)
+        name, result = "paired-t", paired_t(first.values - second.values)
     else:
         correlation = CORRELATIONS[metric]  # type: ignore[index]
         pairs = ((first.values, first.gold), (second.values, first.gold), (first.values, second.values))
@@ -367,7 +359,10 @@ def format_comparison(a: str, b: str, rows: Sequence[ComparisonRow]) -> str:
         interval = "" if row["ci_low"] is None else f"[{100 * row['ci_low']:+.2f}, {100 * row['ci_high']:+.2f}]"
         statistic = "" if row["test"] is None else f"{row['only_a']}:{row['only_b']}"
         statistic = f"{row['t']:+.2f} ({row['df']})" if row["t"] is not None else statistic
-        values = [_value(row, side) for side in "ab"]
+        values = []
+        for side in "ab":
+            std, models = row[f"{side}_std"], row[f"{side}_models"]
+            values.append(f"{100 * row[side]:.2f}" + ("" if std is None else f" ±{100 * std:.2f} ({models})"))
         tested = [row["test"] or "", statistic, format_p(row["test_p"])]
         difference = [f"{100 * row['difference']:+.2f}", interval, format_p(row["p"])]
         lines.append([row["dataset"], row["metric"], f"{row['n']:,}", *values, *difference, *tested])
@@ -375,13 +370,7 @@ def format_comparison(a: str, b: str, rows: Sequence[ComparisonRow]) -> str:
     return "\n".join([f"A: {a}", f"B: {b}", "x100", text[0], "-" * max(map(len, text)), *text[1:]])
 
 
-def _value(row: ComparisonRow, side: str) -> str:
-    std = row[f"{side}_std"]
-    return f"{100 * row[side]:.2f}" + ("" if std is None else f" ±{100 * std:.2f} ({row[f'{side}_models']})")
-
-
 def format_p(p: float | None) -> str:
     """Return a p value with two digits, nothing for None."""
-    if p is None:
-        return ""
-    return f"{p:.2g}" if p >= 1e-4 else "<1e-4"
+    text = "" if p is None else f"{p:.2g}"
+    return text if p is None or p >= 1e-4 else "<1e-4"

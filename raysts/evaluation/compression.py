@@ -36,10 +36,8 @@ def check(model: SentenceModel, dims: int | None, dtype: str) -> None:
     if dims is not None and not 1 <= dims <= model.dim:
         problems.append(f"--dims {dims}: the model's vectors have {model.dim} dimensions; give a number from 1 to that")
     elif dims is not None and len(model.similarities) > 1:
-        called = next(iter(model.similarities))
-        problems.append(
-            f"--dims {dims}: the model compares texts by '{called}', which needs all {model.dim}; leave --dims out"
-        )
+        compares = f"compares texts by '{next(iter(model.similarities))}', which needs all {model.dim}"
+        problems.append(f"--dims {dims}: the model {compares}; leave --dims out")
     if problems:
         raise InputError(problems)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysts.models.prompts import Text
@@ -14,6 +17,8 @@ if TYPE_CHECKING:
 
 SAMPLE = 512
 """Texts whose tokens are counted."""
+TIMED, TRIES = 16, 5
+"""Texts that are embedded alone for a latency, and how often each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +59,28 @@ class ModelCost:
 
     @property
     def text(self) -> str:
-        """The cost in words."""
         size = f"{self.parameters / 1e6:.1f} M parameters, " if self.parameters else ""
         return (
             f"{size}{self.bytes / 1e6:.0f} MB, {self.dimensions} dimensions, "
             f"{self.texts_per_second:.0f} texts of {self.tokens:.0f} tokens a second here "
             f"({self.texts_per_cpu_second:.0f} a CPU second)"
         )
+
+
+def latency(folder: Path, texts: Sequence[Text]) -> float:
+    """Return the milliseconds that a model takes for one text: the median of texts, each at its best."""
+    from raysts.models import pretrained
+
+    model = pretrained.load(folder)
+
+    def seconds(text: Text) -> float:
+        began = time.perf_counter()
+        model.represent([text])
+        return time.perf_counter() - began
+
+    return 1000 * statistics.median(
+        min(seconds(text) for _ in range(TRIES)) for text in texts[:: max(1, len(texts) // TIMED)]
+    )
 
 
 def cost_rows(models: Sequence[dict[str, Any]]) -> list[list[str]]:

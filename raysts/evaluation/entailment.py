@@ -5,7 +5,7 @@ that is entailment is right when sim(hypothesis || premise) > sim(premise || hyp
 larger variance. Shapes: N pairs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,11 +61,7 @@ def load_entailment(corpus: Corpus, table: str, entailed: bool = False) -> Pairs
 
 
 def two_way_scores(pairs: Pairs, representation: Representation, similarity: Similarity) -> np.ndarray:
-    """Return sim(hypothesis || premise) of every pair [N] float64.
-
-    Raises:
-        UndefinedCorrelationError: not finite, or the same for every pair: the curve of a constant measures nothing.
-    """
+    """Return sim(hypothesis || premise) of every pair [N], and refuse a constant."""
     scores_N = pair_similarities(pairs, representation, similarity)
     bad = len(scores_N) - int(np.isfinite(scores_N).sum())
     if bad or scores_N.min() == scores_N.max():
@@ -109,11 +105,11 @@ class TwoWay(LabelledSet):
             scores.append(self.make_scores(scores_N, *AREAS, similarity=called, gold=self.gold, compared=False))
             for dataset, pairs in self.thresholds.items():
                 on_others = two_way_scores(pairs, representations[pairs.name], similarity)
-                right_N = (scores_N >= _threshold(called, on_others, pairs)) == (self.gold == 1)
+                candidates = GRID if called in ON_THE_GRID else np.append(np.unique(on_others), np.inf)
+                right_N = (scores_N >= best_threshold(on_others, pairs.gold == 1, candidates)) == (self.gold == 1)
                 columns: dict[str, Any] = {"dataset": dataset, "draw": f"{self.name}/{self.split}"}
-                scores.append(
-                    self.make_scores(right_N, "accuracy", similarity=called, compared=dataset == self.name, **columns)
-                )
+                columns |= {"similarity": called, "compared": dataset == self.name}
+                scores.append(self.make_scores(right_N, "accuracy", **columns))
         return scores
 
 
@@ -123,12 +119,6 @@ def two_way(name: str, pairs: Pairs, thresholds: Mapping[str, Pairs] | None = No
     texts = list(dict.fromkeys(text for part in (pairs, *chosen.values()) for text in part.texts))
     shared: dict[str, Any] = {"sha256": pairs.sha256, "size": pairs.size, "rows": pairs.rows, "gold": pairs.gold}
     return TwoWay(name=name, split=split, texts=texts, pairs=pairs, thresholds=chosen, **shared)
-
-
-def _threshold(called: str, scores_N: np.ndarray, pairs: Pairs) -> float:
-    """Return the threshold of the similarity ``called`` that is best on ``pairs``."""
-    tried = GRID if called in ON_THE_GRID else np.append(np.unique(scores_N), np.inf)
-    return best_threshold(scores_N, pairs.gold == 1, tried)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -149,14 +139,9 @@ class Direction(LabelledSet):
         groups = _groups(self.pairs, words)
         by_model = right_by_model(self.pairs, represent(self.texts), similarities)
         longer_N = words[self.pairs.right] > words[self.pairs.left]
-        baseline: dict[str, Any] = {"role": "baseline", "compared": False, "subsets": groups}
-        return [
-            *(
-                self.make_scores(right_N, "accuracy", similarity=name, subsets=groups)
-                for name, right_N in by_model.items()
-            ),
-            self.make_scores(longer_N, "accuracy", similarity="length", **baseline),
-        ]
+        scores = [self.make_scores(r_N, "accuracy", similarity=name, subsets=groups) for name, r_N in by_model.items()]
+        baseline: dict[str, Any] = {"similarity": "length", "role": "baseline", "compared": False, "subsets": groups}
+        return [*scores, self.make_scores(longer_N, "accuracy", **baseline)]
 
 
 def right_by_model(pairs: Pairs, representation: Representation, similarities: Similarities) -> dict[str, np.ndarray]:
@@ -189,14 +174,11 @@ def _groups(pairs: Pairs, words: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _read_two_way(corpus: Corpus, source: Source) -> TwoWay:
-    """Read a table with the thresholds of SNLI dev, and as set ``<name>-own_thresholds`` of the optional table."""
+    """Read a table with the thresholds of SNLI dev, and of an optional table as ``<name>-own``."""
     table, *tables = source.present(corpus)
-    thresholds = zip((source.name, f"{source.name}-own"), tables, strict=False)
-    return two_way(
-        source.name,
-        load_entailment(corpus, table),
-        {name: load_entailment(corpus, of_table) for name, of_table in thresholds},
-    )
+    names = (source.name, f"{source.name}-own")
+    thresholds = {name: load_entailment(corpus, key) for name, key in zip(names, tables, strict=False)}
+    return two_way(source.name, load_entailment(corpus, table), thresholds)
 
 
 def _read_direction(corpus: Corpus, source: Source) -> Direction:
@@ -205,9 +187,9 @@ def _read_direction(corpus: Corpus, source: Source) -> Direction:
     return Direction(name=source.name, pairs=pairs, **shared)
 
 
-def two_way_task(name: str, table: str, own_thresholds: Sequence[str] = (), unasked: bool = True) -> Task:
-    """Return the task of two-way inference on a table. ``own_thresholds``: a table that gives another threshold."""
-    return Task(name, (Source(name, (table, DEV), _read_two_way, tuple(own_thresholds), labels=True),), unasked=unasked)
+def two_way_task(name: str, table: str, *own_thresholds: str, unasked: bool = True) -> Task:
+    """Return the task of two-way inference on a table, perhaps with thresholds of another table."""
+    return Task(name, (Source(name, (table, DEV), _read_two_way, own_thresholds, labels=True),), unasked=unasked)
 
 
 def direction_task(name: str, table: str, unasked: bool = True) -> Task:
@@ -215,12 +197,13 @@ def direction_task(name: str, table: str, unasked: bool = True) -> Task:
     return Task(name, (Source(name, (table,), _read_direction, labels=True),), unasked=unasked)
 
 
-ENTAILMENT_TASKS: dict[str, Task] = {
-    "snli-2way": two_way_task("snli-2way", "nli/snli_test"),
-    "sick-2way": two_way_task("sick-2way", "sick/sick_test", own_thresholds=["sick/sick_trial"]),
-    "snli-direction": direction_task("snli-direction", "nli/snli_test"),
-    "sick-direction": direction_task("sick-direction", "sick/sick_test"),
-    "xnli-2way": two_way_task("xnli-2way", "nli/xnli_en_test", unasked=False),
-    "xnli-direction": direction_task("xnli-direction", "nli/xnli_en_test", unasked=False),
-}
-"""The tasks of GaussCSE by name, and the same on XNLI, of which the paper has nothing."""
+_TASKS = (
+    two_way_task("snli-2way", "nli/snli_test"),
+    two_way_task("sick-2way", "sick/sick_test", "sick/sick_trial"),
+    direction_task("snli-direction", "nli/snli_test"),
+    direction_task("sick-direction", "sick/sick_test"),
+    two_way_task("xnli-2way", "nli/xnli_en_test", unasked=False),
+    direction_task("xnli-direction", "nli/xnli_en_test", unasked=False),
+)
+ENTAILMENT_TASKS: dict[str, Task] = {task.name: task for task in _TASKS}
+"""The tasks of GaussCSE, and the same on XNLI, of which the paper has nothing."""

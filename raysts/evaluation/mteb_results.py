@@ -59,12 +59,8 @@ def write(
             task["scores"][row["metric"]] = row["value"]
     written = []
     for dataset, task in tasks.items():
-        scores = {
-            **task["scores"],
-            "main_score": task["scores"][MAIN],
-            "hf_subset": "default",
-            "languages": ["eng-Latn"],
-        }
+        about = {"main_score": task["scores"][MAIN], "hf_subset": "default", "languages": ["eng-Latn"]}
+        scores = task["scores"] | about
         result = {
             "dataset_revision": f"sha256:{task['sha256']}", "task_name": NAMES[dataset], "mteb_version": None,
             "scores": {"test": [scores]}, "evaluation_time": None, "kg_co2_emissions": None,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raysts.errors import InputError
@@ -60,21 +61,17 @@ def _part(path: Path) -> pa.Table:
     try:
         # A ParquetFile: read_table would take '<key>=<value>' in the path for a partition and add a column.
         table = pq.ParquetFile(path).read()
-        columns = [
-            table.column(field.name).cast(field.type)
-            if field.name in table.column_names
-            else pa.nulls(table.num_rows, field.type)
-            for field in RESULTS
-        ]
-    except (pa.ArrowException, OSError) as error:
+        absent = [field for field in RESULTS if field.name not in table.column_names]
+        for field in absent:
+            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+        result = table.select(RESULTS.names).cast(RESULTS)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        remedy = "remove it and run again what made it"
+        raise InputError(f"{path}: not a readable part of a results table ({error}); {remedy}") from error
+    version = pc.max(result.column("schema_version")).as_py() or 0
+    if version > SCHEMA_VERSION:
         raise InputError(
-            f"{path}: not a readable part of a results table ({error}); remove it and run again what made it"
-        ) from error
-    result = pa.Table.from_arrays(columns, schema=RESULTS)
-    versions = [version for version in result.column("schema_version").to_pylist() if version is not None]
-    if max(versions, default=0) > SCHEMA_VERSION:
-        raise InputError(
-            f"{path}: has schema version {max(versions)}, this raysts reads up to {SCHEMA_VERSION}; update raysts"
+            f"{path}: has schema version {version}, this raysts reads up to {SCHEMA_VERSION}; update raysts"
         )
     return result
 

@@ -101,12 +101,11 @@ def _smallest(keys_QB: np.ndarray, most: int) -> np.ndarray:
 
 
 def _rows(keys_QK: np.ndarray) -> np.ndarray:
-    """Return the rows of keys in their order -> int64 [Q, K]."""
     return (np.sort(keys_QK, axis=1) & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
 
 def is_installed() -> bool:
-    """Return True if the packages of an older installation of raysts suffice."""
+    """Return True if the packages exist, which older installations of raysts lack."""
     return all(map(find_spec, ("bm25s", "Stemmer")))
 
 
@@ -221,22 +220,19 @@ class RetrievalSet(LabelledSet):
         return scores
 
     def baseline_scores(self) -> list[RowScores]:
-        if not is_installed():
-            return []
-        return self._scores(search_words(self), similarity="bm25", role=BM25, compared=False)
+        return self._scores(search_words(self), similarity="bm25", role=BM25, compared=False) if is_installed() else []
 
     def _scores(self, ranked_QK: np.ndarray, **columns: Any) -> list[RowScores]:
         return [self.make_scores(values_Q, metric, **columns) for metric, values_Q in self.measure(ranked_QK).items()]
 
     def measure(self, ranked_QK: np.ndarray) -> dict[str, np.ndarray]:
         """Return every metric of every query [Q], from the documents ranked for it."""
-        values: dict[str, list[float]] = {metric: [] for metric in METRICS}
+        values_QM = []
         for ranked_K, (rows_J, scores_J) in zip(ranked_QK, self.judgements, strict=True):
             places = np.minimum(np.searchsorted(rows_J, ranked_K), len(rows_J) - 1)
             gains_K = np.where(rows_J[places] == ranked_K, np.maximum(scores_J[places], 0), 0)
-            for metric, value in zip(METRICS, _metrics(gains_K, scores_J[scores_J > 0]), strict=True):
-                values[metric].append(value)
-        return {metric: np.array(of_queries) for metric, of_queries in values.items()}
+            values_QM.append(_metrics(gains_K, scores_J[scores_J > 0]))
+        return dict(zip(METRICS, np.array(values_QM).T, strict=True))
 
 
 def _metrics(gains_K: np.ndarray, relevant_J: np.ndarray) -> tuple[float, float, float, float]:
@@ -248,20 +244,14 @@ def _metrics(gains_K: np.ndarray, relevant_J: np.ndarray) -> tuple[float, float,
     ideal = np.sort(relevant_J)[::-1][:10]
     ndcg = gains_K[:10] @ discounts[: len(gains_K[:10])] / (ideal @ discounts[: len(ideal)])
     reciprocal = 1 / (1 + hits[0]) if len(hits) and hits[0] < 10 else 0.0
-    precision = np.arange(1, len(hits) + 1) / (1 + hits)
-    return (
-        float(ndcg),
-        float(reciprocal),
-        float((hits < 100).sum() / len(relevant_J)),
-        precision.sum() / len(relevant_J),
-    )
+    precision = (np.arange(1, len(hits) + 1) / (1 + hits)).sum() / len(relevant_J)
+    return float(ndcg), reciprocal, float((hits < 100).sum() / len(relevant_J)), precision
 
 
 def _read(corpus: Corpus, source: Source) -> RetrievalSet:
-    columns = {part: [column.name for column in RETRIEVAL[part]] for part in RETRIEVAL}
-    tables = {part: corpus.read(table, columns[part]) for part, table in zip(RETRIEVAL, source.tables, strict=True)}
-    sha256 = join_fingerprints(corpus, source.tables)
-    return _retrieval_set(source.name, _cast_ids(tables), sha256, source.name.replace(":", "/"))
+    named = zip(RETRIEVAL.items(), source.tables, strict=True)
+    tables = {part: corpus.read(table, [column.name for column in columns]) for (part, columns), table in named}
+    return _retrieval_set(source.name, tables, join_fingerprints(corpus, source.tables), source.name.replace(":", "/"))
 
 
 class RetrievalTask(Task):
@@ -285,9 +275,8 @@ ALL_SETS = RetrievalTask(NAME, (_source("NAME"),))
 
 def documents_of(sets: Sequence[LabelledSet]) -> list[Text]:
     """Return the distinct documents of the retrieval sets."""
-    return list(
-        dict.fromkeys(text for labelled in sets if isinstance(labelled, RetrievalSet) for text in labelled.documents)
-    )
+    searched = [labelled for labelled in sets if isinstance(labelled, RetrievalSet)]
+    return list(dict.fromkeys(text for labelled in searched for text in labelled.documents))
 
 
 def index_problems(queries: SentenceModel, documents: SentenceModel) -> list[str]:
@@ -329,32 +318,19 @@ def index_scores(
 
 
 def user_set(corpus: Corpus, name: str) -> RetrievalSet:
-    """Return the user's development set ``name``.
-
-    Raises:
-        InputError: its tables cannot be used together.
-    """
+    """Return the user's development set ``name``, or raise InputError if its tables do not fit together."""
     names = [f"{DEVS}{name}/{part}" for part in RETRIEVAL]
     tables = {part: corpus[table].read() for part, table in zip(RETRIEVAL, names, strict=True)}
-    return replace(
-        _retrieval_set(name, _cast_ids(tables), join_fingerprints(corpus, names), f"--dev {name}"), split="dev"
-    )
-
-
-def _cast_ids(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-    cast = {"query_id": pa.string(), "doc_id": pa.string()}
-    return {
-        part: table.cast(pa.schema([field.with_type(cast.get(field.name, field.type)) for field in table.schema]))
-        for part, table in tables.items()
-    }
+    return replace(_retrieval_set(name, tables, join_fingerprints(corpus, names), f"--dev {name}"), split="dev")
 
 
 def _retrieval_set(name: str, tables: Mapping[str, pa.Table], sha256: str, place: str) -> RetrievalSet:
-    """Return a set from its tables.
-
-    Raises:
-        InputError: the tables cannot be used together. ``place`` names them.
-    """
+    """Return a set from its tables, or raise InputError if they do not fit together. ``place`` names them."""
+    kinds = {"query_id": pa.string(), "doc_id": pa.string()}
+    tables = {
+        part: table.cast(pa.schema([column.with_type(kinds.get(column.name, column.type)) for column in table.schema]))
+        for part, table in tables.items()
+    }
     if problems := _problems(tables, place):
         raise InputError(problems)
     documents = tables["corpus"].sort_by([("doc_id", "descending")])
@@ -364,16 +340,14 @@ def _retrieval_set(name: str, tables: Mapping[str, pa.Table], sha256: str, place
     # Those without text come after all others: no search reaches them.
     row_of = {doc_id: row for row, doc_id in enumerate(dict.fromkeys([*filled, *ids]))}
     judged: dict[str, dict[int, int]] = {}
-    for query_id, doc_id, score in zip(
-        *(tables["qrels"].column(column.name).to_pylist() for column in RETRIEVAL["qrels"]), strict=True
-    ):
+    qrels = (tables["qrels"].column(column.name).to_pylist() for column in RETRIEVAL["qrels"])
+    for query_id, doc_id, score in zip(*qrels, strict=True):
         judged.setdefault(query_id, {})[row_of[doc_id]] = int(score)
     rows = pc.is_in(tables["queries"].column("query_id"), pa.array(judged, pa.string()))
     queries = tables["queries"].filter(rows)
-    sides = (
-        [SideText(text, "query") for text in queries.column("text").to_pylist()],
-        [SideText(text, "document") for text in texts if text],
-    )
+    queries_read = [SideText(text, "query") for text in queries.column("text").to_pylist()]
+    searched = [SideText(text, "document") for text in texts if text]
+    scores = [sorted(judged[query_id].items()) for query_id in queries.column("query_id").to_pylist()]
     remarks = []
     if empty := len(texts) - len(filled):
         remarks.append(f"{name}: {empty:,} documents without title and text left out")
@@ -382,13 +356,13 @@ def _retrieval_set(name: str, tables: Mapping[str, pa.Table], sha256: str, place
     return RetrievalSet(
         name=name,
         sha256=sha256,
-        texts=list(dict.fromkeys([*sides[0], *sides[1]])),
+        texts=list(dict.fromkeys([*queries_read, *searched])),
         size=len(queries),
         rows={f"{name.replace(':', '/')}/queries": np.asarray(rows.to_numpy())},
         remarks=tuple(remarks),
-        queries=sides[0],
-        documents=sides[1],
-        judgements=[_sort_judgements(judged[query_id]) for query_id in queries.column("query_id").to_pylist()],
+        queries=queries_read,
+        documents=searched,
+        judgements=[tuple(np.array(of_query, np.int64).T) for of_query in scores],
     )
 
 
@@ -401,11 +375,6 @@ def _document_texts(documents: pa.Table) -> list[str]:
     return [f"{title} {text}".strip() if title else text for title, text in zip(titles, texts, strict=True)]
 
 
-def _sort_judgements(scores: Mapping[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    rows = np.array(sorted(scores), np.int64)
-    return rows, np.array([scores[int(row)] for row in rows], np.int64)
-
-
 def _problems(tables: Mapping[str, pa.Table], place: str) -> list[str]:
     """Return why the tables of a set cannot be used together, or an empty list."""
     problems = []
@@ -413,8 +382,7 @@ def _problems(tables: Mapping[str, pa.Table], place: str) -> list[str]:
     qrels = tables["qrels"]
     ids["qrels"] = list(zip(*(qrels.column(column).to_pylist() for column in ("query_id", "doc_id")), strict=True))
     for part, values in ids.items():
-        twice = [value for value, count in Counter(values).items() if count > 1]
-        if twice:
+        if twice := [value for value, count in Counter(values).items() if count > 1]:
             key = "pair of query_id and doc_id" if part == "qrels" else "id"
             problems.append(
                 f"{place}/{part}: {len(twice):,} {key}s are there several times (the first: {_quote(twice[0])}); every "
@@ -422,8 +390,7 @@ def _problems(tables: Mapping[str, pa.Table], place: str) -> list[str]:
             )
     for column, part in (("query_id", "queries"), ("doc_id", "corpus")):
         existing = set(ids[part])
-        unknown = [value for value in dict.fromkeys(qrels.column(column).to_pylist()) if value not in existing]
-        if unknown:
+        if unknown := [value for value in dict.fromkeys(qrels.column(column).to_pylist()) if value not in existing]:
             problems.append(
                 f"{place}/qrels: {len(unknown):,} values of '{column}' are not in {place}/{part} (the first: "
                 f"{_quote(unknown[0])}); judgements must be of what is there, remove them or complete the table"

@@ -77,12 +77,9 @@ class RowScores:
         """Return the scores of some rows: a mask [N] bool, or their numbers in ascending order."""
         rows = np.flatnonzero(rows) if rows.dtype == bool else rows
         subsets = {name: np.flatnonzero(np.isin(rows, members)) for name, members in self.subsets.items()}
-        return replace(
-            self,
-            values=self.values[rows],
-            gold=None if self.gold is None else self.gold[rows],
-            subsets={name: members for name, members in subsets.items() if len(members)},
-        )
+        subsets = {name: members for name, members in subsets.items() if len(members)}
+        gold = None if self.gold is None else self.gold[rows]
+        return replace(self, values=self.values[rows], gold=gold, subsets=subsets)
 
     def sample(self, resamples: int = 0, metrics: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Return the value of each metric, followed by that of each resample [1 + R].
@@ -93,10 +90,12 @@ class RowScores:
         """
         metrics = self.metrics if metrics is None else metrics
         if self.gold is not None and metrics[0] in CORRELATIONS:
-            values = {metric: [self._correlation(metric)] for metric in metrics}
-            drawn_NR = self._drawn(resamples)
-            samples = correlation_samples(self.values, self.gold, drawn_NR, metrics)  # type: ignore[arg-type]
-            return {metric: np.concatenate([values[metric], samples[metric]]) for metric in metrics}  # type: ignore[index]
+            try:
+                values: Any = {name: [CORRELATIONS[name](self.values, self.gold)] for name in metrics}  # type: ignore[index]
+            except (UndefinedCorrelationError, InputError) as error:
+                raise type(error)(f"{self.dataset}: {error}") from error
+            samples: Any = correlation_samples(self.values, self.gold, self._drawn(resamples), metrics)  # type: ignore[arg-type]
+            return {metric: np.concatenate([values[metric], samples[metric]]) for metric in metrics}
         counts_NR = self._counts(resamples)
         if self.gold is not None:
             return dict(zip(AREAS, precision_recall_areas(self.values, self.gold == 1, counts_NR), strict=True))
@@ -105,12 +104,6 @@ class RowScores:
     def value(self, metric: str) -> float:
         """Return the value of a metric. Raises as :meth:`sample`."""
         return float(self.sample(0, [metric])[metric][0])
-
-    def _correlation(self, metric: str) -> float:
-        try:
-            return CORRELATIONS[metric](self.values, self.gold)  # type: ignore[index,arg-type]
-        except (UndefinedCorrelationError, InputError) as error:
-            raise type(error)(f"{self.dataset}: {error}") from error
 
     def _drawn(self, resamples: int) -> np.ndarray:
         return resample_set(self.draw or "", len(self.values), resamples if self.draw else 0)
@@ -156,34 +149,30 @@ def result_rows(scores: RowScores, resamples: int, clean: np.ndarray | None = No
 
 def _values(scores: RowScores, resamples: int) -> list[ResultRow]:
     """Return subset, aggregation, metric, value, ci_low, ci_high and n of each value."""
-    of_all = scores.sample(resamples)
+    of_all, subsets = scores.sample(resamples), scores.subsets
     size = len(scores.values) if scores.counted is None else scores.counted
-    if scores.gold is None:
+    if scores.gold is None or len(subsets) < 2:  # all aggregations are one number
         rows = [_value(metric, values_R, size, scores.aggregations[0]) for metric, values_R in of_all.items()]
-        counts_NR = scores._counts(resamples) if scores.subsets else None
-        return rows + [
-            _value(metric, _means(scores.values[numbers], counts_NR[numbers]), len(numbers), None, subset)
-            for subset, numbers in scores.subsets.items()
-            for metric in scores.metrics
-            if counts_NR is not None
-        ]
-    if len(scores.subsets) < 2:  # all aggregations are one number
-        return [_value(metric, values_R, size, scores.aggregations[0]) for metric, values_R in of_all.items()]
-    parts = [_subset(scores, name).sample(resamples) for name in scores.subsets]
-    sizes = np.array([len(numbers) for numbers in scores.subsets.values()])
+        if subsets and scores.gold is None:
+            counts_NR = scores._counts(resamples)
+            for subset, numbers in subsets.items():
+                values_R = _means(scores.values[numbers], counts_NR[numbers])
+                rows += [_value(metric, values_R, len(numbers), None, subset) for metric in scores.metrics]
+        return rows
+    parts = []
+    for name, numbers in subsets.items():
+        draw = scores.draw and f"{scores.draw.removesuffix('all')}{name}"
+        part = replace(scores.take(numbers), dataset=f"{scores.dataset}, subset '{name}'", draw=draw)
+        parts.append(part.sample(resamples))
+    sizes = np.array([len(numbers) for numbers in subsets.values()])
     rows = []
     for metric, values_R in of_all.items():
         columns = np.stack([part[metric] for part in parts], axis=1)  # [1 + R, subsets]
         by_name = {"mean": columns.mean(axis=1), "wmean": columns @ (sizes / sizes.sum())}
         rows += [_value(metric, by_name.get(name or "", values_R), size, name) for name in scores.aggregations]
-        of_subsets = zip(scores.subsets, columns.T, sizes, strict=True)
+        of_subsets = zip(subsets, columns.T, sizes, strict=True)
         rows += [_value(metric, of_subset, int(n), None, name) for name, of_subset, n in of_subsets]
     return rows
-
-
-def _subset(scores: RowScores, name: str) -> RowScores:
-    part = replace(scores.take(scores.subsets[name]), dataset=f"{scores.dataset}, subset '{name}'")
-    return replace(part, draw=scores.draw and f"{scores.draw.removesuffix('all')}{name}")
 
 
 def _value(metric: str, values_R: np.ndarray, n: int, aggregation: str | None, subset: str | None = None) -> ResultRow:

@@ -100,7 +100,6 @@ class Value:
 
     @classmethod
     def mean_of(cls, values: Sequence[float]) -> Value:
-        """Return the mean of the values of several models."""
         std = float(np.std(values, ddof=1)) if len(values) > 1 else None
         return cls(float(np.mean(values)), std, len(values))
 
@@ -171,7 +170,6 @@ class Standings:
 
     @property
     def plot_lines(self) -> list[Standing]:
-        """The lines with one backbone."""
         backbone = self.first("backbone")
         return [line for line in self.lines if line.role != "backbone" or line is backbone]
 
@@ -181,19 +179,16 @@ _KEY = ("system", "study", "trial", "role", "pooling", "layers", "similarity")
 
 def usable(rows: Iterable[Mapping[str, Any]]) -> list[ResultRow]:
     """Return the rows of whole sets (not of subsets) that hold a finite number."""
-    return [
-        dict(row) for row in rows if row["subset"] is None and row["value"] is not None and math.isfinite(row["value"])
-    ]
+    whole_sets = (row for row in rows if row["subset"] is None and row["value"] is not None)
+    return [dict(row) for row in whole_sets if math.isfinite(row["value"])]
 
 
 def views(rows: Sequence[ResultRow], compare_layers: Layers) -> list[View]:
     """Return every view that has rows, first Spearman on all test rows at ``compare_layers``."""
+    usual, order = View(str(compare_layers)), ("split", "rows", "layers", "metric", "aggregation")
 
     def rank(view: View) -> tuple[object, ...]:
-        usual = View(str(compare_layers))
-        first = (
-            getattr(view, name) != getattr(usual, name) for name in ("split", "rows", "layers", "metric", "aggregation")
-        )
+        first = (getattr(view, name) != getattr(usual, name) for name in order)
         return (*first, *(str(field or "") for field in view))
 
     return sorted(set(map(View.of, usable(rows))), key=rank)
@@ -224,7 +219,7 @@ def standings(
     used = [row for models in by_key.values() for values in models.values() for row in values.values()]
     sets = dict.fromkeys(row["dataset"] for row in used)
     averaged = tuple(name for name in AVERAGED if name in sets)
-    columns = (*averaged, *(name for name in sets if name not in AVERAGED), *([AVERAGE] if len(averaged) > 1 else ()))
+    columns = (*averaged, *(name for name in sets if name not in AVERAGED)) + ((AVERAGE,) if len(averaged) > 1 else ())
     lines = [_standing(key, [*models.values()], averaged, view, as_distributed) for key, models in by_key.items()]
     lines.sort(key=lambda line: (len(line.layers or ""), line.layers or "", ROLES.index(kind_of(line.role))))
     if view.layers is not None:
@@ -318,12 +313,13 @@ def format_standings(table: Standings) -> str:
     """
     lines = [["system", "role", "pooling", "layers", "similarity", *table.columns]]
     for line in table.lines:
-        names = [part for part in (line.system, line.study, line.trial) if part]
-        role = f"{line.role or '-'} ({line.n})" if line.n > 1 else line.role or "-"
-        lines.append(
-            ["/".join(names) or "-", role, line.pooling or "-", line.layers or "-", line.similarity or "-"]
-            + [_cell(line.mean.get(column), line.n) for column in table.columns]
-        )
+        name = "/".join(part for part in (line.system, line.study, line.trial) if part)
+        role = f"{line.role or '-'} ({line.n})" if line.n > 1 else line.role
+        cells = []
+        for value in map(line.mean.get, table.columns):
+            number = f" ({value.n})" if value and value.n != line.n else ""
+            cells.append(value.spread_text.replace("± ", "±") + number if value else "")
+        lines.append([*(text or "-" for text in (name, role, line.pooling, line.layers, line.similarity)), *cells])
     text = align_columns(lines, range(5))
     title = ", ".join(filter(None, (table.view.metric, table.view.aggregation, "x100")))
     return "\n".join([title, text[0], "-" * max(map(len, text)), *text[1:]])
@@ -343,11 +339,5 @@ def format_results(rows: Sequence[ResultRow], brief: bool = False) -> str:
     ]
     correlations = standings(rows, View(None))
     by_metric = [standings(plain, View(None, metric, None)) for metric in dict.fromkeys(row["metric"] for row in plain)]
-    tables = [correlations, *([] if brief and correlations.lines else by_metric)]
+    tables = [correlations] if brief and correlations.lines else [correlations, *by_metric]
     return "\n\n".join(format_standings(table) for table in tables if table.lines) or format_standings(correlations)
-
-
-def _cell(value: Value | None, n: int) -> str:
-    if value is None:
-        return ""
-    return value.spread_text.replace("± ", "±") + (f" ({value.n})" if value.n != n else "")

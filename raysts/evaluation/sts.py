@@ -148,7 +148,10 @@ def pair_similarities(pairs: Pairs, representation: Representation, similarity: 
         UndefinedCorrelationError: a representation is not finite.
     """
     for name, values in representation.items():
-        bad = len(values) - int(np.sum([np.isfinite(row).all() for row in values]))
+        if values.dtype == object:  # arrays of a text's tokens, of many lengths
+            bad = sum(not np.isfinite(row).all() for row in values)
+        else:
+            bad = len(values) - int(np.isfinite(values.reshape(len(values), -1)).all(axis=1).sum())
         if bad:
             raise UndefinedCorrelationError(
                 f"{pairs.name}: '{name}' of {bad} of {len(values)} sentences is not finite: the model gives NaN or "

@@ -29,25 +29,22 @@ Similarities = Mapping[str, Similarity]
 
 
 class Model(Protocol):
-    """Model that can be evaluated.
+    """Model that can be evaluated, by its own similarities at its pooling of its layers.
 
     One with ``represent_layers`` (texts, choices of layers, and perhaps ``progress``, a function that takes the number of texts
     of each batch) gives several choices of pooled layers in one pass.
     """
 
     @property
-    def similarities(self) -> Similarities:
-        """The similarities that it is measured by."""
+    def similarities(self) -> Similarities: ...
 
     @property
     def pooling(self) -> str: ...
 
     @property
-    def layers(self) -> Layers:
-        """The layers that the model pools."""
+    def layers(self) -> Layers: ...
 
-    def represent(self, texts: list[Text]) -> Representation:
-        """Return the representation of the texts, one row per text."""
+    def represent(self, texts: list[Text]) -> Representation: ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -76,7 +73,6 @@ class LabelledSet(ABC):
 
     @property
     def datasets(self) -> tuple[str, ...]:
-        """The names that the set has in results."""
         return (self.name,)
 
     def problems(self) -> list[str]:
@@ -156,15 +152,12 @@ class Task:
     """It asks for more of a model than representations of texts: it has no labelled sets."""
 
     def sources(self, corpus: Corpus) -> tuple[Source, ...]:
-        """Return the sources that the task has with this corpus."""
         return self.listed
 
     def expected_tables(self) -> tuple[str, ...]:
-        """Return every table that the task can read, for the message about missing ones."""
         return tuple(dict.fromkeys(table for source in self.listed for table in source.tables))
 
     def tables(self, corpus: Corpus) -> tuple[str, ...]:
-        """Return the tables to read from this corpus."""
         return tuple(dict.fromkeys(table for source in self.sources(corpus) for table in source.present(corpus)))
 
     def problems(self, corpus: Corpus) -> list[str]:

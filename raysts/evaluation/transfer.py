@@ -31,7 +31,7 @@ _MOST_ROWS = 5  # that a message names
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Split:
     """The rows of one table: one text a row, or two, and the labels (as strings) or scores [N]."""
 
     table: str
@@ -56,7 +56,7 @@ class TransferSet(LabelledSet):
         probe: a key of ``PROBES``.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[Split, ...]
     probe: str = PROBE
 
     def problems(self) -> list[str]:
@@ -88,7 +88,7 @@ def _read(corpus: Corpus, source: Source) -> TransferSet:
     for table in source.tables:
         texts = [column.name for column in TABLES[table] if column.kind == "text"]
         columns = corpus.read(table, [*texts, "label" if source.labels else "score"])
-        parts.append(Part(table, tuple(columns.column(name).to_pylist() for name in texts), _gold(columns, table)))
+        parts.append(Split(table, tuple(columns.column(name).to_pylist() for name in texts), _gold(columns, table)))
     test = parts[-1]
     return TransferSet(
         name=source.name,
@@ -111,7 +111,7 @@ def _gold(columns: pa.Table, table: str) -> np.ndarray:
     return np.asarray(columns.column("label").cast(pa.string()).to_numpy(zero_copy_only=False), dtype=str)
 
 
-def label_problems(train: Part, measured: Sequence[Part], fewest: int) -> list[str]:
+def label_problems(train: Split, measured: Sequence[Split], fewest: int) -> list[str]:
     """Return the reasons why labels cannot be learnt: a single class, too few rows, unseen labels."""
     classes, counts = np.unique(train.gold, return_counts=True)
     if len(classes) < 2:
@@ -134,7 +134,7 @@ def label_problems(train: Part, measured: Sequence[Part], fewest: int) -> list[s
     return problems
 
 
-def score_problems(parts: Sequence[Part]) -> list[str]:
+def score_problems(parts: Sequence[Split]) -> list[str]:
     """Return the tables with equal scores alone: they have no correlation with anything."""
     return [
         f"{part.table}: all {len(part.gold)} scores are {part.gold[0]:g}; a correlation needs scores that differ"
@@ -186,7 +186,6 @@ def _predict_right(probe: ModuleType, labelled: TransferSet, features: Sequence[
 
 
 def _predict_scores(probe: ModuleType, labelled: TransferSet, features: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the predicted scores of the measured rows."""
     train, dev, test = zip(features, (part.gold for part in labelled.parts), strict=True)
     try:
         return np.asarray(probe.regress_by_dev(train, dev, test[0]).predicted)

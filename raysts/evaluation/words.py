@@ -55,7 +55,7 @@ UNKNOWN = -1
 
 
 @dataclass(frozen=True)
-class Words:
+class WordTable:
     """Vocabulary and its vectors. ``raw_VH``: vectors of any length, perhaps on disk."""
 
     index: Mapping[str, int]
@@ -99,9 +99,9 @@ def unit(vectors_NH: np.ndarray) -> np.ndarray:
     return vectors_NH / np.where(lengths_N > 0, lengths_N, 1)
 
 
-def static_words(model: SentenceModel) -> Words:
+def static_words(model: SentenceModel) -> WordTable:
     """Return the vocabulary of word vectors, which are not copied."""
-    return Words(vocabulary(model.tokenizer), model.encoder.backbone.weight.detach().cpu().numpy())
+    return WordTable(vocabulary(model.tokenizer), model.encoder.backbone.weight.detach().cpu().numpy())
 
 
 def is_static(model: SentenceModel) -> bool:
@@ -218,13 +218,13 @@ RelationWords = tuple[Sequence[str], ...]
 """Words of a relation: left and right of its examples, left and right of its pairs."""
 
 
-def similarities(words: Words, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
-    """Return the cosine of each pair [N] float64. See :meth:`Words.vectors` for words without a vector."""
+def similarities(words: WordTable, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
+    """Return the cosine of each pair [N] float64 (see :meth:`WordTable.vectors`)."""
     a_NH, b_NH = (words.vectors(words.rows(side)).astype(np.float64) for side in (left, right))
     return np.einsum("nh,nh->n", a_NH, b_NH)
 
 
-def analogies(words: Words, questions: Mapping[str, Sequence[str]]) -> np.ndarray:
+def analogies(words: WordTable, questions: Mapping[str, Sequence[str]]) -> np.ndarray:
     """Return True for each ``d`` that is the word most similar to b - a + c (3CosAdd) -> bool [N].
 
     The question's words do not count as answers; every other word of the vocabulary is. An answer without a vector is never
@@ -258,7 +258,7 @@ def analogies(words: Words, questions: Mapping[str, Sequence[str]]) -> np.ndarra
     return right_N
 
 
-def degrees_of(words: Words, relations: Sequence[tuple[RelationWords, np.ndarray]]) -> np.ndarray:
+def degrees_of(words: WordTable, relations: Sequence[tuple[RelationWords, np.ndarray]]) -> np.ndarray:
     """Return Spearman by relation [N] of the likeness to its examples with people's degrees.
 
     A pair's number is the product of its difference with the mean difference of the examples. 0 if it is the same for all
@@ -274,7 +274,7 @@ def degrees_of(words: Words, relations: Sequence[tuple[RelationWords, np.ndarray
     return np.array(correlations)
 
 
-def best_clusters(words: Words, members: Sequence[str], classes: np.ndarray, seed: int) -> np.ndarray:
+def best_clusters(words: WordTable, members: Sequence[str], classes: np.ndarray, seed: int) -> np.ndarray:
     """Return the words in the largest class of their cluster [N] bool, of the purest clustering.
 
     There are as many clusters as classes. WEB's six clusterings are agglomerative with Ward's linkage, with average and
@@ -316,23 +316,20 @@ class WordsTask(Task):
         return tuple(SETS)
 
     def tables(self, corpus: Corpus) -> tuple[str, ...]:
-        tables = tuple(table for table in SETS if corpus.files(table))
+        tables = tuple(filter(corpus.files, SETS))
         return (*tables, *filter(corpus.files, SENTENCES)) if tables else ()
 
     def left_out(self, corpus: Corpus) -> dict[str, list[str]]:
         return {} if self.tables(corpus) else {name: [table] for table, names in SETS.items() for name in names}
 
     def problems(self, corpus: Corpus) -> list[str]:
-        sets = read_sets(corpus)
-        if not sets:
-            return [
-                f"task '{self.name}': the tables of words hold no set; missing: {'; '.join(find_absent(corpus, sets))}"
-            ]
-        return [problem for word_set in sets for problem in word_set.problems()]
+        if sets := read_sets(corpus):
+            return [problem for word_set in sets for problem in word_set.problems()]
+        missing = "; ".join(find_absent(corpus, sets))
+        return [f"task '{self.name}': the tables of words hold no set; missing: {missing}"]
 
     def is_default(self, corpus: Corpus) -> bool:
-        """Return True if sentences show a contextual model the words."""
-        return any(map(corpus.files, SENTENCES))
+        return any(map(corpus.files, SENTENCES))  # which show a contextual model the words
 
     def read(self, corpus: Corpus, contextual: bool) -> WordSets:
         """Read the sets of words, and the sentences that show a ``contextual`` model the words.
@@ -385,7 +382,7 @@ class WordSets:
 
             choices = tuple(layers or single_layers(model.depth))
             index, components_LVH = contextual_words(model, self.sentences, choices)
-            tables = [Words(index, components_VH) for components_VH in components_LVH]
+            tables = [WordTable(index, components_VH) for components_VH in components_LVH]
         self._warn(tables[0])
         by_choice: dict[Layers, list[RowScores]] = {choice: [] for choice in choices}
         for choice, words in zip(choices, tables, strict=True):
@@ -393,44 +390,39 @@ class WordSets:
                 shared: dict[str, Any] = {"dataset": word_set.name, "split": "test", "compared": False}
                 shared["sha256"] = self.sha256[word_set.table]
                 covered_N = words.rows(word_set.words) != UNKNOWN
-                if covered_N.any():
-                    by_choice[choice].append(RowScores(**shared, **_scores(words, word_set)))
+                by_choice[choice] += [RowScores(**shared, **_scores(words, word_set))] if covered_N.any() else []
                 coverage = RowScores(metrics=("coverage",), values=covered_N * 1.0, similarity=None, **shared)
                 by_choice[choice].append(coverage)
         return by_choice
 
-    def _warn(self, words: Words) -> None:
+    def _warn(self, words: WordTable) -> None:
         """Log the sets that are missing, and the words without a vector."""
         unknown = {s.name: (int((words.rows(s.words) == UNKNOWN).sum()), len(s.words)) for s in self.sets}
-        lines = [f"not measured: {line}" for line in self.absent]
+        for line in self.absent:
+            logger.warning("words: not measured: %s", line)
         if strange := [name for name, (count, size) in unknown.items() if count == size]:
-            lines.append(f"not measured: {', '.join(strange)} (none of its words has a vector)")
+            logger.warning("words: not measured: %s (none of its words has a vector)", ", ".join(strange))
         all_words = list(dict.fromkeys(word for word_set in self.sets for word in word_set.words))
         if total := int((words.rows(all_words) == UNKNOWN).sum()):
-            parts = [f"{name} {count:,}/{size:,}" for name, (count, size) in unknown.items()]
-            lines.append(
-                f"{total:,} of {len(all_words):,} words have no vector, and the mean vector stands for them: {', '.join(parts)}"
-            )
-        for line in lines:
-            logger.warning("words: %s", line)
+            parts = ", ".join(f"{name} {count:,}/{size:,}" for name, (count, size) in unknown.items())
+            line = f"words: {total:,} of {len(all_words):,} words have no vector, and the mean vector stands for them: {parts}"
+            logger.warning(line)
 
 
-def _scores(words: Words, word_set: WordSet) -> dict[str, Any]:
+def _scores(words: WordTable, word_set: WordSet) -> dict[str, Any]:
     """Return the fields of a vocabulary's row scores on a set (of ``DEGREES`` on its relations)."""
-    columns = word_set.columns
+    columns, drawn = word_set.columns, {"similarity": "cosine", "draw": f"{word_set.name}/test"}
     if word_set.table == CATEGORIZATION:
         classes = np.unique([str(name) for name in columns["category"]], return_inverse=True)[1]
         seed = derive_seed(0, "words", word_set.name) % 2**32
         right_N = best_clusters(words, columns["word"], classes, seed)
         return {"metrics": ("purity",), "values": right_N * 1.0, "similarity": None}
-    drawn: dict[str, Any] = {"similarity": "cosine", "draw": f"{word_set.name}/test"}
     if word_set.table == ANALOGY and word_set.name != DEGREES:
         right_N = analogies(words, {name: columns[name] for name in "abcd"})
         return {"metrics": ("accuracy",), "values": right_N * 1.0, **drawn}
-    drawn |= {"metrics": ("spearman",), "aggregations": ("all",)}
+    fields: dict[str, Any] = {"metrics": ("spearman",), "aggregations": ("all",), **drawn}
     if word_set.name == DEGREES:
         relations, _ = read_relations(word_set)
-        counted = sum(len(gold) for _, gold in relations)
-        return {"values": degrees_of(words, relations), "counted": counted, **drawn}
-    values_N = similarities(words, columns["word1"], columns["word2"])
-    return {"values": values_N, "gold": word_set.scores, **drawn}
+        fields["counted"] = sum(len(gold) for _, gold in relations)
+        return {"values": degrees_of(words, relations), **fields}
+    return {"values": similarities(words, columns["word1"], columns["word2"]), "gold": word_set.scores, **fields}

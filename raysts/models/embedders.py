@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from raysts.errors import InputError, RunFailed
-from raysts.ids import content_id, file_digest, folder_id, unchanged
+from raysts.ids import content_id, file_digest, folder_id, guard_content
 from raysts.models import pretrained
 from raysts.models.endpoint import Endpoint, is_endpoint, open_endpoint
 from raysts.models.layers import Layers, pooling_modes
@@ -66,7 +66,6 @@ class Embedder(ABC):
 
     @property
     def id(self) -> str:
-        """Id of the content."""
         return folder_id(self.path)
 
     @property
@@ -117,7 +116,6 @@ class Embedder(ABC):
         """Raise InputError unless raysts can read it."""
 
     def load(self) -> None:
-        """Read the weights."""
         self.check()
 
     def find_missing(self, texts: Sequence[Text]) -> int | None:
@@ -125,7 +123,6 @@ class Embedder(ABC):
         return None
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
-        """Return the tokens of texts behind the prompt."""
         return tokenize(self.tokenizer, texts, self.max_length, self.prompt)
 
     @abstractmethod
@@ -139,15 +136,15 @@ class Embedder(ABC):
 
         ``progress``: takes the number of texts of each batch that is done.
         """
-        vectors = self.vectors(tokenize(self.tokenizer, list(map(self._prepend_prompt, texts)), self.max_length))
+        own_side = self.prompt_name is None
+        sides = [
+            self.prompts.side_prompt(t.side) if isinstance(t, SideText) and own_side else self.prompt for t in texts
+        ]
+        prompted = [f"{prompt}{text}" for prompt, text in zip(sides, texts, strict=True)]
+        vectors = self.vectors(tokenize(self.tokenizer, prompted, self.max_length))
         if progress is not None:
             progress(len(texts))
         return {layers[0]: {"vectors": vectors}}
-
-    def _prepend_prompt(self, text: Text) -> str:
-        if isinstance(text, SideText) and self.prompt_name is None:
-            return f"{self.prompts.side_prompt(text.side)}{text}"
-        return f"{self.prompt}{text}"
 
 
 class EncoderModel(Embedder):
@@ -177,12 +174,10 @@ class EncoderModel(Embedder):
 
     @property
     def dim(self) -> int:
-        description = self.description
-        if description.heads:
-            full = head_of(*description.heads[-1]).dim
-        else:
-            full = pretrained.width(self.path) * len(pooling_modes(description.pooling))
-        return min(full, description.truncate_dim or full)
+        described = self.description
+        modes = len(pooling_modes(described.pooling))
+        full = head_of(*described.heads[-1]).dim if described.heads else pretrained.width(self.path) * modes
+        return min(full, described.truncate_dim or full)
 
     @property
     def weight_bytes(self) -> int:
@@ -243,13 +238,12 @@ class OnnxModel(Embedder):
     @property
     def dim(self) -> int:
         try:
-            (width,) = self.vectors(self.tokenize(["a"]))[0].shape
+            return int(self.vectors(self.tokenize(["a"])).shape[1])
         except InputError:
             raise
         except Exception as error:  # a foreign graph may raise anything
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise InputError(f"model '{self.path}': its graph gives no vector of a text ({reason})") from None
-        return int(width)
 
     @property
     def weight_bytes(self) -> int:
@@ -262,32 +256,25 @@ class OnnxModel(Embedder):
         Raises:
             InputError: onnxruntime is not installed, does not load the graph, or raysts cannot use its inputs.
         """
+        begin = f"model '{self.path}'"
         if importlib.util.find_spec("onnxruntime") is None:
-            raise InputError(
-                f"model '{self.path}' is ONNX, and onnxruntime is not installed: pip install 'raysts[onnx]'"
-            )
+            raise InputError(f"{begin} is ONNX, and onnxruntime is not installed: pip install 'raysts[onnx]'")
         import onnxruntime
         import torch
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
-        preferred = ["CUDAExecutionProvider"] if self.device == "cuda" else []
-        providers = [name for name in preferred if name in onnxruntime.get_available_providers()]
+        on_gpu = self.device == "cuda" and "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+        providers = [*(["CUDAExecutionProvider"] if on_gpu else []), "CPUExecutionProvider"]
         try:
-            session = onnxruntime.InferenceSession(
-                str(graph_of(self.path)), options, [*providers, "CPUExecutionProvider"]
-            )
+            session = onnxruntime.InferenceSession(str(graph_of(self.path)), options, providers)
         except Exception as error:  # the runtime may raise anything
-            raise InputError(
-                f"model '{self.path}': onnxruntime does not load it ({str(error).splitlines()[0]})"
-            ) from None
+            raise InputError(f"{begin}: onnxruntime does not load it ({str(error).splitlines()[0]})") from None
         if unknown := {node.name for node in session.get_inputs()} - {"input_ids", "attention_mask", "token_type_ids"}:
-            raise InputError(
-                f"model '{self.path}': its graph reads {', '.join(sorted(unknown))}, which raysts does not give"
-            )
+            raise InputError(f"{begin}: its graph reads {', '.join(sorted(unknown))}, which raysts does not give")
         if self.description.heads and "sentence_embedding" not in {node.name for node in session.get_outputs()}:
             raise InputError(
-                f"model '{self.path}': has modules behind its pooling, which are not in the graph; export it as one graph"
+                f"{begin}: has modules behind its pooling, which are not in the graph; export it as one graph"
             )
         return session
 
@@ -349,16 +336,14 @@ class VectorsModel(Embedder):
 
     @cached_property
     def files(self) -> list[Path]:
-        files = parquet_files(self.path)
-        if not files:
-            raise InputError(
-                f"teacher '{self.path}': no Parquet file there; give one with a text and its '{VECTORS}' a row"
-            )
-        return files
+        if files := parquet_files(self.path):
+            return files
+        raise InputError(
+            f"teacher '{self.path}': no Parquet file there; give one with a text and its '{VECTORS}' a row"
+        )
 
     @cached_property
     def column(self) -> str:
-        """Column of the texts."""
         names = open_parquet(self.files[0], "write it again").schema_arrow.names
         column = next((name for name in TEXTS if name in names), "")
         if not column or VECTORS not in names:
@@ -383,8 +368,12 @@ class VectorsModel(Embedder):
         for number, text in enumerate(text for part in self._read(self.column) for text in part.to_pylist()):
             if text is None:  # no text looks it up
                 continue
-            first = rows.setdefault(text, number)
-            if first != number and not _is_same_vector(self.table_RD[first], self.table_RD[number]):
+            if (first := rows.setdefault(text, number)) == number:
+                continue
+            vector_D, other_D = self.table_RD[first], self.table_RD[number]
+            if not np.linalg.norm(vector_D - other_D) <= 0.05 * np.linalg.norm(
+                vector_D
+            ):  # bf16 differs between batches
                 raise InputError(
                     f"teacher '{self.path}': rows {first} and {number} are of one text ({_shorten(text)}) and have different "
                     f"vectors; remove one"
@@ -495,11 +484,6 @@ class EndpointModel(Embedder):
         return self.endpoint.vectors(texts)
 
 
-def _is_same_vector(a_D: np.ndarray, b_D: np.ndarray) -> bool:
-    """Return True if the vectors differ by no more than bf16 does between batches."""
-    return bool(np.linalg.norm(a_D - b_D) <= 0.05 * np.linalg.norm(a_D))
-
-
 def _shorten(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:57]}...")
 
@@ -512,9 +496,7 @@ def graph_of(folder: Path) -> Path | None:
 
 def parquet_files(path: Path) -> list[Path]:
     """Return the Parquet files of a folder, or a file."""
-    if path.is_file():
-        return [path]
-    return sorted(path.glob("[!.]*.parquet"))
+    return [path] if path.is_file() else sorted(path.glob("[!.]*.parquet"))
 
 
 def open_embedder(
@@ -548,7 +530,7 @@ def load_embedder(path: Path, *, content: str | None = None, **options: Any) -> 
 
     ``content``: the id that its content must have; None: any.
     """
-    with unchanged(path, content, lambda path: open_embedder(path).id):
+    with guard_content(path, content, lambda path: open_embedder(path).id):
         embedder = open_embedder(path, **options)
         embedder.load()
     return embedder

@@ -147,8 +147,7 @@ class Endpoint:
         return vectors_ND
 
     def _read(self, path: Path) -> np.ndarray:
-        file = self.store.get(path)
-        if file is None:
+        if (file := self.store.get(path)) is None:
             raise RunFailed(
                 f"{path}: was removed or damaged; run the same command again, which asks for its texts again"
             )
@@ -161,9 +160,12 @@ class Endpoint:
         secret, headers, reason = os.environ.get(KEY, ""), {"Content-Type": "application/json"}, ""
         if secret:
             headers["Authorization"] = f"Bearer {secret}"
+        rate = os.environ.get(RATE, "")
+        between = 60 / int(rate) if rate.isdigit() and int(rate) else 0.0
         for attempt in range(tries):
             pause = min(PAUSE * 2**attempt, LONGEST)
-            self._wait()
+            time.sleep(max(0.0, self._last + between - time.monotonic()))
+            self._last = time.monotonic()
             try:
                 with self._opener.open(Request(self.url, body, headers), timeout=TIMEOUT) as answer:
                     return self._vectors_in(json.load(answer), len(texts))
@@ -172,8 +174,8 @@ class Endpoint:
                 reason = f"HTTP {error.code} {error.reason}: {' '.join(text.split())}"
                 if error.code not in BUSY:
                     break
-                with_header = error.headers.get("Retry-After") or ""
-                pause = min(float(with_header), LONGEST) if with_header.isdigit() else pause
+                asked_pause = error.headers.get("Retry-After") or ""
+                pause = min(float(asked_pause), LONGEST) if asked_pause.isdigit() else pause
             except (URLError, OSError, http.client.HTTPException, ValueError) as error:
                 reason = str(getattr(error, "reason", None) or error or type(error).__name__)
             if attempt + 1 < tries:
@@ -195,13 +197,6 @@ class Endpoint:
         if vectors_ND.shape != (count, width) or not np.isfinite(vectors_ND).all():
             raise ValueError(f"its answer has shape {vectors_ND.shape} in place of {(count, width)}, or is not finite")
         return vectors_ND
-
-    def _wait(self) -> None:
-        """Wait until the next request is due."""
-        rate = os.environ.get(RATE, "")
-        if rate.isdigit() and int(rate):
-            time.sleep(max(0.0, self._last + 60 / int(rate) - time.monotonic()))
-        self._last = time.monotonic()
 
 
 def _key(text: str) -> bytes:

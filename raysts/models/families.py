@@ -3,7 +3,7 @@
 import gc
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from raysts.models.static import MODEL_TYPE
@@ -42,20 +42,17 @@ class Family:
 ROBERTA = Family(packed=True, kernels=True, positions="after-padding")
 
 
-def _t5(alone: str) -> Family:
-    return Family(width="d_model", depth="num_layers", longest="n_positions", alone=alone)
+T5 = Family(width="d_model", depth="num_layers", longest="n_positions")
 
 
 FAMILIES: dict[str, Family] = {
     "bert": Family(packed=True, kernels=True),
     "distilbert": Family(packed=True, kernels=True, width="dim", depth="n_layers"),
-    "roberta": ROBERTA,
-    "xlm-roberta": ROBERTA,
-    "camembert": ROBERTA,
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ROBERTA),
     "mpnet": Family(kernels=True, positions="after-padding"),
     "modernbert": Family(kernels=True),
-    "t5": _t5("T5EncoderModel"),
-    "mt5": _t5("MT5EncoderModel"),
+    "t5": replace(T5, alone="T5EncoderModel"),
+    "mt5": replace(T5, alone="MT5EncoderModel"),
 }
 """By ``model_type``. Before an entry says ``packed``, test_encoder.py must find its packed texts equal to masked ones."""
 

@@ -58,7 +58,6 @@ class Head(nn.Module, ABC):
         """Return the arguments of the constructor, as JSON can hold them."""
 
     def save(self, folder: Path) -> None:
-        """Write ``config.json`` and ``model.safetensors`` into ``folder``."""
         write_json(folder / "config.json", self.config())
         save_file(host_state(self), folder / "model.safetensors")
 
@@ -92,15 +91,6 @@ ACTIVATIONS = {"tanh": "torch.nn.modules.activation.Tanh", "identity": "torch.nn
 """Activations of the Dense modules that raysts trains, and their paths in torch."""
 
 
-def _activation(path: str) -> nn.Module:
-    """Return the activation function that a Dense module names, from torch and no other code."""
-    name = path.rsplit(".", 1)[-1]
-    kind = getattr(torch.nn, name, None) if path.startswith("torch.nn.") else None
-    if not (isinstance(kind, type) and kind.__module__ in {path.rpartition(".")[0] for path in ACTIVATIONS.values()}):
-        raise ValueError(f"activation_function {path} must be one of torch.nn")
-    return kind()  # type: ignore[no-any-return]
-
-
 class Dense(Head):
     """activation(W x + b), sentence-transformers' module.
 
@@ -116,7 +106,12 @@ class Dense(Head):
         self, in_features: int, out_features: int, activation: str = "tanh", bias: bool = True, residual: bool = False
     ) -> None:
         super().__init__()
-        self.function = _activation(ACTIVATIONS.get(activation, activation))
+        path = ACTIVATIONS.get(activation, activation)
+        kind = getattr(torch.nn, path.rsplit(".", 1)[-1], None) if path.startswith("torch.nn.") else None
+        modules = {path.rpartition(".")[0] for path in ACTIVATIONS.values()}
+        if not (isinstance(kind, type) and kind.__module__ in modules):  # the directory's word: no other code is run
+            raise ValueError(f"activation_function {path} must be one of torch.nn")
+        self.function: nn.Module = kind()
         self.linear = nn.Linear(in_features, out_features, bias=bias)
         if residual and in_features != out_features:
             self.residual = nn.Linear(in_features, out_features, bias=False)
@@ -133,13 +128,10 @@ class Dense(Head):
         return y.float()
 
     def config(self) -> dict[str, Any]:
-        kind = type(self.function)
-        return {
-            "in_features": self.linear.in_features,
-            "out_features": self.linear.out_features,
-            "bias": self.linear.bias is not None,
-            "activation_function": f"{kind.__module__}.{kind.__name__}",
-        } | ({"use_residual": True} if self.has_residual else {})
+        kind, layer = type(self.function), self.linear
+        sizes = {"in_features": layer.in_features, "out_features": layer.out_features, "bias": layer.bias is not None}
+        residual = {"use_residual": True} if self.has_residual else {}
+        return {**sizes, "activation_function": f"{kind.__module__}.{kind.__name__}", **residual}
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -205,12 +197,8 @@ class GaussianHead(Head):
         return {NAMES[self.kind]: partial(gaussian_similarity, kind=self.kind), "cosine": cosine_of_vectors}
 
     def config(self) -> dict[str, Any]:
-        return {
-            "in_features": self.log_var.in_features,
-            "out_features": self.dim,
-            "activation": self.mu.activation,
-            "kind": self.kind,
-        }
+        sizes = {"in_features": self.log_var.in_features, "out_features": self.dim}
+        return {**sizes, "activation": self.mu.activation, "kind": self.kind}
 
     def save(self, folder: Path) -> None:
         self.mu.save(folder)
@@ -235,9 +223,8 @@ def gaussian_similarity(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]
     similarity_N = np.empty(len(a["vectors"]))
     for first in range(0, len(similarity_N), _PAIRS):
         rows = slice(first, first + _PAIRS)
-        (mu_a, log_var_a), (mu_b, log_var_b) = (
-            (x["vectors"][rows].astype(np.float64), x["log_var"][rows].astype(np.float64)) for x in (a, b)
-        )
+        mu_a, mu_b = (x["vectors"][rows].astype(np.float64) for x in (a, b))
+        log_var_a, log_var_b = (x["log_var"][rows].astype(np.float64) for x in (a, b))
         difference = log_var_a - log_var_b
         kl_ND = 0.5 * (np.expm1(difference) - difference + (mu_a - mu_b) ** 2 * np.exp(-log_var_b))
         similarity_N[rows] = (1 / (1 + kl_ND)).mean(1) if kind == "per_dimension" else 1 / (1 + kl_ND.sum(1))

@@ -67,7 +67,6 @@ class Description:
 
     @property
     def stored_pooling(self) -> tuple[str, Layers]:
-        """Pooling and layers."""
         return self.pooling, self.layers
 
 
@@ -81,7 +80,10 @@ def describe(folder: Path) -> Description:
     settings = _model_settings(folder / "config_sentence_transformers.json")
     heads: list[tuple[str, Path]] = []
     modules = read_json(file, list)
-    if modules is None and _is_decoder(read_json(folder / "config.json") or {}):
+    config = (read_json(folder / "config.json") or {}) if modules is None else {}
+    architectures = config.get("architectures")
+    architecture = architectures[0] if isinstance(architectures, list) and architectures else ""
+    if str(architecture).endswith("ForCausalLM") and config.get("is_causal", True):
         settings["pooling"] = "lasttoken"  # as sentence-transformers pools a decoder without modules
     if modules == []:
         raise InputError(f"{file}: lists no module; get the model again, or remove the file from a bare encoder")
@@ -98,7 +100,13 @@ def describe(folder: Path) -> Description:
         elif kind == "StaticEmbedding" and static.is_table(folder):
             settings["max_length"] = None  # it pools the mean of all tokens
         elif kind == "Pooling":
-            settings["pooling"] = _pooling(path, config)
+            named = config.get("pooling_mode") or [mode for mode, key in POOLING_KEYS.items() if config.get(key)]
+            try:
+                modes = pooling_modes(named if isinstance(named, str) else "+".join(named))
+            except (ValueError, TypeError):
+                rule = f"pooling must be one of {', '.join(POOLING_KEYS)}, or several"
+                raise InputError(f"{path / 'config.json'}: {rule}") from None
+            settings["pooling"] = "+".join(modes)
             settings["prompts"] = replace(settings["prompts"], pooled=bool(config.get("include_prompt", True)))
         elif kind == "WeightedLayerPooling":
             settings["layers"] = _load_layers(path, config)
@@ -115,29 +123,12 @@ def describe(folder: Path) -> Description:
     return Description(heads=tuple(heads), **settings)
 
 
-def _is_decoder(config: dict[str, Any]) -> bool:
-    """Return True if a configuration describes a language model with causal attention."""
-    architectures = config.get("architectures")
-    architecture = architectures[0] if isinstance(architectures, list) and architectures else ""
-    return str(architecture).endswith("ForCausalLM") and bool(config.get("is_causal", True))
-
-
 def transformer_settings(folder: Path) -> dict[str, Any]:
     """Return the settings of a Transformer module: ``max_seq_length``, ``do_lower_case``."""
     for path in (folder / "sentence_bert_config.json", *sorted(folder.glob("sentence_*_config.json"))):
         if settings := read_json(path):
             return dict(settings)
     return {}
-
-
-def _pooling(folder: Path, config: dict[str, Any]) -> str:
-    named = config.get("pooling_mode") or [mode for mode, key in POOLING_KEYS.items() if config.get(key)]
-    try:
-        return "+".join(pooling_modes(named if isinstance(named, str) else "+".join(named)))
-    except (ValueError, TypeError):
-        raise InputError(
-            f"{folder / 'config.json'}: pooling must be one of {', '.join(POOLING_KEYS)}, or several"
-        ) from None
 
 
 def whole_number(
@@ -152,7 +143,6 @@ def whole_number(
 
 
 def _model_settings(path: Path) -> dict[str, Any]:
-    """Return prompts, dimensions and similarity of ``config_sentence_transformers.json``."""
     config = read_json(path) or {}
     if not isinstance(config.get("prompts") or {}, dict):
         raise InputError(f"{path}: prompts={config['prompts']!r:.40}; it must be an object of texts by their names")
@@ -228,10 +218,7 @@ def _load_layers(folder: Path, config: dict[str, Any]) -> Layers:
 
 
 def _modules(path: Path, modules: list[Any]) -> Iterator[tuple[str, Path]]:
-    """Yield type and folder of each of the ``modules`` that the file ``path`` lists.
-
-    Their folders must lie in the model's folder.
-    """
+    """Yield type and folder, inside the model's, of the ``modules`` that the file ``path`` lists."""
     for module in modules:
         kind, place = (module.get(key) for key in ("type", "path")) if isinstance(module, dict) else (None, None)
         if not isinstance(kind, str) or not isinstance(place, str):

@@ -93,11 +93,11 @@ def check(model: SentenceModel) -> None:
 def losses(model: SentenceModel) -> list[str]:
     """Return notes on the features of the model that ``model.onnx`` lacks."""
     notes = []
-    similarities = [name for name in model.similarities if name != "cosine"] if len(model.encoder.heads) else []
     if isinstance(next(iter(model.encoder.heads[-1:]), None), GaussianHead):
+        similarities = ", ".join(name for name in model.similarities if name != "cosine")
         notes.append(
-            f"model.onnx gives the mean alone: the variance of each text, and with it the similarity {', '.join(similarities)} "
-            f"and the direction of entailment, are in the sentence-transformers format only"
+            f"model.onnx gives the mean alone: the variance of each text, and with it the similarity {similarities} and the "
+            f"direction of entailment, are in the sentence-transformers format only"
         )
     if prompt := model.prompts.resolve():
         notes.append(f"model.onnx reads token ids: put the model's prompt before every text yourself: {prompt!r}")
@@ -115,9 +115,10 @@ def save(model: SentenceModel, folder: Path, card: str | None = None) -> None:
     Raises:
         RunFailed: the graph cannot be made, or returns other embeddings than the model.
     """
-    graph = Graph(model).eval()
-    ids_BT, mask_BT = _texts(model, (2, 5))
+    graph, example = Graph(model).eval(), _texts(model, (2, 5))
     names = {0: "batch", 1: "length"}
+    axes = {"input_ids": names, "attention_mask": names, "sentence_embedding": {0: "batch"}, "last_hidden_state": names}
+    inputs, outputs = [*axes][:2], [*axes][2:]
     with atomic_write(folder) as draft:
         if isinstance(model.encoder.backbone, WordVectors):
             draft.mkdir(parents=True)
@@ -125,23 +126,11 @@ def save(model: SentenceModel, folder: Path, card: str | None = None) -> None:
         else:
             _save_modules(model, draft, card)
         path = draft / "model.onnx"
+        options: Any = {"input_names": inputs, "output_names": outputs, "dynamic_axes": axes}
         try:
             with torch.inference_mode(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the result is checked below
-                torch.onnx.export(
-                    graph,
-                    (ids_BT, mask_BT),
-                    str(path),
-                    input_names=["input_ids", "attention_mask"],
-                    output_names=["sentence_embedding", "last_hidden_state"],
-                    dynamic_axes={
-                        "input_ids": names,
-                        "attention_mask": names,
-                        "sentence_embedding": {0: "batch"},
-                        "last_hidden_state": names,
-                    },
-                    dynamo=False,  # the other exporter needs onnxscript
-                )
+                torch.onnx.export(graph, example, str(path), dynamo=False, **options)  # the other one needs onnxscript
             difference = _difference(model, path)
         except Exception as error:  # any error of the exporter and the runtime
             raise RunFailed(f"the model cannot be written as ONNX ({type(error).__name__}: {error})") from error
@@ -180,9 +169,7 @@ def _difference(model: SentenceModel, path: Path) -> float:
         graph_BD, _ = session.run(None, {"input_ids": ids_BT.numpy(), "attention_mask": mask_BT.numpy()})
         with torch.inference_mode():
             expected_BD = model.encoder(ids_BT, mask_BT.sum(1))
-        if model.normalize:
-            expected_BD = F.normalize(expected_BD, dim=-1)
-        expected_BD = expected_BD[:, : model.dim]
+        expected_BD = (F.normalize(expected_BD, dim=-1) if model.normalize else expected_BD)[:, : model.dim]
         scale = max(1.0, float(expected_BD.abs().max()))
         worst = max(worst, float(np.abs(graph_BD - expected_BD.numpy()).max()) / scale)
     return worst
@@ -190,9 +177,7 @@ def _difference(model: SentenceModel, path: Path) -> float:
 
 def _texts(model: SentenceModel, lengths: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Return random token ids of texts of these lengths and their mask -> both [B, T]."""
-    pad_id = model.encoder.pad_id
-    draws = torch.randint(
-        model.encoder.config.vocab_size - 1, (len(lengths), max(lengths)), generator=torch.Generator().manual_seed(0)
-    )
+    pad_id, shape, draw = model.encoder.pad_id, (len(lengths), max(lengths)), torch.Generator().manual_seed(0)
+    ids_BT = torch.randint(model.encoder.config.vocab_size - 1, shape, generator=draw)
     mask_BT = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    return (draws + (draws >= pad_id)).masked_fill(~mask_BT, pad_id), mask_BT.long()
+    return (ids_BT + (ids_BT >= pad_id)).masked_fill(~mask_BT, pad_id), mask_BT.long()

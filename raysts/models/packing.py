@@ -38,7 +38,7 @@ _ALIGNED = 16
 _LENGTH = "_length"
 
 
-class Group(NamedTuple):
+class LengthGroup(NamedTuple):
     """Texts that are padded to one length and attend in one call."""
 
     rows: int
@@ -54,7 +54,7 @@ class Row(NamedTuple):
     """[B + 1] int32: where each text begins, and where the last one ends."""
     places_N: Tensor
     """Position of each token in the texts padded to the longest, [B * T]."""
-    texts: Group
+    texts: LengthGroup
     """The texts when they are padded."""
 
     def pad(self, x_NH: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ class PackedTexts(NamedTuple):
 
     ids_N: Tensor
     positions_N: Tensor
-    groups: list[Group]
+    groups: list[LengthGroup]
     lengths_B: Tensor
     """Lengths in packed order."""
     order_B: Tensor | None
@@ -100,13 +100,9 @@ def packs_without_padding(device: torch.device) -> bool:
 
 
 def pack(
-    ids_BT: Tensor,
-    lengths_B: Tensor,
-    position_pad: int | None,
-    split: bool = True,
-    host_lengths: np.ndarray | None = None,
-    fused: bool = False,
-) -> PackedTexts:
+    ids_BT: Tensor, lengths_B: Tensor, position_pad: int | None, split: bool = True,
+    host_lengths: np.ndarray | None = None, fused: bool = False,
+) -> PackedTexts:  # fmt: skip
     """Pack right-padded token ids.
 
     Args:
@@ -131,7 +127,7 @@ def pack(
         longest = ascending_B[last - 1]
         column_T = torch.arange(longest, device=device)
         mask_RT = column_T < lengths_B[first:last, None] if ascending_B[first] < longest else None
-        groups.append(Group(last - first, longest, mask_RT))
+        groups.append(LengthGroup(last - first, longest, mask_RT))
         ids_RT = ids_BT[first:last, :longest]
         ids.append(ids_RT.reshape(-1))
         positions.append(_positions(ids_RT, column_T, position_pad).reshape(-1))
@@ -147,7 +143,7 @@ def fill_row(packed: PackedTexts, pad_id: int) -> PackedTexts:
     if not padding:
         return packed
     ids_N, positions_N = F.pad(packed.ids_N, (0, padding), value=pad_id), F.pad(packed.positions_N, (0, padding))
-    groups = packed.groups if packed.row is not None else [*packed.groups, Group(1, padding, None)]
+    groups = packed.groups if packed.row is not None else [*packed.groups, LengthGroup(1, padding, None)]
     return packed._replace(ids_N=ids_N, positions_N=positions_N, groups=groups)
 
 
@@ -158,7 +154,7 @@ def _pack_row(ids_BT: Tensor, lengths_B: Tensor, position_pad: int | None, ascen
     ids_BT = ids_BT[:, :longest]
     positions_N = _positions(ids_BT, column_T, position_pad)[row_N, column_N]
     mask_BT = column_T < lengths_B[:, None] if ascending_B[0] < longest else None
-    texts = Group(len(ascending_B), longest, mask_BT)
+    texts = LengthGroup(len(ascending_B), longest, mask_BT)
     starts = F.pad(lengths_B.cumsum(0), (1, 0)).int()
     row = Row(starts, row_N * longest + column_N, texts)
     return PackedTexts(ids_BT[row_N, column_N], positions_N, [texts], lengths_B, None, row)
@@ -182,18 +178,9 @@ def _positions(ids_RT: Tensor, column_T: Tensor, position_pad: int | None) -> Te
 
 
 def attend(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: None,
-    *,
-    groups: Sequence[Group] | Row,
-    scaling: float,
-    dropout: float = 0.0,
-    attention_dropout: bool = True,
-    **_: Any,
-) -> tuple[Tensor, None]:
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, *, groups: Sequence[LengthGroup] | Row,
+    scaling: float, dropout: float = 0.0, attention_dropout: bool = True, **_: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
     """Return attention within each text of a packed row [1, A, N, E] -> [1, N, A, E]."""
     dropout = dropout if attention_dropout else 0.0
     if isinstance(groups, Row):
@@ -233,7 +220,7 @@ def _attend_row(row: Row, q_ANE: Tensor, k_ANE: Tensor, v_ANE: Tensor, scaling: 
     return mixed_BATE.transpose(1, 2).flatten(0, 1).index_select(0, row.places_N)
 
 
-def _attend_group(group: Group, q: Tensor, k: Tensor, v: Tensor, scaling: float, dropout: float) -> Tensor:
+def _attend_group(group: LengthGroup, q: Tensor, k: Tensor, v: Tensor, scaling: float, dropout: float) -> Tensor:
     q_ARTE, k_ARTE, v_ARTE = (x.unflatten(1, (group.rows, group.longest)) for x in (q, k, v))
     long = group.longest >= LONG and not torch.is_grad_enabled()
     if q.device.type != "cpu" or long:
@@ -250,7 +237,9 @@ def _attend_group(group: Group, q: Tensor, k: Tensor, v: Tensor, scaling: float,
     return mixed_ARTE.flatten(1, 2).to(q.dtype)
 
 
-def _fused_call(group: Group, q_ARTE: Tensor, k_ARTE: Tensor, v_ARTE: Tensor, scaling: float, dropout: float) -> Tensor:
+def _fused_call(
+    group: LengthGroup, q_ARTE: Tensor, k_ARTE: Tensor, v_ARTE: Tensor, scaling: float, dropout: float
+) -> Tensor:
     mask = None if group.mask_RT is None else group.mask_RT[:, None, None]
     q_RATE, k_RATE, v_RATE = (x.transpose(0, 1) for x in (q_ARTE, k_ARTE, v_ARTE))
     mixed_RATE = F.scaled_dot_product_attention(q_RATE, k_RATE, v_RATE, mask, dropout, scale=scaling)
@@ -265,9 +254,8 @@ def cut(lengths: tuple[int, ...], overhead: int) -> list[tuple[int, int]]:
     cost, origin = [0.0], [0]
     for j, end in enumerate(ends):
         choices = [cost[i] + (end - starts[i]) * lengths[end - 1] + overhead for i in range(j + 1)]
-        best = min(range(j + 1), key=choices.__getitem__)
-        cost.append(choices[best])
-        origin.append(best)
+        origin.append(min(range(j + 1), key=choices.__getitem__))
+        cost.append(choices[origin[-1]])
     cuts: list[tuple[int, int]] = []
     j = len(ends)
     while j > 0:

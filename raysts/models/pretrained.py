@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
 import zipfile
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from raysts.errors import InputError, lacking
-from raysts.ids import content_id, unchanged
+from raysts.ids import content_id, file_digest, file_state, guard_content
 from raysts.models import static
 from raysts.models.families import FAMILIES, class_of, family_of, omit_pooler
 from raysts.models.layers import Layers, layer_indices
@@ -64,17 +63,10 @@ CODE_KEY = "auto_map"
 
 
 def load(
-    model: str | Path,
-    *,
-    pooling: str | None = None,
-    layers: Layers | None = None,
-    max_length: int | None = None,
-    prompt: str | None = None,
-    device: str | torch.device | None = None,
-    heads: bool = True,
-    precision: Precision = "fp32",
-    content: str | None = None,
-) -> SentenceModel:
+    model: str | Path, *, pooling: str | None = None, layers: Layers | None = None, max_length: int | None = None,
+    prompt: str | None = None, device: str | torch.device | None = None, heads: bool = True,
+    precision: Precision = "fp32", content: str | None = None,
+) -> SentenceModel:  # fmt: skip
     """Load a model.
 
     A model with heads keeps the pooling and the layers that they were trained on. Options do not change them.
@@ -109,25 +101,20 @@ def load(
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     computes = resolve(precision, place)
     folder = find(model)
-    with unchanged(folder, content):
-        description = describe(folder)
-        prompts = description.prompts.replace_default(prompt)
+    with guard_content(folder, content):
+        described = describe(folder)
+        prompts = described.prompts.replace_default(prompt)
         backbone, tokenizer = load_backbone(folder)
-        loaded_heads = [head_of(kind, path) for kind, path in description.heads] if heads else []
+        loaded_heads = [head_of(kind, path) for kind, path in described.heads] if heads else []
     limit = family_of(backbone.config.model_type).most_tokens(backbone.config.to_dict())
     if loaded_heads:
-        pooling, layers = description.pooling, description.layers
+        pooling, layers = described.pooling, described.layers
+    pad_id = next(token for token in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if token is not None)
+    pooling, layers = pooling or described.pooling, described.layers if layers is None else layers
+    skipped = prompts.tokens(tokenizer, prompts.resolve())
+    tokens: Any = tokenizer.mask_token_id, tuple(tokenizer.all_special_ids), skipped
     try:
-        encoder = Encoder(
-            backbone,
-            next(token for token in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if token is not None),
-            pooling or description.pooling,
-            description.layers if layers is None else layers,
-            loaded_heads,
-            tokenizer.mask_token_id,
-            tuple(tokenizer.all_special_ids),
-            prompts.tokens(tokenizer, prompts.resolve()),
-        )
+        encoder = Encoder(backbone, pad_id, pooling, layers, loaded_heads, *tokens)
         layer_indices(encoder.layers, encoder.depth)
         _check_padding(encoder)
     except ValueError as error:
@@ -135,17 +122,13 @@ def load(
     encoder.to(place).eval()
     if computes == "bf16" and not isinstance(backbone, WordVectors):
         backbone.to(torch.bfloat16)
-    length = min(max_length or description.max_length or tokenizer.model_max_length, limit)
-    return SentenceModel(
-        encoder,
-        tokenizer,
-        length,
-        description.normalize,
-        prompts=prompts,
-        truncate_dim=description.truncate_dim,
-        similarity_name=description.similarity,
-        precision=precision,
-    )
+    length = min(max_length or described.max_length or tokenizer.model_max_length, limit)
+    rest: Any = {
+        "truncate_dim": described.truncate_dim,
+        "similarity_name": described.similarity,
+        "precision": precision,
+    }
+    return SentenceModel(encoder, tokenizer, length, described.normalize, prompts=prompts, **rest)
 
 
 def width(folder: Path) -> int:
@@ -199,10 +182,10 @@ def weight_bytes(folder: Path) -> int:
     """Return the bytes of a model's weights in float32, of pickled ones as they are stored."""
     if static.is_static(folder) and not static.is_table(folder):
         return 0  # they stay on disk
+    pickled = sum(path.stat().st_size for path in folder.glob("pytorch_model*.bin"))
     with contextlib.suppress(InputError):  # a damaged file does not stop an estimate: the loader reports it
-        if shapes := _shapes(folder):
-            return sum(4 * math.prod(shape) for shape in shapes)
-    return sum(path.stat().st_size for path in folder.glob("pytorch_model*.bin"))
+        return sum(4 * math.prod(shape) for shape in _shapes(folder)) or pickled
+    return pickled
 
 
 def token_parameters(folder: Path) -> float:
@@ -253,32 +236,26 @@ def refuse_code(folder: Path) -> None:
     another one.
     """
     for name in ("config.json", "tokenizer_config.json"):
-        config = read_json(folder / name) or {}
-        if config.get(CODE_KEY):
+        if code := (read_json(folder / name) or {}).get(CODE_KEY):
             raise InputError(
-                f"{folder / name}: '{CODE_KEY}' asks for code of the model's own ({config[CODE_KEY]}); raysts runs no code "
-                f"from a model directory: give a model of a known family, or load this one with its own library"
+                f"{folder / name}: '{CODE_KEY}' asks for code of the model's own ({code}); raysts runs no code from a model "
+                f"directory: give a model of a known family, or load this one with its own library"
             )
-    if not any((folder / f"model.safetensors{end}").is_file() for end in ("", ".index.json")):
-        import torch
+    if any((folder / f"model.safetensors{end}").is_file() for end in ("", ".index.json")):
+        return
+    import torch
 
-        for path in sorted(folder.glob("pytorch_model*.bin")):
-            check_ordinary(path)
-            try:
-                torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-            except Exception as error:  # an unpickler may raise anything
-                raise InputError(_unreadable(path, error)) from None
-
-
-def _unreadable(path: Path, error: Exception) -> str:
-    """Return the refusal of pickled weights, without the unpickler's advice to run them."""
-    reason = " ".join(str(error).split())
-    start = reason.find("Trying to load")
-    shown = reason[start:].partition(". ")[0] if start >= 0 else type(error).__name__
-    return (
-        f"{path}: pickled weights that hold more than tensors, or are damaged ({shown}); raysts unpickles tensors alone, "
-        f"for a pickle can run any code: get the model as model.safetensors from a source that you trust"
-    )
+    for path in sorted(folder.glob("pytorch_model*.bin")):
+        check_ordinary(path)
+        try:
+            torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        except Exception as error:  # an unpickler may raise anything
+            _, begin, reason = " ".join(str(error).split()).partition("Trying to load")  # not its advice to run them
+            shown = f"{begin}{reason}".partition(". ")[0] or type(error).__name__
+            raise InputError(
+                f"{path}: pickled weights that hold more than tensors, or are damaged ({shown}); raysts unpickles tensors "
+                f"alone, for a pickle can run any code: get the model as model.safetensors from a source that you trust"
+            ) from None
 
 
 def _check_padding(encoder: Encoder) -> None:
@@ -384,28 +361,6 @@ def load_tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
-def _check_special(folder: Path, tokenizer: Any, vocabulary: int) -> None:
-    """Raise InputError if the backbone has no embedding of a special token."""
-    for kind in ("pad_token", "cls_token", "sep_token", "bos_token", "eos_token", "unk_token"):
-        number = getattr(tokenizer, f"{kind}_id", None)
-        if number is not None and number >= vocabulary:
-            raise InputError(
-                f"{folder / 'tokenizer_config.json'}: {kind}={getattr(tokenizer, kind)!r:.40} is number {number} of a "
-                f"vocabulary of {vocabulary:,}; it must be a token that the model has an embedding of"
-            )
-
-
-def _lower_cased(normalizer: Any) -> dict[str, Any]:
-    """Return the rules of a normaliser with lower case first, as sentence-transformers."""
-    sequence = normalizer is not None and normalizer["type"] == "Sequence"
-    parts = [normalizer] if normalizer else []
-    if sequence:
-        parts = normalizer["normalizers"]
-    if any(part["type"] == "Lowercase" or part.get("lowercase") for part in parts):
-        return dict(normalizer)
-    return {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *parts]}
-
-
 def tokenizer_id(folder: Path) -> str:
     """Return the content id of the tokenizer in a model folder: its vocabulary and rules.
 
@@ -413,20 +368,32 @@ def tokenizer_id(folder: Path) -> str:
     """
     files = _tokenizer_files(folder)
     lower_case = bool(transformer_settings(Store.of(folder).get_dir(folder) or folder).get("do_lower_case"))
-    digests = []
-    for path in files[:1] if files[0].name == "tokenizer.json" else files:
-        if path.name == "tokenizer.json":
-            rules = {key: value for key, value in read_json(path).items() if key not in ("truncation", "padding")}
-            if lower_case:
-                rules["normalizer"] = _lower_cased(rules.get("normalizer"))
-            digests.append((path.name, content_id(rules)))
-        else:
-            digests.append((path.name, hashlib.sha256(path.read_bytes()).hexdigest()))
-    if files[0].name != "tokenizer.json":  # then the settings hold the rules
-        rules = read_json(folder / "tokenizer_config.json") or {}
-        digests.append(("rules", content_id({key: rules.get(key) for key in _TOKENIZER_RULES})))
-        digests += [("small letters", "")] if lower_case and not rules.get("do_lower_case") else []
+    if files[0].name == "tokenizer.json":
+        return content_id([(files[0].name, _rules_id(files[0], file_state(files[0]), lower_case))])
+    digests = [(path.name, file_digest(path).hex()) for path in files]
+    rules = read_json(folder / "tokenizer_config.json") or {}  # the settings hold the rules
+    digests.append(("rules", content_id({key: rules.get(key) for key in _TOKENIZER_RULES})))
+    digests += [("small letters", "")] if lower_case and not rules.get("do_lower_case") else []
     return content_id(digests)
+
+
+@lru_cache(maxsize=64)
+def _rules_id(path: Path, state: tuple[int, ...], lower_case: bool) -> str:
+    """Return the content id of a ``tokenizer.json`` in this state, for which every point of a search asks."""
+    rules = {key: value for key, value in read_json(path).items() if key not in ("truncation", "padding")}
+    if lower_case:
+        rules["normalizer"] = _lower_cased(rules.get("normalizer"))
+    return content_id(rules)
+
+
+def _lower_cased(normalizer: Any) -> dict[str, Any]:
+    """Return the rules of a normaliser with lower case first, as sentence-transformers."""
+    parts = [normalizer] if normalizer else []
+    if normalizer is not None and normalizer["type"] == "Sequence":
+        parts = normalizer["normalizers"]
+    if any(part["type"] == "Lowercase" or part.get("lowercase") for part in parts):
+        return dict(normalizer)
+    return {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *parts]}
 
 
 def _tokenizer_files(folder: Path) -> list[Path]:
@@ -503,6 +470,11 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
         backbone.config.output_hidden_states = False
         if config.model_type not in FAMILIES:
             backbone.config.use_cache = False  # decoders would keep values that only the next token needs
-        tokenizer = load_tokenizer(folder)
-        _check_special(folder, tokenizer, backbone.get_input_embeddings().weight.shape[0])
+        tokenizer, vocabulary = load_tokenizer(folder), backbone.get_input_embeddings().weight.shape[0]
+        for name in ("pad_token", "cls_token", "sep_token", "bos_token", "eos_token", "unk_token"):
+            if (number := getattr(tokenizer, f"{name}_id", None)) is not None and number >= vocabulary:
+                raise InputError(
+                    f"{folder / 'tokenizer_config.json'}: {name}={getattr(tokenizer, name)!r:.40} is number {number} of a "
+                    f"vocabulary of {vocabulary:,}; it must be a token that the model has an embedding of"
+                )
         return backbone, tokenizer

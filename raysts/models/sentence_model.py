@@ -3,15 +3,15 @@
 import contextlib
 import copy
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
 
 from raysts.cpu.kernels import keep_memory
 from raysts.errors import InputError
@@ -102,16 +102,10 @@ class SentenceModel:
         return tokenize(self.tokenizer, texts, self.max_length, self.prompts.resolve(prompt))
 
     def encode(
-        self,
-        texts: str | Sequence[Text],
-        *,
-        prompt: str | None = None,
-        normalize: bool = False,
-        precision: Precision = "float32",
-        batch_size: int | None = None,
-        device: str | torch.device | None = None,
+        self, texts: str | Sequence[Text], *, prompt: str | None = None, normalize: bool = False,
+        precision: Precision = "float32", batch_size: int | None = None, device: str | torch.device | None = None,
         show_progress: bool = False,
-    ) -> np.ndarray:
+    ) -> np.ndarray:  # fmt: skip
         """Return vectors of ``texts`` -> float32 [N, D], of one text [D].
 
         On CPUs the process keeps up to 512 MiB of freed memory from then on. Encoding takes a tenth less time, in bf16
@@ -137,16 +131,19 @@ class SentenceModel:
             raise ValueError(f"batch_size={batch_size} must be positive")
         if device is not None:
             self.encoder.to(device)
-        single = isinstance(texts, str)
         listed = [texts] if isinstance(texts, str) else texts
-        with _bar(len(listed), show_progress) as advance:
-            options = {"progress": advance, "batch_size": batch_size}
+        options: dict[str, Any] = {"batch_size": batch_size}
+        with contextlib.ExitStack() as stack:
+            if show_progress:
+                from rich.console import Console
+                from rich.progress import Progress
+
+                bar = stack.enter_context(Progress(console=Console(stderr=True)))
+                options["progress"] = partial(bar.advance, bar.add_task("encode", total=len(listed)))
             (representation,) = self.represent_layers(listed, (self.layers,), prompt, **options).values()
         vectors = representation["vectors"]
-        if normalize:
-            vectors = unit(vectors)
-        vectors = quantize(vectors, precision)
-        return vectors[0] if single else vectors
+        vectors = quantize(unit(vectors) if normalize else vectors, precision)
+        return vectors[0] if isinstance(texts, str) else vectors
 
     def represent(self, texts: Sequence[Text], prompt: str | None = None) -> Representation:
         return self.represent_layers(texts, (self.layers,), prompt)[self.layers]
@@ -200,10 +197,8 @@ class SentenceModel:
         """Return an encoder's arrays as the model gives them: of unit length and truncated if set."""
         if self.normalize:
             representation["vectors"] = unit(representation["vectors"])
-        if self.truncate_dim is not None:
-            full, dim = self.encoder.dim, self.truncate_dim
-            representation = {name: x[:, :dim] if x.shape[1:] == (full,) else x for name, x in representation.items()}
-        return representation
+        full, dim = self.encoder.dim, self.truncate_dim
+        return {name: x[:, :dim] if x.shape[1:] == (full,) else x for name, x in representation.items()}
 
     def similarity(self, a: Representation, b: Representation) -> np.ndarray:
         """Return the model's default similarity of corresponding rows -> float64 [N]."""
@@ -242,9 +237,8 @@ class SentenceModel:
                     head.save(module(head.module))
                     width = head.dim
             if modules[0][0] != static.TABLE:  # which pools by itself
-                write_json(
-                    module(f"{_ST}Pooling") / "config.json", pooling_config(width, encoder.pooling, self.prompts)
-                )
+                config = pooling_config(width, encoder.pooling, self.prompts)
+                write_json(module(f"{_ST}Pooling") / "config.json", config)
             for head in encoder.heads:
                 if head.reads == "pooled":
                     head.save(module(head.module))
@@ -253,18 +247,14 @@ class SentenceModel:
             for head in encoder.heads:
                 if head.source is not None:
                     shutil.copyfile(head.source, draft / f"{head.module.partition('.')[0]}.py")
-            write_json(
-                draft / "modules.json",
-                [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(modules)],
-            )
+            listed = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(modules)]
+            write_json(draft / "modules.json", listed)
             backend = getattr(self.tokenizer, "backend_tokenizer", None)  # some classes forget rules of their file
             lower = backend is not None and lowers(backend)
             write_json(draft / "sentence_bert_config.json", {"max_seq_length": self.max_length, "do_lower_case": lower})
             settings: dict[str, Any] = {"prompts": dict(self.prompts.texts), "similarity_fn_name": self.similarity_name}
-            if self.prompts.default is not None:
-                settings["default_prompt_name"] = self.prompts.default
-            if self.truncate_dim is not None:
-                settings["truncate_dim"] = self.truncate_dim
+            optional = {"default_prompt_name": self.prompts.default, "truncate_dim": self.truncate_dim}
+            settings |= {name: value for name, value in optional.items() if value is not None}
             write_json(draft / "config_sentence_transformers.json", settings)
             if card is not None:
                 (draft / "README.md").write_text(card, encoding="utf-8")
@@ -298,20 +288,6 @@ class SentenceModel:
         return "", f"{_ST}Transformer"
 
 
-@contextlib.contextmanager
-def _bar(texts: int, shown: bool) -> Iterator[Callable[[int], None] | None]:
-    """Yield the function that advances a bar by numbers of texts, or None without a bar."""
-    if not shown:
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True)) as progress:
-        task = progress.add_task("encode", total=texts)
-        yield lambda rows: progress.advance(task, rows)
-
-
 def quantize(vectors_ND: np.ndarray, precision: Precision, ranges_2D: np.ndarray | None = None) -> np.ndarray:
     """Return vectors in a smaller type, bit for bit as sentence-transformers makes them.
 
@@ -332,13 +308,9 @@ def quantize(vectors_ND: np.ndarray, precision: Precision, ranges_2D: np.ndarray
 
 
 def represent_tokens(
-    encoder: Encoder,
-    tokens: Tokens,
-    layers: Sequence[Layers],
-    precision: str = "fp32",
-    progress: Callable[[int], None] | None = None,
-    batch_size: int | None = None,
-) -> list[Representation]:
+    encoder: Encoder, tokens: Tokens, layers: Sequence[Layers], precision: str = "fp32",
+    progress: Callable[[int], None] | None = None, batch_size: int | None = None,
+) -> list[Representation]:  # fmt: skip
     """Return representations of ``tokens`` (float32) for each choice of layers, without dropout.
 
     No gradients. Texts are sorted by length and pass through the encoder in batches of equal token count. The rows come
@@ -358,7 +330,12 @@ def represent_tokens(
         rows, parts = computed.pop(0)
         for result, part in zip(results, parts, strict=True):
             for name, values in part.items():
-                array = _to_array(values)
+                if isinstance(values, list):  # of one shape they would become an array of numbers
+                    array = np.empty(len(values), dtype=object)
+                    for number, row in enumerate(values):
+                        array[number] = row.float().cpu().numpy()
+                else:
+                    array = values.float().cpu().numpy()
                 if name not in result:
                     result[name] = np.empty((len(tokens), *array.shape[1:]), array.dtype)
                 result[name][rows] = array
@@ -379,13 +356,3 @@ def represent_tokens(
     finally:
         encoder.train(training)
     return results
-
-
-def _to_array(values: Tensor | list[Tensor]) -> np.ndarray:
-    """Return float32 values on the host. A list of tensors becomes an array of arrays."""
-    if isinstance(values, list):
-        rows = np.empty(len(values), dtype=object)
-        for number, row in enumerate(values):  # a list of arrays of one shape would become an array of numbers
-            rows[number] = row.float().cpu().numpy()
-        return rows
-    return values.float().cpu().numpy()

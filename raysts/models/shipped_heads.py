@@ -22,10 +22,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def jensen_shannon_of_vectors(classes: int, a: Arrays, b: Arrays) -> np.ndarray:
-    """Return the negated Jensen-Shannon divergence of ``vectors``.
-
-    They are concatenated distributions over ``classes``.
-    """
+    """Return the negated Jensen-Shannon divergence of ``vectors``: distributions over ``classes``."""
     p, q = (side["vectors"].reshape(len(side["vectors"]), -1, classes) for side in (a, b))
     return jensen_shannon(p, q)
 

@@ -203,32 +203,29 @@ def convert(path: Path) -> Path:
     except OSError as error:
         raise InputError(f"word vectors '{path}' cannot be read ({error.strerror}); check its permissions") from None
     folder = cache_folder() / f"vectors-{_VERSION}-{digest}"
-    if not folder.is_dir():
-        print(f"raysts: reading the word vectors {path} into {folder}", file=sys.stderr, flush=True)  # noqa: T201
-        try:
-            remove_drafts(folder.parent)
-            with atomic_write(folder) as draft:
-                (draft / FOLDER).mkdir(parents=True)
-                _convert(path, draft)
-        except OSError as error:
-            raise RunFailed(
-                f"the word vectors cannot be written to the cache ({error}); set XDG_CACHE_HOME to a folder with room "
-                f"that you may write in"
-            ) from error
+    if folder.is_dir():
+        return folder
+    print(f"raysts: reading the word vectors {path} into {folder}", file=sys.stderr, flush=True)  # noqa: T201
+    try:
+        remove_drafts(folder.parent)
+        with atomic_write(folder) as draft:
+            (draft / FOLDER).mkdir(parents=True)
+            words: dict[str, None] = {}
+            rows, width = write_vectors(draft / FOLDER / "model.safetensors", _blocks(path, words))
+            if rows < 2:
+                raise InputError(f"word vectors '{path}': holds none; expected a word and its numbers a line")
+            write_rest(draft, WordVectorsConfig(hidden_size=width, vocab_size=rows), _tokenizer(list(words)))
+    except OSError as error:
+        raise RunFailed(
+            f"the word vectors cannot be written to the cache ({error}); set XDG_CACHE_HOME to a folder with room that you "
+            f"may write in"
+        ) from error
     return folder
 
 
 def vocabulary(tokenizer: Any) -> dict[str, int]:
     """Return the words of a tokenizer of this module, as the file has them, and their rows."""
     return {piece[1:]: row for piece, row in tokenizer.get_vocab().items() if piece.startswith(_MARK)}
-
-
-def _convert(path: Path, folder: Path) -> None:
-    words: dict[str, None] = {}
-    rows, width = write_vectors(folder / FOLDER / "model.safetensors", _blocks(path, words))
-    if rows < 2:
-        raise InputError(f"word vectors '{path}': holds none; expected a word and its numbers a line")
-    write_rest(folder, WordVectorsConfig(hidden_size=width, vocab_size=rows), _tokenizer(list(words)))
 
 
 def _blocks(path: Path, words: dict[str, None]) -> Iterator[np.ndarray]:
@@ -266,8 +263,11 @@ def _lines(path: Path, file: Any) -> Iterator[tuple[str, np.ndarray]]:
         dim = dim or len(fields) - 1
         if len(fields) == dim and line[:1].isspace():
             continue
-        vector = _numbers(fields[1:])
-        if vector is None or len(vector) != dim:
+        try:
+            vector = np.array(fields[1:], dtype=np.float32)
+        except ValueError:
+            vector = np.zeros(0, np.float32)
+        if not len(vector) or len(vector) != dim or not np.isfinite(vector).all():
             raise InputError(
                 f"word vectors '{path}', line {number}: expected a word and {dim or 'its'} finite numbers, as GloVe has them "
                 f"and word2vec saved as text; a model directory is given by its folder, and word2vec's binary format by a "
@@ -286,25 +286,14 @@ def _binary(path: Path, file: Any) -> Iterator[tuple[str, np.ndarray]]:
     if len(head) != 2 or not all(map(bytes.isdigit, head)):
         raise InputError(f"word vectors '{path}': its first line must have the numbers of words and dimensions")
     rows, dim = map(int, head)
-    for number in range(rows):
+    for number in range(1, rows + 1):
         letters = iter(partial(file.read, 1), b"")
         word = b"".join(itertools.takewhile(lambda letter: letter != b" ", letters))
         numbers = file.read(4 * dim)
         vector = np.frombuffer(numbers if len(numbers) == 4 * dim else b"", "<f4")
         if len(vector) < dim or not np.isfinite(vector).all():
-            raise InputError(
-                f"word vectors '{path}': word {number + 1:,} of {rows:,} has no whole vector; get it again"
-            )
+            raise InputError(f"word vectors '{path}': word {number:,} of {rows:,} has no whole vector; get it again")
         yield word.lstrip(b"\n").decode("utf-8", errors="replace"), vector
-
-
-def _numbers(fields: list[bytes]) -> np.ndarray | None:
-    """Return the vector [H] of a line, or None."""
-    try:
-        vector = np.array(fields, dtype=np.float32)
-    except ValueError:
-        return None
-    return vector if len(fields) and np.isfinite(vector).all() else None
 
 
 def _tokenizer(words: list[str]) -> Any:
@@ -321,10 +310,6 @@ def _tokenizer(words: list[str]) -> Any:
     tokenizer = Tokenizer(models.BPE(vocab=pieces, merges=[], ignore_merges=True))
     if sum(word != word.lower() for word in words) <= _CASED * len(words):
         tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_WORD), "removed", invert=True),
-            pre_tokenizers.Metaspace(_MARK, "always", split=False),
-        ]
-    )
+    split = pre_tokenizers.Split(Regex(_WORD), "removed", invert=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.Metaspace(_MARK, "always", split=False)])
     return Words(tokenizer_object=tokenizer, pad_token=PADDING).backend_tokenizer

@@ -138,11 +138,8 @@ def add_adapters(encoder: Encoder, rank: int, seed: int) -> None:
     from peft import LoraConfig, inject_adapter_in_model
 
     layers = {id(module) for layer in encoder.layer_list() for module in layer.modules()}
-    names = [
-        name
-        for name, module in encoder.backbone.named_modules()
-        if id(module) in layers and isinstance(module, torch.nn.Linear)
-    ]
+    modules = [(name, m) for name, m in encoder.backbone.named_modules() if isinstance(m, torch.nn.Linear)]
+    names = [name for name, module in modules if id(module) in layers]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=SCALE * rank, target_modules=names), encoder.backbone)

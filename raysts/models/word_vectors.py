@@ -24,7 +24,7 @@ from raysts.models.static import (
     save_tokenizer,
     write_rest,
     write_vectors,
-)
+)  # fmt: skip
 from raysts.models.tokens import Tokens
 from raysts.storage.atomic import write_json
 
@@ -60,9 +60,8 @@ class WordVectors(nn.Module):
     def say_unknown(self, tokens: Tokens) -> None:
         """Print on stderr how many texts hold no known word, each line once."""
         unknown = int(((tokens.lengths == 1) & (tokens.flat[tokens.offsets[:-1]] == 0)).sum())
-        line = (
-            f"{unknown:,} of {len(tokens):,} sentences hold no word that the word vectors know: their vectors are zero"
-        )
+        counts = f"{unknown:,} of {len(tokens):,} sentences"
+        line = f"{counts} hold no word that the word vectors know: their vectors are zero"
         if unknown and line not in self._said:
             self._said.add(line)
             print(line, file=sys.stderr, flush=True)  # noqa: T201
@@ -79,13 +78,8 @@ def save_table(backbone: WordVectors, tokenizer: Any, folder: Path) -> None:
 def save(backbone: WordVectors, tokenizer: Any, folder: Path, max_length: int, plain: bool) -> None:
     """Write backbone and tokenizer, which sentence-transformers reads as WordEmbeddings.
 
-    Args:
-        backbone: the vectors.
-        tokenizer: their tokenizer.
-        folder: the model directory.
-        max_length: tokens per text.
-        plain: sentence-transformers' class reads the tokenizer. It gives a text of unknown words no token, and mean
-            pooling makes zeros of that. Max pooling and heads that read tokens need the one padding token of ``Words``.
+    ``plain``: its own class reads the tokenizer. It gives a text of unknown words no token, and mean pooling makes zeros of
+    that. Max pooling and heads that read tokens need the one padding token of ``Words``.
     """
     from raysts.models.shipped import words
 
@@ -94,8 +88,7 @@ def save(backbone: WordVectors, tokenizer: Any, folder: Path, max_length: int, p
     write_vectors(folder / FOLDER / "model.safetensors", blocks)
     write_rest(folder, backbone.config, tokenizer.backend_tokenizer)
     kind = "sentence_transformers.models.tokenizer.TransformersTokenizerWrapper" if plain else "raysts_words.Words"
-    write_json(
-        folder / FOLDER / SETTINGS, {"tokenizer_class": kind, "update_embeddings": False, "max_seq_length": max_length}
-    )
+    settings = {"tokenizer_class": kind, "update_embeddings": False, "max_seq_length": max_length}
+    write_json(folder / FOLDER / SETTINGS, settings)
     if not plain:
         shutil.copyfile(words.__file__, folder / "raysts_words.py")

@@ -68,8 +68,7 @@ class LatentObjective(Objective):
 
     @staticmethod
     @abstractmethod
-    def head(settings: Any, width: int, hidden: int) -> LatentHead:
-        """Return a new head for token vectors of this width."""
+    def head(settings: Any, width: int, hidden: int) -> LatentHead: ...
 
     @staticmethod
     def code_width(settings: Any) -> int:

@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from raysts.papers.published import read_yaml
+from raysts.recipes.tree import read_data
 
 STAND_INS = {"snli-2way": "xnli-2way", "snli-direction": "xnli-direction"}
 """The sets on which claims may be held, marked, where the data lack their own.
@@ -59,7 +59,6 @@ class Claim(NamedTuple):
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """Return the tasks that measure the sets."""
         return (self.task,) if self.task else self.on
 
     @property
@@ -90,6 +89,6 @@ def _claim(sets: Sequence[str], source: str = BASELINES, **fields: Any) -> Claim
 
 
 CLAIMS: dict[str, list[Claim]] = {
-    paper: [_claim(**plain) for plain in claims] for paper, claims in read_yaml("claims.yaml").items()
+    paper: [_claim(**plain) for plain in claims] for paper, claims in read_data(__file__, "claims.yaml").items()
 }
 """Claims by paper."""

@@ -10,11 +10,12 @@ from typing import Any, Literal, NamedTuple, TypeGuard
 
 from raysts.errors import InputError
 from raysts.models.layers import single_layers
-from raysts.papers.published import BACKBONES, read_yaml
+from raysts.papers.published import BACKBONES
 from raysts.recipes.grammar import POST
-from raysts.recipes.names import Entry, apply_scale, papers_pooling, pipeline
+from raysts.recipes.names import SystemEntry, apply_scale, papers_pooling, pipeline
 from raysts.recipes.overrides import apply_overrides, has_option
 from raysts.recipes.recipe import Pipeline
+from raysts.recipes.tree import read_data
 
 
 class SystemPoint(NamedTuple):
@@ -44,7 +45,7 @@ class SystemPoint(NamedTuple):
 class Experiment(NamedTuple):
     """A list of pipelines. `experiments.yaml` describes the fields."""
 
-    entry: Entry
+    entry: SystemEntry
     points: Sequence[SystemPoint]
     paper: str | None = None
     tables: Sequence[int] = ()
@@ -56,12 +57,14 @@ class Experiment(NamedTuple):
 
 def _read(plain: Mapping[str, Any]) -> Experiment:
     fields = dict(plain)
-    entry = Entry(fields.pop("source"), fields.pop("shows"), fields.pop("cost"))
+    entry = SystemEntry(fields.pop("source"), fields.pop("shows"), fields.pop("cost"))
     points = [SystemPoint(point) if isinstance(point, str) else SystemPoint(**point) for point in fields.pop("points")]
     return Experiment(entry, points, **fields)
 
 
-EXPERIMENTS: dict[str, Experiment] = {name: _read(plain) for name, plain in read_yaml("experiments.yaml").items()}
+EXPERIMENTS: dict[str, Experiment] = {
+    name: _read(plain) for name, plain in read_data(__file__, "experiments.yaml").items()
+}
 """Every one is a name for ``raysts run``, ``plan`` and ``show``."""
 
 SEARCHED = {("gausscse", 3): "raysts tune gausscse@paper"}
@@ -72,12 +75,9 @@ DEPTHS = {backbone.name: backbone.layers for backbone in BACKBONES.values()}
 
 def commands() -> dict[tuple[str, int], str]:
     """Return the command that fills each table, by paper and table number."""
-    runs = {
-        (experiment.paper, number): f"raysts run {name}@paper"
-        for name, experiment in EXPERIMENTS.items()
-        if experiment.paper
-        for number in experiment.tables
-    }
+    runs: dict[tuple[str, int], str] = {}
+    for name, experiment in EXPERIMENTS.items():
+        runs |= {(experiment.paper or "", number): f"raysts run {name}@paper" for number in experiment.tables}
     return dict(sorted((runs | SEARCHED).items()))
 
 
@@ -205,9 +205,8 @@ def _add_layers(settings: Mapping[str, Any], depth: int) -> dict[str, Any]:
     complete = dict(settings)
     for key, layers in settings.items():
         if key == "evaluation.layers":
-            complete[key] = (
-                list(single_layers(depth)) if layers == "each" else [count for count in layers if count <= depth]
-            )
+            is_each = layers == "each"
+            complete[key] = [*single_layers(depth)] if is_each else [count for count in layers if count <= depth]
         elif key == "evaluation.compare":
             complete[key] = min(layers, depth)
         elif key.endswith(".layers"):

@@ -60,7 +60,6 @@ class MeasuredRow:
 
     @property
     def created_at(self) -> str:
-        """Return the ISO time, empty if the record lacks it."""
         return self.row["created_at"] or ""
 
     @property
@@ -135,21 +134,20 @@ def paper_tables(paper: str, rows: Iterable[MeasuredRow]) -> list[PaperTable]:
     fitting: dict[tuple[str | None, str, str], list[MeasuredRow]] = {}
     for row in sorted(rows, key=lambda row: row.created_at):  # what is measured again replaces what was before
         fitting.setdefault((row.system, row.row["dataset"], row.row["metric"]), []).append(row)
-    return [_fill_table(table, fitting) for table in published.load(paper).tables]
-
-
-def _fill_table(table: PrintedTable, fitting: Fitting) -> PaperTable:
-    backbones = {row.backbone for row in table.rows}
-    measured = {
-        (i, j, k): values
-        for i, row in enumerate(table.rows)
-        for j, cell in enumerate(row.cells)
-        for k, value in enumerate(cell)
-        if value is not None and row.system is not None and row.backbone is not None
-        if (values := match_value(value, row.system, row.backbone, backbones, fitting))
-    }
-    columns = {column for values in measured.values() for column in values}
-    return PaperTable(table, tuple(sorted(columns, key=lambda c: (OTHER_DATA in c, c))), measured)
+    filled = []
+    for table in published.load(paper).tables:
+        backbones = {row.backbone for row in table.rows}
+        measured = {
+            (i, j, k): values
+            for i, row in enumerate(table.rows)
+            for j, cell in enumerate(row.cells)
+            for k, value in enumerate(cell)
+            if value is not None and row.system is not None and row.backbone is not None
+            if (values := match_value(value, row.system, row.backbone, backbones, fitting))
+        }
+        columns = {column for values in measured.values() for column in values}
+        filled.append(PaperTable(table, tuple(sorted(columns, key=lambda c: (OTHER_DATA in c, c))), measured))
+    return filled
 
 
 def match_value(
@@ -212,7 +210,7 @@ def _over_models(models: Sequence[Sequence[MeasuredRow]], value: PrintedValue) -
 
 
 def _source(models: Sequence[Sequence[MeasuredRow]], value: PrintedValue) -> Origin:
-    first = models[0][0]
+    first, stages = models[0][0], models[0][0].stages
     rows = [row.row for model in models for row in model]
     ids = [i for row in rows for i in ([row["run_id"]] if row["run_id"] else row["parent_run_ids"] or ())]
     remarks = list(remarks_of(rows))
@@ -221,19 +219,13 @@ def _source(models: Sequence[Sequence[MeasuredRow]], value: PrintedValue) -> Ori
     else:
         sizes = {row.row["dataset"]: (row.row["n"], row.published_size) for row in models[0] if row.row["n"]}
         remarks += [f"{name}: {n:,} rows, the paper's has {size:,}" for name, (n, size) in sizes.items() if n != size]
-    changes = [] if first.row["role"] == "backbone" else _changes(first, _stated_settings(first, value))
-    if changes:
+    last = list(stages)[-1] if stages else ""
+    fitted = last and CATALOG[stages[last]["objective"]].head and all(measure.layers for measure in value.measures)
+    stated = {*value.settings} | ({f"{last}.layers"} if fitted else set())  # by the cell: the table varies them
+    if changes := [] if first.row["role"] == "backbone" else _changes(first, stated):
         rest = f" and {len(changes) - _NAMED} more" if len(changes) > _NAMED else ""
         remarks.append(f"other settings than the recipe's: {', '.join(changes[:_NAMED])}{rest}")
     return Origin(first.run, first.backbone, first.row["role"], tuple(dict.fromkeys(ids)), tuple(remarks))
-
-
-def _stated_settings(row: MeasuredRow, value: PrintedValue) -> set[str]:
-    """Return the settings of the run that the cell states, because the table varies them."""
-    last = list(row.stages)[-1] if row.stages else ""
-    fitted = last and CATALOG[row.stages[last]["objective"]].head
-    layers = {f"{last}.layers"} if fitted and all(measure.layers for measure in value.measures) else set()
-    return {*value.settings, *layers}
 
 
 def _changes(row: MeasuredRow, stated: set[str]) -> list[str]:
@@ -268,17 +260,14 @@ def empty_rows(paper: str, shown: PaperTable, rows: Sequence[MeasuredRow]) -> li
 
     ``rows``: the measurements in the storage, on sets of other tables too.
     """
-    filled = {i for i, *_ in shown.measured}
+    filled, printed = {i for i, *_ in shown.measured}, shown.table.rows
     command = commands()[paper, shown.table.number].partition("@")[0]
-    backbones = {row.backbone for row in shown.table.rows}
+    backbones = {row.backbone for row in printed}
     empty = []
-    for row in (row for i, row in enumerate(shown.table.rows) if i not in filled):
-        of_system = [
-            result
-            for result in rows
-            if result.system == row.system and row.backbone and stands_beside(result.backbone, row.backbone, backbones)
-        ]
-        empty.append((row, row.unmade or _why(row, of_system, f"{command}@{row.scale}")))
+    for row in (row for i, row in enumerate(printed) if i not in filled):
+        of_system = [result for result in rows if result.system == row.system and row.backbone]
+        fitting = [result for result in of_system if stands_beside(result.backbone, row.backbone or "", backbones)]
+        empty.append((row, row.unmade or _why(row, fitting, f"{command}@{row.scale}")))
     return empty
 
 
@@ -287,14 +276,18 @@ def _why(row: PrintedRow, measured: Sequence[MeasuredRow], command: str) -> str:
     measures = [(measure, value.settings) for value in values for measure in value.measures]
     sets = dict.fromkeys(measure.dataset for measure, _ in measures)
     if not measured:
-        return f"not run: '{command}'{_shortage(row)}"
-    datasets = {result.row["dataset"] for result in measured}
-    fitting = {
-        measure.dataset
-        for measure, settings in measures
-        if any(result.row["dataset"] == measure.dataset and fits(result, measure, settings) for result in measured)
-    }
-    if fitting or not datasets & {*sets}:
+        name, shortage = BACKBONES[row.backbone or ""].name, ""
+        if is_static(row.backbone):
+            shortage = "" if Path(name).is_file() else f", which needs the file {name} in the working directory"
+        else:
+            try:
+                pretrained.find(name, fetch=False)
+            except InputError:
+                shortage = f", with {name}, which is not on this machine"
+        return f"not run: '{command}'{shortage}"
+    by_set = {name: [result for result in measured if result.row["dataset"] == name] for name in sets}
+    fitting = {m.dataset for m, settings in measures if any(fits(r, m, settings) for r in by_set[m.dataset])}
+    if fitting or not any(by_set.values()):
         missing = [name for name in sets if name not in fitting]
         tables = ", ".join(dict.fromkeys(_TABLES.get(name) or TASKS[name].expected_tables()[0] for name in missing))
         return f"{row.system} was not measured on {', '.join(missing)}: '{command}', with {tables} in the data"
@@ -302,15 +295,3 @@ def _why(row: PrintedRow, measured: Sequence[MeasuredRow], command: str) -> str:
     named = {name: getattr(measure, name) for name in ("layers", "pooling", "similarity", "aggregation", "split")}
     conditions = ", ".join(f"{name}={value}" for name, value in {**named, **settings}.items() if value is not None)
     return f"{row.system} was measured, but not with {conditions}: '{command}'"
-
-
-def _shortage(row: PrintedRow) -> str:
-    """Return the end of a reason that names a missing backbone, empty if this machine has it."""
-    name = BACKBONES[row.backbone or ""].name
-    if is_static(row.backbone):
-        return "" if Path(name).is_file() else f", which needs the file {name} in the working directory"
-    try:
-        pretrained.find(name, fetch=False)
-    except InputError:
-        return f", with {name}, which is not on this machine"
-    return ""

@@ -42,19 +42,14 @@ class PaperData(NamedTuple):
         column, metric, published and std (times 100), remark, measured (backbone, value and std not times 100, n, run,
         run_ids, remarks).
         """
-        return {
-            "tables": [
-                {
-                    "number": shown.table.number,
-                    "about": shown.table.about,
-                    "cells_count": shown.cells_count,
-                    "filled": len(shown.measured),
-                    "empty": [{"row": row.name, "group": row.group, "why": why} for row, why in shown.empty],
-                    "cells": _cells(shown),
-                }
-                for shown in self.tables
-            ]
-        }
+        tables = []
+        for shown in self.tables:
+            table, empty = shown.table, [{"row": r.name, "group": r.group, "why": why} for r, why in shown.empty]
+            counts = {"cells_count": shown.cells_count, "filled": len(shown.measured)}
+            tables.append(
+                {"number": table.number, "about": table.about, **counts, "empty": empty, "cells": _cells(shown)}
+            )
+        return {"tables": tables}
 
 
 def report_data(paper: str, storage: Path, numbers: Sequence[int] | None = None) -> PaperData:
@@ -78,19 +73,18 @@ def report_data(paper: str, storage: Path, numbers: Sequence[int] | None = None)
 def _cells(shown: PaperTable) -> list[dict[str, Any]]:
     cells = []
     for i, row in enumerate(shown.table.rows):
+        of_row = {"row": row.name, "group": row.group, "system": row.system, "backbone": row.backbone}
         for j, (column, cell) in enumerate(zip(shown.table.columns, row.cells, strict=True)):
             for k, value in enumerate(cell):
                 if value is None:
                     continue
                 printed = {"published": value.value, "std": value.std, "remark": value.remark or row.remark}
-                of_row = {"row": row.name, "group": row.group, "system": row.system, "backbone": row.backbone}
                 measured = [
                     {
-                        "backbone": backbone, "value": measured.value, "std": measured.std, "n": measured.n,
-                        "run": measured.source.run, "run_ids": [*measured.source.ids],
-                        "remarks": [*measured.source.remarks],
+                        "backbone": backbone, "value": score.value, "std": score.std, "n": score.n,
+                        "run": score.source.run, "run_ids": [*score.source.ids], "remarks": [*score.source.remarks],
                     }
-                    for backbone, measured in shown.measured.get((i, j, k), {}).items()
+                    for backbone, score in shown.measured.get((i, j, k), {}).items()
                 ]  # fmt: skip
                 place = {"column": column.name, "metric": column.metrics[k]}
                 cells.append({**of_row, **place, **printed, "measured": measured})
@@ -144,9 +138,8 @@ def _as_named(tree: Mapping[str, Any]) -> bool:
 
 def _made_here(backbone: str, folder: Path, runs: Iterable[str]) -> bool:
     """Return True if a backbone is a run of the storage: its folder, or a prefix of its id."""
-    if "/" in backbone:
-        return folder in Path(backbone).absolute().parents
-    return any(run.startswith(backbone) for run in runs)
+    in_runs = folder in Path(backbone).absolute().parents
+    return in_runs if "/" in backbone else any(run.startswith(backbone) for run in runs)
 
 
 def _pipeline_row(row: ResultRow, record: Mapping[str, Any]) -> MeasuredRow:
@@ -155,9 +148,8 @@ def _pipeline_row(row: ResultRow, record: Mapping[str, Any]) -> MeasuredRow:
     if row["role"] != "student" and DISTILLATION in stages:
         stages = stages[: stages.index(DISTILLATION)]
     origin = {"backbone": tree["backbone"], "backbone_id": record["backbone_id"]}
-    return MeasuredRow(
-        row=row, run=record["name"], stages={stage: tree["recipes"][stage] for stage in stages}, **origin
-    )
+    recipes = {stage: tree["recipes"][stage] for stage in stages}
+    return MeasuredRow(row=row, run=record["name"], stages=recipes, **origin)
 
 
 Chain = list[tuple[dict[str, Any], dict[str, Any]]]
@@ -194,17 +186,13 @@ def _study_rows(store: Store) -> Iterator[MeasuredRow]:
     """Return the scores of trials on SNLI dev, the only searches with a table in a paper."""
     files = store.get_all("studies", "study.json", "trials/*.json")
     for file in (file for file in files if file.name == "study.json"):
-        study = store.read_json(file)
-        if study is None:  # damaged, and said so
-            continue
+        study = store.read_json(file) or {"pipeline": {"recipes": {}}}  # damaged, and said so
         tree, size = study["pipeline"], None
         recipes = {key: recipe for key, recipe in tree["recipes"].items() if CATALOG[recipe["objective"]].dev == DEV}
-        if not recipes:
-            continue
         with contextlib.suppress(InputError, OSError):  # the data may have gone
-            size = Corpus(study["data"]).rows(DEV)
-        for path in files:
-            trial = store.read_json(path) if path.parent == file.parent / "trials" else None
+            size = Corpus(study["data"]).rows(DEV) if recipes else None
+        trials = [path for path in files if recipes and path.parent == file.parent / "trials"]
+        for trial in map(store.read_json, trials):
             if not trial or trial.get("status") != "finished":
                 continue
             stages = copy.deepcopy(recipes)

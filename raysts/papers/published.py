@@ -5,10 +5,9 @@ The YAML files beside this module hold them, times 100 as printed.
 
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import yaml
+from raysts.recipes.tree import read_data
 
 PAPERS = {"sed": "sed.yaml", "gausscse": "gausscse.yaml", "latte-mix": "latte_mix.yaml"}
 """Files by the name that ``raysts report --paper`` knows."""
@@ -16,13 +15,6 @@ PAPERS = {"sed": "sed.yaml", "gausscse": "gausscse.yaml", "latte-mix": "latte_mi
 
 UNPRINTED = "?"
 """Text of a cell that is measured and not printed."""
-
-
-def read_yaml(name: str) -> dict[str, Any]:
-    """Return the content of a YAML file beside this module."""
-    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # C is ten times as fast
-    return dict(yaml.load(text, loader))
 
 
 class Backbone(NamedTuple):
@@ -33,8 +25,8 @@ class Backbone(NamedTuple):
     layers: int
 
 
-BACKBONES = {paper: Backbone(**fields) for paper, fields in read_yaml("originals.yaml")["backbones"].items()}
-SIZES: dict[str, int] = read_yaml("originals.yaml")["rows"]
+BACKBONES = {paper: Backbone(**fields) for paper, fields in read_data(__file__, "originals.yaml")["backbones"].items()}
+SIZES: dict[str, int] = read_data(__file__, "originals.yaml")["rows"]
 
 
 def is_static(backbone: str | None) -> bool:
@@ -123,7 +115,7 @@ class Paper(NamedTuple):
 @lru_cache
 def load(paper: str) -> Paper:
     """Return the tables of a paper: ``sed``, ``gausscse`` or ``latte-mix``."""
-    plain = read_yaml(PAPERS[paper])
+    plain = read_data(__file__, PAPERS[paper])
     tables = tuple(_table(table, plain.get("settings", {})) for table in plain["tables"])
     return Paper(paper, plain["short"], plain["title"], tuple(plain["notes"]), tables)
 

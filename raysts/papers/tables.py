@@ -26,20 +26,11 @@ def write_report(data: PaperData, folder: Path) -> Path:
 
 def render(data: PaperData) -> str:
     """Return the page as HTML."""
-    return html.render(
-        "papers/tables.html",
-        paper=data.paper,
-        tables=data.tables,
-        made_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        measurements=sum(len(cell) for table in data.tables for cell in table.measured.values()),
-        mark=MARK,
-        caption=caption,
-        filling=filling,
-        notes=notes,
-        format_printed=format_printed,
-        measured_cells=measured_cells,
-        system_label=system_label,
-    )
+    functions = (caption, filling, notes, format_printed, measured_cells, system_label)
+    count = sum(len(cell) for table in data.tables for cell in table.measured.values())
+    values = {"paper": data.paper, "tables": data.tables, "measurements": count, "mark": MARK}
+    made_at = datetime.now(UTC).isoformat(timespec="seconds")
+    return html.render("papers/tables.html", **values, made_at=made_at, **{f.__name__: f for f in functions})
 
 
 def format_paper(data: PaperData) -> str:
@@ -70,14 +61,10 @@ def _table_lines(paper: Paper, shown: PaperTable) -> list[str]:
         for j, cell in enumerate(row.cells):
             cells += [format_printed(cell), *(measured_cells(shown, i, j) or [""])]
         body.append(cells)
-    lines += _align(body)
+    cells_left = iter(align_columns([line for line in body if not isinstance(line, str)], (0, 1)))
+    aligned = [line if isinstance(line, str) else next(cells_left) for line in body]
+    lines += [*aligned[:2], "-" * max(map(len, aligned)), *aligned[2:]]
     return [*lines, *filling(shown), *notes(shown)]
-
-
-def _align(body: Sequence[list[str] | str]) -> list[str]:
-    rows = iter(align_columns([line for line in body if not isinstance(line, str)], (0, 1)))
-    lines = [line if isinstance(line, str) else next(rows) for line in body]
-    return [*lines[:2], "-" * max(map(len, lines)), *lines[2:]]
 
 
 def format_printed(cell: Sequence[PrintedValue | None]) -> str:

@@ -15,7 +15,7 @@ from raysts.errors import InputError
 from raysts.evaluation import harness
 from raysts.evaluation.compare import compare_gains, compare_spread, compare_systems, format_p
 from raysts.evaluation.entailment import Direction
-from raysts.evaluation.scores import ModelScores, RowScores
+from raysts.evaluation.scores import ModelScores
 from raysts.evaluation.standings import Value
 from raysts.evaluation.statistics import holm
 from raysts.evaluation.sts import Pairs
@@ -69,17 +69,14 @@ def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus, stand_
     substituted = Counter(claim.stands_in for claim in could if claim.in_place_of)
     if stand_ins and substituted:
         tasks = tuple(dict.fromkeys([*tasks, *(on for claim in could if claim.in_place_of for on in claim.on)]))
-        pipelines = {
-            point: pipeline.replace(evaluation=pipeline.evaluation.replace(tasks=tasks))
-            for point, pipeline in pipelines.items()
-        }
+        pipelines = {name: p.replace(evaluation=p.evaluation.replace(tasks=tasks)) for name, p in pipelines.items()}
     larger = {point.name for point in EXPERIMENTS[f"claims-{paper}"].points if point.larger}
     backbone = Path(first.backbone).name.lower()
 
     def obstacle(claim: Claim) -> str | None:
         if claim.backbone and not re.fullmatch(BACKBONES[claim.backbone].names, backbone):
             return f"the paper says it of {claim.backbone}"
-        for point in {side.point: None for side in claim.sides if side.point not in (*pipelines, OVERLAP, LONGER)}:
+        for point in (side.point for side in claim.sides if side.point not in (*pipelines, OVERLAP, LONGER)):
             needs_two = "needs two encoders, --set backbone=[SMALLER,LARGER]"
             return needs_two if point in larger else f"'{point}' cannot be made of word vectors"
         if {*claim.tasks} & {*tasks}:
@@ -207,28 +204,25 @@ def _verdict(result: ClaimVerdict, p: float) -> str | None:
     if result.low is None or result.high is None:
         return None
     shown = p < LEVEL and not result.low <= 0 <= result.high
-    above = shown and result.low > 0
     if not result.claim.holds:
-        return CONTRADICTED if above else AS_NO
-    if shown and not above:
-        return CONTRADICTED
-    return SEEN if above else NOT_SEEN
+        return CONTRADICTED if shown and result.low > 0 else AS_NO
+    if shown:
+        return SEEN if result.low > 0 else CONTRADICTED
+    return NOT_SEEN
 
 
 def _compare(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, ModelScores]) -> ClaimVerdict:
     """Return the difference of a claim's two systems, with an unadjusted p value."""
-    first = next(iter(plans.values())).pipeline
     sides = [_models(side, plans, baselines) for side in claim.sides]
     on = [name for name in claim.on if all(models and all(name in model for model in models) for models in sides)]
     if not on:
         return ClaimVerdict(claim=claim, why=f"no scores at these layers: {', '.join(claim.on)}")
-    a, b, *over = (
-        _best(models, on) if side.role == "best member" else [{name: model[name] for name in on} for model in models]
-        for side, models in zip(claim.sides, sides, strict=True)
-    )
+    systems = [[{name: model[name] for name in on} for model in models] for models in sides]
+    pairs = zip(claim.sides, systems, strict=True)
+    a, b, *over = ([max(models, key=_mean)] if side.role == "best member" else models for side, models in pairs)
     if claim.measure == "spread" and min(len(a), len(b)) < 2:
         return ClaimVerdict(claim=claim, why="models of several seeds are needed: --seeds 2 or more")
-    resamples = first.evaluation.resamples
+    resamples = next(iter(plans.values())).pipeline.evaluation.resamples
     if claim.measure == "spread":
         row = compare_spread(a, b, resamples)
     elif over:
@@ -240,10 +234,14 @@ def _compare(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, Mo
     constant = row["ci_low"] is not None and max(abs(row["ci_low"]), abs(row["ci_high"])) < 1e-12
     p = row["p"] if row.get("test_p") is None else row["test_p"]
     values = row["a"], row["b"], (len(a), len(b)), tuple(on), row["difference"], row["ci_low"], row["ci_high"]
-    transductive = any(_transductive(plans[side.point], side) for side in claim.sides if side.point in plans)
-    return ClaimVerdict(
-        claim, *values, None if constant else p, transductive=transductive, why=ALIKE if constant else None
-    )
+    transductive = False
+    for side in claim.sides:
+        if side.point in plans and side.role != "backbone":
+            pipeline = plans[side.point].pipeline
+            recipes = pipeline.recipes if side.role == "model" else pipeline.stages
+            transductive |= any(recipe.table == TARGETS for recipe in recipes.values())
+    tested: Any = {"p": None, "why": ALIKE} if constant else {"p": p}
+    return ClaimVerdict(claim, *values, transductive=transductive, **tested)
 
 
 def baseline_scores(corpus: Corpus, tasks: Sequence[str]) -> dict[str, ModelScores]:
@@ -285,23 +283,14 @@ def _models(side: Side, plans: Mapping[str, Plan], baselines: Mapping[str, Model
     return scores if all(scores) else []
 
 
-def _best(models: Sequence[ModelScores], on: Sequence[str]) -> list[dict[str, RowScores]]:
-    def mean(model: ModelScores) -> float:
-        rows = [model[name] for name in on]
-        return Value.mean_of([row.value(row.metrics[0] if row.gold is None else "spearman") for row in rows]).value
-
-    best = max(models, key=mean)
-    return [{name: best[name] for name in on}]
-
-
-def _transductive(plan: Plan, side: Side) -> bool:
-    recipes = plan.pipeline.recipes if side.role == "model" else plan.pipeline.stages
-    return side.role != "backbone" and any(recipe.table == TARGETS for recipe in recipes.values())
+def _mean(model: ModelScores) -> float:
+    rows = model.values()
+    return Value.mean_of([row.value(row.metrics[0] if row.gold is None else "spearman") for row in rows]).value
 
 
 # -- the page, its table as Markdown, and the text --------------------------------------------------------------------------
 
-HEADS = ("Claim", "Source", "Published", "Measured", "Difference", "p (Holm)", "Verdict")
+HEADS = ("Claim", "Verdict", "Difference", "p (Holm)", "Measured", "Published", "Source")
 VERDICTS = {
     SEEN: "the difference is shown, in the paper's direction",
     NOT_SEEN: "no difference is shown",
@@ -328,7 +317,11 @@ def render(data: ClaimsData) -> str:
         estimates.append(Estimate(label, *difference, verdict.verdict or ""))
     chart = forest_plot("forest", f"Claims of {data.paper}: differences x 100", estimates) if estimates else None
     other = any(verdict.claim.in_place_of for verdict in data.verdicts)
-    return html.render("papers/claims.html", data=data, chart=chart, rows=rows(data), verdicts=VERDICTS, other=other)
+    table = rows(data)
+    counts = Counter(cells[1].partition(":")[0] for cells in table[1:])
+    summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+    values = {"data": data, "chart": chart, "rows": table, "verdicts": VERDICTS, "other": other, "summary": summary}
+    return html.render("papers/claims.html", **values)
 
 
 def rows(data: ClaimsData) -> list[Sequence[str]]:
@@ -341,7 +334,7 @@ def _row(result: ClaimVerdict) -> Sequence[str]:
     claim = result.claim
     says = claim.title + (" (transductive)" if result.transductive else "")
     if result.a is None or result.b is None or result.difference is None:
-        return says, claim.source, claim.printed, "", "", "", f"not measured: {result.why}"
+        return says, f"not measured: {result.why}", "", "", "", claim.printed, claim.source
     counts = " and ".join(str(count) for count in (result.models[1], result.models[0]))
     measured = f"{100 * result.b:.2f} -> {100 * result.a:.2f} ({counts} models; {', '.join(result.on)})"
     difference = f"{100 * result.difference:+.2f}"
@@ -349,7 +342,7 @@ def _row(result: ClaimVerdict) -> Sequence[str]:
         difference += f" [{100 * result.low:+.2f}, {100 * result.high:+.2f}]"
     why = f"not measured: {result.why}" if result.why else "nothing is concluded without resamples"
     verdict = why if result.why else result.verdict or why
-    return says, claim.source, claim.printed, measured, difference, format_p(result.p_holm), verdict
+    return says, verdict, difference, format_p(result.p_holm), measured, claim.printed, claim.source
 
 
 def to_markdown(data: ClaimsData) -> str:
@@ -361,9 +354,9 @@ def to_markdown(data: ClaimsData) -> str:
 def text(data: ClaimsData) -> str:
     """Return the claims of a paper for a terminal, one a line."""
     shown = [_row(verdict) for verdict in data.verdicts]
-    width = max(len(cells[-1].partition(":")[0]) for cells in shown)
+    width = max(len(cells[1].partition(":")[0]) for cells in shown)
     lines = [f"{data.paper}: {data.seeds} seeds from {data.backbone}"]
-    for says, source, printed, _, difference, _, conclusion in shown:
+    for says, conclusion, difference, _, _, printed, source in shown:
         verdict, _, why = conclusion.partition(": ")
         paper = f"; {printed}" if printed else ""
         lines.append(f"  {verdict:<{width}}  {says}  {' '.join(filter(None, (difference, why)))}  ({source}{paper})")

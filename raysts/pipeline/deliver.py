@@ -112,8 +112,7 @@ def _eval_result(row: Mapping[str, Any]) -> EvalResult:
     )
 
 
-def _on_hub(name: str) -> bool:
-    """Return True if a model's name is one of the hub's and not a local folder."""
+def _is_hub_name(name: str) -> bool:
     return bool(re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name)) and name != TINY and not Path(name).exists()
 
 
@@ -130,9 +129,7 @@ def _datasets(plan: Plan) -> list[str]:
     corpus, tables = plan.corpus, [recipe.table for recipe in plan.pipeline.recipes.values()]
     entries = {} if corpus.empty else manifest.read(corpus.root)
     canonical = {name for table in tables if table not in corpus.own for name in corpus.sources(table) or (table,)}
-    fetched = [
-        table for table in canonical if table in entries and manifest.is_intact(corpus.root, table, entries[table])
-    ]
+    fetched = [t for t in canonical if t in entries and manifest.is_intact(corpus.root, t, entries[t])]
     return sorted({source.dataset for table in fetched for source in sources().get(table, ()) if source.file is None})
 
 
@@ -143,48 +140,29 @@ def card_of(
 
     ``folder`` holds the model. It may pool other layers than the folder of ``model``.
     """
-    pipeline, recipes, record = plan.pipeline, plan.pipeline.recipes, model.record
-    entry, stored = names.RECIPES.get(pipeline.name), describe(folder)
+    pipeline, recipes, record, corpus = plan.pipeline, plan.pipeline.recipes, model.record, plan.corpus
+    entry, stored, embedder = names.RECIPES.get(pipeline.name), describe(folder), open_embedder(folder)
     by_dev = [plan.dev_name(recipe.spec.dev) for recipe in recipes.values() if recipe.uses_dev_labels]
-    card = {
-        "name": f"{name} ({record['role']})",
-        "path": str(folder),
-        "system": pipeline.name,
-        "role": record["role"],
-        "judge": plan.judge,
-        "members": len(plan.members),
-        "taught": plan.teacher.vectors.title if plan.teacher else "",
-        "language": None if plan.corpus.text else "en",
-        "backbone": pipeline.backbone,
-        "dimension": open_embedder(folder).dim,
-        "similarity": next(iter(open_embedder(folder).similarities)),
-        "max_length": stored.max_length,
-        "pooling": stored.pooling,
-        "layers": stored.layers,
-        "data": [
-            {
-                "stage": stage,
-                "table": plan.corpus.title(r.table),
-                "rows": plan.rows(r),
-                "sha256": plan.corpus.fingerprint(r.table),
-            }
-            for stage, r in recipes.items()
-        ],
-        "recipe_yaml": dump(pipeline),
-        "rows": [row for row in rows if row["run_id"] == model.id],
-        "command": command,
-        "source": entry.source if entry else None,
-        "compared": verdict.delivered.sentence if verdict.delivered else None,
-        "selected_by": join_names([verdict.outcome.selected_by, *by_dev]),
-        "base_model": pipeline.backbone if _on_hub(pipeline.backbone) else None,
-        "teachers": pipeline.teachers,
-        "licence": None if pipeline.backbone == TINY else _licence(plan.backbone),
-        "datasets": _datasets(plan),
-        "versions": record.get("versions"),
-        "notes": verdict.notes,
-        "models": plan.costs(),
-    }
-    return render(card)
+    tables = {stage: (recipe, recipe.table) for stage, recipe in recipes.items()}
+    return render(
+        {
+            "name": f"{name} ({record['role']})", "path": str(folder), "system": pipeline.name, "role": record["role"],
+            "judge": plan.judge, "members": len(plan.members), "taught": plan.teacher.vectors.title if plan.teacher else "",
+            "language": None if corpus.text else "en", "backbone": pipeline.backbone, "dimension": embedder.dim,
+            "similarity": next(iter(embedder.similarities)), "max_length": stored.max_length, "pooling": stored.pooling,
+            "layers": stored.layers, "recipe_yaml": dump(pipeline), "command": command, "notes": verdict.notes,
+            "data": [
+                {"stage": stage, "table": corpus.title(t), "rows": plan.rows(recipe), "sha256": corpus.fingerprint(t)}
+                for stage, (recipe, t) in tables.items()
+            ],
+            "rows": [row for row in rows if row["run_id"] == model.id], "source": entry.source if entry else None,
+            "compared": verdict.delivered.sentence if verdict.delivered else None,
+            "selected_by": join_names([verdict.outcome.selected_by, *by_dev]),
+            "base_model": pipeline.backbone if _is_hub_name(pipeline.backbone) else None, "teachers": pipeline.teachers,
+            "licence": None if pipeline.backbone == TINY else _licence(plan.backbone), "datasets": _datasets(plan),
+            "versions": record.get("versions"), "models": plan.costs(),
+        }
+    )  # fmt: skip
 
 
 def _line(value: object) -> str:

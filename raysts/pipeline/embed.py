@@ -32,14 +32,17 @@ from raysts.storage.checksums import checksum
 from raysts.storage.parquet import READ_ROWS, open_parquet, pages
 from raysts.storage.store import Store
 
+JSON: dict[str, Any] = {"ensure_ascii": False, "default": str}
 ROWS = 8_192
 """Rows in memory at once."""
 
 ADDED = "embedding"
 """Name of the column that is added."""
 
+EXISTS = f"{{}} has a column '{ADDED}' already, which is the name of the column to add; rename it"
+
 KINDS = {
-    **{frozenset(of): pa.int64() for of in ({int}, {np.int64}, {int, np.int64})},
+    **{frozenset(types): pa.int64() for types in ({int}, {np.int64}, {int, np.int64})},
     frozenset({float}): pa.float64(), frozenset({int, float}): pa.float64(), frozenset({bool}): pa.bool_(),
 }  # fmt: skip
 """Columns of what is no Parquet by what their values are; the others are text, with JSON for what is none. ``np.int64``: whole
@@ -89,11 +92,9 @@ def units(source: Path, column: str, output: Path) -> list[Unit]:
             )
         elif type_rule(kind := file.schema_arrow.field(column).type, Column(column, "text")):
             problems.append(f"--column '{column}' in {path} has type {kind}; it must be text")
-        problems += _added_problems(path, names)
-        for group in range(file.num_row_groups):
-            rows = file.metadata.row_group(group).num_rows
-            if rows:
-                row_groups.append(Unit(str(path), group, rows))
+        problems += [EXISTS.format(path)] if ADDED in names else []
+        sizes = enumerate(file.metadata.row_group(group).num_rows for group in range(file.num_row_groups))
+        row_groups += [Unit(str(path), group, rows) for group, rows in sizes if rows]
     if problems:
         raise InputError(problems)
     # One schema for all, so that the shards are one table.
@@ -107,13 +108,6 @@ def units(source: Path, column: str, output: Path) -> list[Unit]:
     ]
 
 
-def _added_problems(path: Path, columns: Sequence[str]) -> list[str]:
-    """Return the reason why the vectors cannot be added to the columns, or an empty list."""
-    if ADDED not in columns:
-        return []
-    return [f"{path} has a column '{ADDED}' already, which is the name of the column to add; rename it"]
-
-
 def _count(path: Path, column: str, types: dict[str, set[type]]) -> int:
     """Return the row count of a file other than Parquet, or of a saved data set.
 
@@ -122,18 +116,19 @@ def _count(path: Path, column: str, types: dict[str, set[type]]) -> int:
 
     def choose(path: Path, present: Sequence[str]) -> Sequence[str]:
         require_columns(path, [column], present, "--column must name the one that holds the text")
-        if problems := _added_problems(path, present):
-            raise InputError(problems)
+        if ADDED in present:
+            raise InputError(EXISTS.format(path))
         return present
 
     count = 0
     for place, row in rows_of(path, choose):
         count += 1
         if not isinstance(row[column], str | None):
-            raise InputError(f"{path}{place}: column '{column}' holds {row[column]!r:.40}, which is no text")
+            raise InputError(f"{path}{place}: column '{column}' holds {row[column]!r:.40}; it must be text")
         for name, value in row.items():
             bits = value.bit_length() if isinstance(value, int) else 0
-            types.setdefault(name, set()).add(object if bits > 63 else np.int64 if bits > 53 else type(value))
+            kind = np.int64 if bits > 53 else type(value)
+            types.setdefault(name, set()).add(object if bits > 63 else kind)
     return count
 
 
@@ -216,15 +211,9 @@ class EmbedFile:
     """
 
     def __init__(
-        self,
-        device: str | None,
-        model: Path,
-        options: Mapping[str, Any],
-        column: str,
-        dims: int | None,
-        dtype: Dtype,
+        self, device: str | None, model: Path, options: Mapping[str, Any], column: str, dims: int | None, dtype: Dtype,
         ranges: np.ndarray | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.path, self.model = model, load(model, device=device, **options)
         self.model.truncate_dim = dims or self.model.truncate_dim
         self.column, self.dtype, self.ranges, self.read = column, dtype, ranges, Reader()
@@ -281,17 +270,14 @@ class Reader:
             position, rows = 0, rows_of(Path(unit.source), lambda _, present: present)
         of_unit = itertools.islice(rows, first - position, first - position + unit.rows)
         while chunk := [row for _, row in itertools.islice(of_unit, ROWS)]:
-            columns = [
-                pa.array([_as(row.get(field.name), field.type) for row in chunk], field.type) for field in schema
-            ]
+            columns = []
+            for field in schema:
+                values = [row.get(field.name) for row in chunk]
+                if field.type == pa.string():  # JSON of what is no text
+                    values = [v if v is None or isinstance(v, str) else json.dumps(v, **JSON) for v in values]
+                columns.append(pa.array(values, field.type))
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
         self._left = unit.source, first + unit.rows, rows
-
-
-def _as(value: Any, kind: pa.DataType) -> Any:
-    if value is None or isinstance(value, str) or kind != pa.string():
-        return value
-    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def close_output(
@@ -310,17 +296,14 @@ def close_output(
         raise RunFailed(
             f"{changed[0]}: was changed while it was embedded; run the same command again: it is embedded as it is then"
         )
+    numbers = {"dtype": dtype, **(store.read_json("_calibration.json") or {})} if dtype != "float32" else {}
     manifest = {
-        "rows": int(np.sum([unit.rows for unit in shards])),
-        "dim": model.dim,
-        **({"dtype": dtype, **(store.read_json("_calibration.json") or {})} if dtype != "float32" else {}),
-        "pooling": model.pooling,
-        "layers": model.layers,
-        "shards": [
+        "rows": int(np.sum([unit.rows for unit in shards])), "dim": model.dim, **numbers, "pooling": model.pooling,
+        "layers": model.layers, "shards": [
             {"file": shard.name, "source": unit.source, "rows": unit.rows, "sha256": checksum(shard)}
             for unit, shard in shards.items()
         ],
-    }
+    }  # fmt: skip
     remove_drafts(output)  # of workers that were killed on the way
     store.write_json("_manifest.json", manifest)
     return manifest

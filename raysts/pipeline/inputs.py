@@ -3,6 +3,7 @@
 Plans and checks are built from it. Only :meth:`Inputs.write_backbone` writes.
 """
 
+import contextlib
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from raysts.data.batches import BatchOrder
 from raysts.data.corpora import Corpus
 from raysts.data.derive import TARGETS, source_of
 from raysts.data.user import DEV, TEXT
-from raysts.data.windows import WINDOW, Group, StoreSpec, select
+from raysts.data.windows import WINDOW, GroupPart, StoreSpec, select
 from raysts.data.world import MAX_LENGTH, WORLD_VERSION, tiny_config, world_tokenizer, write_tiny_backbone
 from raysts.errors import InputError
 from raysts.evaluation import harness
@@ -27,7 +28,7 @@ from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText, mer
 from raysts.evaluation.contamination.text_overlap import normalise
 from raysts.evaluation.dev import Dev, dev_name, load_dev
 from raysts.evaluation.words import WordSets
-from raysts.ids import content_id, derive_seed, file_digest, folder_id, unchanged
+from raysts.ids import content_id, derive_seed, file_digest, folder_id, guard_content
 from raysts.models import pretrained
 from raysts.models.embedders import find_embedder, open_embedder
 from raysts.models.families import family_of
@@ -98,7 +99,7 @@ class ReadingLength(NamedTuple):
         return f"{ENOUGH:.0%} of the texts have no more."
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Inputs:
     """A pipeline with its data, storage and models.
 
@@ -109,19 +110,19 @@ class Inputs:
     corpus: Corpus
     storage: Path
     locate: Callable[[str], Path] = field(default=find)
-    _devs: dict[str, Dev] = field(default_factory=dict, repr=False, compare=False)
-    _groups: dict[str, list[Group]] = field(default_factory=dict, repr=False, compare=False)
-    _tokens: dict[str, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
-    _lengths: dict[str, ReadingLength] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _devs: dict[str, Dev] = field(default_factory=dict, repr=False)
+    _groups: dict[str, list[GroupPart]] = field(default_factory=dict, repr=False)
+    _tokens: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    _lengths: dict[str, ReadingLength] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "corpus", self.corpus.writing_to(self.storage / "tables"))
-        object.__setattr__(self, "pipeline", use_user_text(self.pipeline, self.corpus))
+        self.corpus = self.corpus.writing_to(self.storage / "tables")
+        self.pipeline = use_user_text(self.pipeline, self.corpus)
         if self.corpus.text and self.pipeline.combine and not self.corpus.files(members_dev(self.pipeline)):
-            object.__setattr__(self, "corpus", self.corpus.holding_out())
+            self.corpus = self.corpus.holding_out()
         if self._has_one_layer:
             evaluation = self.pipeline.evaluation.replace(layers=(1,), compare=1)
-            object.__setattr__(self, "pipeline", self.pipeline.replace(evaluation=evaluation))
+            self.pipeline = self.pipeline.replace(evaluation=evaluation)
 
     @property
     def store(self) -> Store:
@@ -142,7 +143,7 @@ class Inputs:
         return self.pipeline.student == "static"
 
     @cached_property
-    def distributed(self) -> tuple[str, Layers]:
+    def distributed_pooling(self) -> tuple[str, Layers]:
         """Return the pooling and layers that the backbone's folder configures."""
         is_mean = self.pipeline.backbone == TINY or self.is_table
         return ("mean", 1) if is_mean else describe(self.backbone).stored_pooling
@@ -154,8 +155,10 @@ class Inputs:
         The run writes one that it makes of the backbone. With an object store, it copies a backbone from elsewhere into the
         store.
         """
-        if made := made_backbone(self.pipeline.backbone, self.backbone_id, self.kept_layers is not None, self.is_table):
-            return self.storage / made
+        if folder := made_backbone(
+            self.pipeline.backbone, self.backbone_id, self.kept_layers is not None, self.is_table
+        ):
+            return self.storage / folder
         if not self.store.remote or self.backbone.is_relative_to(self.storage):
             return self.backbone
         return self.storage / "backbones" / f"copy-{self.backbone_id}"
@@ -173,7 +176,6 @@ class Inputs:
 
     @cached_property
     def backbone_config(self) -> dict[str, Any]:
-        """Return the configuration of the backbone's encoder."""
         return tiny_config() if self.pipeline.backbone == TINY else pretrained.check(self.backbone)
 
     @property
@@ -187,18 +189,15 @@ class Inputs:
         config = self.backbone_config if self.pipeline.backbone == TINY else {}
         width = config.get("hidden_size", 0)
         layer = 4 * width**2 + 2 * width * config.get("intermediate_size", 0)
-        whole = layer * self.depth if config else pretrained.token_parameters(self.backbone)
-        return max(SMALLEST, 0.0 if self.is_table else whole * self._kept_share)
+        total = layer * self.depth if config else pretrained.token_parameters(self.backbone)
+        return max(SMALLEST, 0.0 if self.is_table else total * self._kept_share)
 
     @cached_property
     def model_bytes(self) -> int:
         """Return the bytes of a trained model, roughly: its weights in float32, and its tokenizer."""
-        embeddings = (
-            0.0
-            if self.pipeline.backbone == TINY
-            else pretrained.weight_bytes(self.backbone) - 4 * self.size / self._kept_share
-        )
-        return round(max(0.0, embeddings) + 4 * self.size + OTHER_FILES)
+        total = 0.0 if self.pipeline.backbone == TINY else pretrained.weight_bytes(self.backbone)
+        embeddings = max(0.0, total - 4 * self.size / self._kept_share)
+        return round(embeddings + 4 * self.size + OTHER_FILES)
 
     def size_of(self, folders: Sequence[Path]) -> float:
         """Return the mean :attr:`size` of models. Those of steps are as large as the trained one."""
@@ -225,21 +224,20 @@ class Inputs:
     @property
     def hidden_width(self) -> int:
         """Return the dimensions of the backbone's token vectors."""
-        if self.is_table and self.pipeline.backbone != TINY:
-            return open_embedder(self.backbone).dim
-        return int(tiny_config()["hidden_size"] if self.pipeline.backbone == TINY else pretrained.width(self.backbone))
+        if self.pipeline.backbone == TINY:
+            return int(tiny_config()["hidden_size"])
+        return open_embedder(self.backbone).dim if self.is_table else pretrained.width(self.backbone)
 
     @property
     def _has_one_layer(self) -> bool:
-        try:
+        with contextlib.suppress(InputError):  # ``check`` says so, with whatever else is wrong
             word_vectors = self.pipeline.backbone != TINY and is_static(self.backbone)
             return word_vectors or self.is_table or self.pipeline.backbone_layers == 1
-        except InputError:  # ``check`` says so, with whatever else is wrong
-            return False
+        return False
 
     @cached_property
     def backbone_id(self) -> str:
-        tiny = [TINY, WORLD_VERSION, self._tiny_seed]
+        tiny = [TINY, WORLD_VERSION, derive_seed(self.pipeline.seed, "backbone")]
         full_id = content_id(tiny) if self.pipeline.backbone == TINY else folder_id(self.backbone)
         if self.is_table:
             return content_id([full_id, "static", TABLE_VERSION])
@@ -251,19 +249,14 @@ class Inputs:
         ids = {folder: open_embedder(folder).id for folder in self.teacher_folders}
         return ids if self.pipeline.backbone == TINY else ids | {self.backbone: folder_id(self.backbone)}
 
-    @property
-    def _tiny_seed(self) -> int:
-        return derive_seed(self.pipeline.seed, "backbone")
-
     @cached_property
     def tokenizer_id(self) -> str:
-        tiny = self.pipeline.backbone == TINY
-        whole = content_id([TINY, WORLD_VERSION]) if tiny else tokenizer_id(self.backbone)
-        return content_id([whole, "static", TABLE_VERSION]) if self.is_table else whole
+        full_id = content_id([TINY, WORLD_VERSION])
+        full_id = full_id if self.pipeline.backbone == TINY else tokenizer_id(self.backbone)
+        return content_id([full_id, "static", TABLE_VERSION]) if self.is_table else full_id
 
     @cached_property
     def prompts(self) -> Prompts:
-        """Return the prompts of what is trained."""
         has_none = self.pipeline.backbone == TINY or self.is_table
         return Prompts() if has_none else describe(self.backbone).prompts
 
@@ -276,17 +269,17 @@ class Inputs:
         if self.start.parent != self.storage / "backbones":
             return
         exists, tiny = self.store.get_dir(self.start, fresh=True), self.pipeline.backbone == TINY
-        made = self.is_table or self.kept_layers is not None
-        if exists and (tiny or made or _is_copy(exists, self.backbone)):
+        changed = self.is_table or self.kept_layers is not None
+        if exists and (tiny or changed or _is_copy(exists, self.backbone)):
             return
         with self.store.put_dir(self.start) as draft:
             if tiny:
-                write_tiny_backbone(draft, self._tiny_seed)
-            elif not made:
+                write_tiny_backbone(draft, derive_seed(self.pipeline.seed, "backbone"))
+            elif not changed:
                 unread = shutil.ignore_patterns(*OTHER_FORMATS)
-                with unchanged(self.backbone, self.backbone_id):
+                with guard_content(self.backbone, self.backbone_id):
                     shutil.copytree(self.backbone, draft, ignore=unread, dirs_exist_ok=True)
-            if made:
+            if changed:
                 source, content = (draft, None) if tiny else (self.backbone, folder_id(self.backbone))
                 model = pretrained.load(source, device="cpu", content=content)
                 if self.kept_layers is not None:
@@ -306,17 +299,16 @@ class Inputs:
 
     @cached_property
     def teacher_tokenizers(self) -> dict[Path, str]:
-        """Return the ids of the teachers' tokenizers, by path."""
         return {path: open_embedder(path).tokenizer_id for path in self.teacher_folders}
 
     @property
-    def distilled(self) -> DistillationSettings | None:
+    def distillation(self) -> DistillationSettings | None:
         settings = self.pipeline.sed.settings if self.pipeline.sed else None
         return settings if isinstance(settings, DistillationSettings) else None
 
     @property
     def target(self) -> Target:
-        return distilled.target if (distilled := self.distilled) else "mean"
+        return self.distillation.target if self.distillation else "mean"
 
     @property
     def student_width(self) -> int:
@@ -334,14 +326,14 @@ class Inputs:
 
     def dev_name(self, table: str) -> str:
         """Return the name in results of a table's development set, or of its replacement."""
-        if self.by_agreement and not self.corpus.files(table):
+        if self.uses_agreement and not self.corpus.files(table):
             return AGREEMENT
         return self.corpus.title(table) if table in self.corpus.own else dev_name(table)
 
     @property
-    def by_agreement(self) -> bool:
+    def uses_agreement(self) -> bool:
         """Return True if agreement with the ensemble on held-out texts selects models."""
-        return self.corpus.text is not None and self.corpus.text.held > 0
+        return self.corpus.text is not None and self.corpus.text.held_count > 0
 
     @property
     def chooser(self) -> Dev | None:
@@ -349,7 +341,7 @@ class Inputs:
         return self.dev(members_dev(self.pipeline))
 
     @cached_property
-    def in_dev(self) -> dict[str, tuple[int, int]]:
+    def dev_overlaps(self) -> dict[str, tuple[int, int]]:
         """Return the overlap of each task with the selecting development set.
 
         The two numbers are the task's rows (pairs or queries) in the development set, and all its rows. A task without
@@ -373,10 +365,9 @@ class Inputs:
         Those that ``also`` names are added if they have files. With user data only, the result may be empty.
         """
         evaluation, by_name = self.pipeline.evaluation, harness.tasks_of(self.corpus)
-        if evaluation.tasks:
-            return evaluation.tasks
         also = [name for name in evaluation.also if name not in by_name or by_name[name].tables(self.corpus)]
-        return tuple(dict.fromkeys([*harness.default_tasks(self.corpus, heavy=False), *also]))
+        defaults = () if evaluation.tasks else (*harness.default_tasks(self.corpus, heavy=False), *also)
+        return evaluation.tasks or tuple(dict.fromkeys(defaults))
 
     @cached_property
     def test_tables(self) -> list[str]:
@@ -406,7 +397,7 @@ class Inputs:
         return _tokens(words_of(texts), self.pipeline.max_seq_length or MOST_TOKENS)
 
     @property
-    def skipped(self) -> list[dict[str, Any]]:
+    def skipped_files(self) -> list[dict[str, Any]]:
         """Return the unreadable files of the training tables, which ``skip_bad`` leaves out."""
         return self.corpus.find_skipped(recipe.table for recipe in self.pipeline.recipes.values())
 
@@ -431,20 +422,18 @@ class Inputs:
         It depends on up to ``MEASURED`` texts. Those of a user's text are drawn by their content.
         """
         if recipe.table not in self._lengths:
-            texts = self.sample_texts(recipe)
-            tokenizer = (
-                world_tokenizer() if self.pipeline.backbone == TINY else pretrained.load_tokenizer(self.backbone)
-            )
-            limit = MAX_LENGTH if self.pipeline.backbone == TINY else open_embedder(self.backbone).max_length
-            if self.teacher_folders:
-                limit = min(limit, max(open_embedder(folder).max_length for folder in self.teacher_folders))
-            lengths = tokenize(tokenizer, texts, limit, self.prompt).lengths
+            tokenizer, limit = world_tokenizer(), MAX_LENGTH
+            if self.pipeline.backbone != TINY:
+                tokenizer = pretrained.load_tokenizer(self.backbone)
+                limit = open_embedder(self.backbone).max_length
+            limits = [open_embedder(folder).max_length for folder in self.teacher_folders]
+            limit = min(limit, max(limits, default=limit))
+            lengths = tokenize(tokenizer, self.sample_texts(recipe), limit, self.prompt).lengths
             needed = int(np.ceil(np.quantile(lengths, ENOUGH)))
             self._lengths[recipe.table] = ReadingLength(max(3, needed), limit, float((lengths >= limit).mean()))
         return self._lengths[recipe.table]
 
     def sample_texts(self, recipe: Recipe) -> list[str]:
-        """Return some of the texts of a recipe's table."""
         if self.corpus.text and recipe.table == TEXT:
             return self.corpus.text.sample[:MEASURED]
         table = self.corpus[recipe.table]
@@ -456,34 +445,27 @@ class Inputs:
         for stage, recipe in self.pipeline.recipes.items():
             if recipe.train.max_length == "auto":
                 length = self.reading_length(recipe)
-                notes.append(
-                    f"{stage}: reads {length.tokens} tokens of a text, which the trained model reads too: "
-                    + length.reason
-                )
+                reads = f"reads {length.tokens} tokens of a text, which the trained model reads too"
+                notes.append(f"{stage}: {reads}: {length.reason}")
             if spans := recipe.data.spans:
-                rows, queries = self.all_rows(recipe), self.queries(recipe)
-                texts = (rows - queries) // (1 + spans)
+                rows, (shortest, longest) = self.all_rows(recipe), recipe.data.span_tokens
+                texts = (rows - self.queries(recipe)) // (1 + spans)
                 notes.append(
-                    f"{stage}: trains on {texts:,} texts and on {spans} spans of each "
-                    f"({recipe.data.span_tokens[0]} to {recipe.data.span_tokens[1]} words): "
+                    f"{stage}: trains on {texts:,} texts and on {spans} spans of each ({shortest} to {longest} words): "
                     f"{spans * texts / rows:.0%} of its rows are spans."
                 )
         return notes
 
     def facts(self, stage: str, role: str, member: int | None, parents: Sequence[str]) -> dict[str, Any]:
         named = Path(self.pipeline.backbone)
+        backbone = named.absolute() if named.is_file() else named
         return {
-            "system": self.pipeline.name,
-            "stage": stage,
-            "role": role,
-            "member": member,
-            "root_seed": self.pipeline.seed,
-            "parents": list(parents),
-            "backbone": str(self.backbone if named.is_dir() else named.absolute() if named.is_file() else named),
+            "system": self.pipeline.name, "stage": stage, "role": role, "member": member, "root_seed": self.pipeline.seed,
+            "parents": list(parents), "backbone": str(self.backbone if named.is_dir() else backbone),
             "backbone_id": self.backbone_id,
             **({"backbone_layers": list(self.kept_layers)} if self.kept_layers is not None else {}),
             **({"student": "static"} if self.is_table else {}),
-        }
+        }  # fmt: skip
 
     def own_title(self, table: str) -> str | None:
         """Return the display name of user data that replaces a table, or None."""
@@ -518,18 +500,13 @@ class Inputs:
 
     def teacher_specs(self, recipe: Recipe) -> list[StoreSpec]:
         """Return the token shards that each teacher reads: its tokens, behind its prompt."""
-        spec, named = self.store_spec(recipe), self.pipeline.teacher_prompt
-        return [
-            replace(
-                spec,
-                tokenizer=self.teacher_tokenizers[embedder.path],
-                max_length=embedder.max_length
-                if embedder.kind == "address"
-                else min(spec.max_length, embedder.max_length),
-                **self.sides(recipe, embedder.prompts, None if embedder.kind == "vectors" else named),
-            )
-            for embedder in map(open_embedder, self.teacher_folders)
-        ]
+        spec, specs = self.store_spec(recipe), []
+        for embedder in map(open_embedder, self.teacher_folders):
+            most = embedder.max_length if embedder.kind == "address" else min(spec.max_length, embedder.max_length)
+            named = None if embedder.kind == "vectors" else self.pipeline.teacher_prompt
+            tokenizer, sides = self.teacher_tokenizers[embedder.path], self.sides(recipe, embedder.prompts, named)
+            specs.append(replace(spec, tokenizer=tokenizer, max_length=most, **sides))
+        return specs
 
     def store_folder(self, spec: StoreSpec) -> Path:
         return self.storage / "tokens" / spec.id
@@ -540,7 +517,7 @@ class Inputs:
         specs += self.teacher_specs(self.pipeline.sed) if self.pipeline.sed else []
         return {spec.id: spec for spec in specs}
 
-    def groups(self, spec: StoreSpec) -> list[Group]:
+    def groups(self, spec: StoreSpec) -> list[GroupPart]:
         if spec.id not in self._groups:
             self._groups[spec.id] = select(self.corpus, spec.table, spec.data)
         return self._groups[spec.id]
@@ -565,13 +542,9 @@ class Inputs:
         """Return the training text of all models of the pipeline and of their ancestors."""
         start = TrainedOn() if self.pipeline.backbone == TINY else trained_on(self.backbone)
         recipes = [self.resolve_recipe(recipe) for recipe in self.pipeline.recipes.values()]
-        texts = TrainedOn(
-            tuple(
-                TrainingText(r.table, r.data, self.corpus.fingerprint(r.table), self.own_title(r.table))
-                for r in recipes
-            )
-        )
-        return merge_histories([start, *map(trained_on, self.teacher_folders), texts])
+        prints = {recipe.table: self.corpus.fingerprint(recipe.table) for recipe in recipes}
+        texts = (TrainingText(r.table, r.data, prints[r.table], self.own_title(r.table)) for r in recipes)
+        return merge_histories([start, *map(trained_on, self.teacher_folders), TrainedOn(tuple(texts))])
 
     def contamination(self, keep: bool = True) -> Contamination:
         """Return the overlap of the training text with the test sets.
@@ -583,8 +556,7 @@ class Inputs:
 
     def refuse_contamination(self) -> None:
         """Raise one InputError that names every test set with training rows of the models."""
-        problems = self.contamination(keep=False).refuse(self.pipeline.name)
-        if problems:
+        if problems := self.contamination(keep=False).refuse(self.pipeline.name):
             raise InputError(problems)
 
 
@@ -596,10 +568,9 @@ def _is_copy(copy: Path, folder: Path) -> bool:
 
 def _keys(table: pa.Table) -> list[frozenset[str]]:
     """Return the texts of each row that is an unordered pair or a query. Another table has none."""
-    texts = [
-        table.column(name).to_pylist() for name in ("sentence1", "sentence2", "text") if name in table.column_names
-    ]
-    return [frozenset(map(normalise, row)) for row in zip(*texts, strict=True)]
+    names = [name for name in ("sentence1", "sentence2", "text") if name in table.column_names]
+    texts = zip(*(table.column(name).to_pylist() for name in names), strict=True)
+    return [frozenset(map(normalise, row)) for row in texts]
 
 
 def use_user_text(pipeline: Pipeline, corpus: Corpus) -> Pipeline:
@@ -608,24 +579,15 @@ def use_user_text(pipeline: Pipeline, corpus: Corpus) -> Pipeline:
     Without a development set, a member keeps the checkpoint of its last step. Agreement may still select those of
     students.
     """
-    if corpus.text is None:
-        return pipeline
-    recipes = {stage: _reading(recipe, corpus) for stage, recipe in pipeline.recipes.items()}
-    recipes |= {stage: _keeping_last(recipes[stage], corpus) for stage in pipeline.stages}
-    return pipeline.replace(recipes=recipes)
-
-
-def _reading(recipe: Recipe, corpus: Corpus) -> Recipe:
-    made_of = corpus.sources(recipe.table)
-    exists = corpus.files(recipe.table) or (made_of and all(map(corpus.files, made_of)))
-    if recipe.table not in SENTENCES or exists:
-        return recipe
-    return recipe.replace(data=recipe.data.replace(table=TEXT, sources=()))
-
-
-def _keeping_last(recipe: Recipe, corpus: Corpus) -> Recipe:
-    spec = recipe.spec
-    if spec.dev != DEV or corpus.files(DEV) or not (recipe.uses_dev_labels or recipe.train.patience):
-        return recipe
-    keep = next(keep for keep in spec.keeps if keep not in spec.keeps_by_dev)
-    return recipe.replace(train=recipe.train.replace(keep=keep, patience=None, eval_first=False))
+    recipes = dict(pipeline.recipes)
+    for stage, recipe in recipes.items() if corpus.text else ():
+        spec, made_of = recipe.spec, corpus.sources(recipe.table)
+        exists = corpus.files(recipe.table) or (made_of and all(map(corpus.files, made_of)))
+        if recipe.table in SENTENCES and not exists:
+            recipe = recipe.replace(data=recipe.data.replace(table=TEXT, sources=()))
+        by_dev = spec.dev == DEV and (recipe.uses_dev_labels or recipe.train.patience)
+        if stage in pipeline.stages and by_dev and not corpus.files(DEV):
+            keep = next(keep for keep in spec.keeps if keep not in spec.keeps_by_dev)
+            recipe = recipe.replace(train=recipe.train.replace(keep=keep, patience=None, eval_first=False))
+        recipes[stage] = recipe
+    return pipeline.replace(recipes=recipes) if corpus.text else pipeline

@@ -61,11 +61,9 @@ class LocalExecutor:
             yield work(unit)
 
     def keeping(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context without effect, because this process stays."""
         return contextlib.nullcontext()
 
     def slots(self, resources: Resources) -> int:
-        """Return 1."""
         return 1
 
     def train(self, chains: Sequence[Sequence[Job]], resources: Resources) -> list[str | None]:

@@ -105,7 +105,7 @@ class Outcome:
         why = f", with the highest score on {self.selected_by}" if kind == "member" and self.selected_by else ""
         return f"Of {len(models)} {kind}s, {kind} {models.index(self.selected)} is delivered{why} ({self.selected})."
 
-    def of_role(self, role: str) -> tuple[str, ...]:
+    def models_of(self, role: str) -> tuple[str, ...]:
         """Return the models of a role. Of several students it is the delivered one."""
         if role == "student":
             return (self.selected,) if self.selected in self.students else self.students[:1]

@@ -14,17 +14,17 @@ from raysts.models.layers import as_layers
 from raysts.pipeline import validate
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.outcome import Candidate, Option, Outcome, decide, members_dev
-from raysts.pipeline.step import Model, NamedModel, State, Step, candidates
+from raysts.pipeline.step import Model, NamedModel, State, Step
 from raysts.pipeline.steps.agreement import Agreement
 from raysts.pipeline.steps.average import average_step
-from raysts.pipeline.steps.scores import Evaluation, Role
+from raysts.pipeline.steps.scores import Role, RoleEvaluation
 from raysts.pipeline.steps.train import tokens_step, train_step
 from raysts.pipeline.steps.vectors import Teachers
 from raysts.recipes.recipe import SOUPS, Pipeline, Recipe, Soup
 from raysts.storage.store import run_parallel
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Plan(Inputs):
     """The steps of a pipeline on a corpus and a storage. Planning starts and writes nothing.
 
@@ -52,7 +52,7 @@ class Plan(Inputs):
         steps += [self._student_start] if isinstance(self._student_start, Step) else []
         return [*steps, *(step for chain in self.student_chains for step in chain)]
 
-    def at(self, pipeline: Pipeline) -> Plan:
+    def replace_pipeline(self, pipeline: Pipeline) -> Plan:
         """Return the plan of another pipeline with the same data and storage."""
         return replace(self, pipeline=pipeline)
 
@@ -74,8 +74,7 @@ class Plan(Inputs):
         chain: list[Step] = []
         for stage, recipe in stages.items():
             seed = derive_seed(self.pipeline.seed, stage, number)
-            parent = chain[-1] if chain else start
-            chain.append(train_step(self, stage, recipe, seed, parent, **identity))
+            chain.append(train_step(self, stage, recipe, seed, chain[-1] if chain else start, **identity))
         return chain
 
     @cached_property
@@ -87,16 +86,15 @@ class Plan(Inputs):
     @property
     def left_out(self) -> list[dict[str, Any]]:
         """Return the members that failed, each with its reason."""
-        left_out = []
-        for member in sorted(self.without):
-            records = [step.record for step in self.chains[member]]
-            reasons = [record.get("reason") for record in records if record.get("status") == "failed"]
-            left_out.append({"member": member, "reason": next(iter(reasons), None)})
-        return left_out
+        records = {member: [step.record for step in self.chains[member]] for member in sorted(self.without)}
+        failed = {
+            member: [r.get("reason") for r in chain if r.get("status") == State.FAILED]
+            for member, chain in records.items()
+        }
+        return [{"member": member, "reason": next(iter(reasons), None)} for member, reasons in failed.items()]
 
     @cached_property
     def teacher_models(self) -> list[NamedModel]:
-        """Return the models that the pipeline names as teachers."""
         named = zip(self.pipeline.teachers, self.teacher_folders, strict=True)
         return [NamedModel(id=self.contents[folder], title=f"model {name}", model=folder) for name, folder in named]
 
@@ -124,7 +122,7 @@ class Plan(Inputs):
     @cached_property
     def agreement(self) -> Agreement | None:
         """Return the pairs of held-out texts that judge without labels, or None."""
-        return Agreement(inputs=self, members=tuple(self.members)) if self.by_agreement and self.members else None
+        return Agreement(inputs=self, members=tuple(self.members)) if self.uses_agreement and self.members else None
 
     @property
     def chooser(self) -> Dev | None:
@@ -133,7 +131,6 @@ class Plan(Inputs):
 
     @cached_property
     def _student_start(self) -> Model:
-        """Return what students start from."""
         if self.pipeline.student_start == "backbone":
             return self.backbone_model
         return average_step(self, "first" if self.pipeline.student_start == "member" else "soup", self.members)
@@ -144,24 +141,18 @@ class Plan(Inputs):
 
         The seed of one does not depend on their number.
         """
-        recipe = self.pipeline.sed
-        if recipe is None or self.teacher is None:
+        recipe, chains = self.pipeline.sed, []
+        if recipe is None:
             return []
-        chains = []
         for number in range(self.pipeline.students):
             identity: dict[str, Any] = {"member": number if self.pipeline.students > 1 else None, "role": "student"}
+            taught: Any = {
+                "teachers": self.teacher,
+                "agreement": self.agreement,
+                "layers": self.pipeline.student_pooling,
+            }
             seed = derive_seed(self.pipeline.seed, "sed", number)
-            student = train_step(
-                self,
-                "sed",
-                recipe,
-                seed,
-                self._student_start,
-                teachers=self.teacher,
-                agreement=self.agreement,
-                layers=self.pipeline.student_pooling,
-                **identity,
-            )
+            student = train_step(self, "sed", recipe, seed, self._student_start, **taught, **identity)
             chains.append([student, *self._chain(self.pipeline.post, student, number, **identity)])
         return chains
 
@@ -170,12 +161,12 @@ class Plan(Inputs):
         """Return the weight average that members are combined to, all where the best is wanted."""
         best = self.pipeline.deliver == "best" and len(self.members) > 1 and not validate.unmergeable(self)
         roles = [role for role in SOUPS if best or role == self.pipeline.combine]
-        greedy = not self.by_agreement or self.pipeline.combine == "greedy-soup"  # it needs labels
+        greedy = not self.uses_agreement or self.pipeline.combine == "greedy-soup"  # it needs labels
         return {role: average_step(self, role, self.members) for role in roles if greedy or role != "greedy-soup"}
 
     @property
     def outcomes(self) -> list[Step]:
-        """Return the runs that come out of a distillation: the students, or what is fitted on them."""
+        """Return the last run of each student's chain."""
         return [chain[-1] for chain in self.student_chains]
 
     @property
@@ -186,10 +177,10 @@ class Plan(Inputs):
     @property
     def outcome(self) -> Outcome:
         """Return the outcome, as far as it is on record."""
-        done = all(step.state(self.store) == "done" for step in self.outcomes)
+        done = all(step.state(self.store) == State.DONE for step in self.outcomes)
         students = [Candidate.of(chain[-1].id, chain[0].record) for chain in (self.student_chains if done else [])]
         return decide(
-            candidates(self.members),
+            [Candidate.of(member.id, member.record) for member in self.members],
             students,
             soups={role: Candidate.of(soup.id, soup.record) for role, soup in self.soups.items()},
             combine=self.pipeline.combine,
@@ -203,38 +194,30 @@ class Plan(Inputs):
 
         The smallest step away from the backbone comes first, a model as it is stored before its other poolings.
         """
-        done = all(evaluation.step.state(self.store) == "done" for evaluation in self.evaluations)
+        done = all(evaluation.step.state(self.store) == State.DONE for evaluation in self.evaluations)
         options: list[Option] = []
         for evaluation in self.evaluations if done else ():
-            models = [(evaluation.role, m.id, m.id, open_embedder(m.model).stored_pooling) for m in evaluation.models]
-            if not evaluation.models:
-                models = [("backbone", self.backbone_id, "backbone", self.distributed)]
-            for role, model_id, key, stored in models:
+            models = [(m.id, m.id, open_embedder(m.model).stored_pooling) for m in evaluation.models]
+            for model_id, key, stored in models or [(self.backbone_id, "backbone", self.distributed_pooling)]:
                 scores = evaluation.dev_scores(key) if stored else {}
-                for pooling, layers in sorted(scores, key=lambda choice: (choice[0], as_layers(choice[1])) != stored):
-                    option = Option(
-                        what=role, id=model_id, pooling=pooling, layers=as_layers(layers), score=scores[pooling, layers]
-                    )
-                    options.append(option)
+                for pooling, text in sorted(scores, key=lambda choice: (choice[0], as_layers(choice[1])) != stored):
+                    choice: dict[str, Any] = {"what": evaluation.role, "id": model_id, "pooling": pooling}
+                    options.append(Option(**choice, layers=as_layers(text), score=scores[pooling, text]))
         return options
 
     @cached_property
-    def evaluations(self) -> list[Evaluation]:
+    def evaluations(self) -> list[RoleEvaluation]:
         """Return the evaluations of backbone, members with their ensemble, averages and students."""
         models: dict[Role, Sequence[Model]] = {"backbone": [], "member": self.members}
         models |= {role: [soup] for role, soup in self.soups.items()}
         models["student"] = self.outcomes
+        shared: dict[str, Any] = {"inputs": self, "members": tuple(self.members), "agreement": self.agreement}
         return [
-            Evaluation(
-                inputs=self,
-                role=role,
-                models=tuple(of_role),
-                members=tuple(self.members),
-                agreement=self.agreement,
-                teachers=self.teacher if role == "member" else None,
+            RoleEvaluation(
+                role=role, models=tuple(chosen), teachers=self.teacher if role == "member" else None, **shared
             )
-            for role, of_role in models.items()
-            if of_role or role == "backbone"
+            for role, chosen in models.items()
+            if chosen or role == "backbone"
         ]
 
     # -- how far it is -----------------------------------------------------------------------------------------------
@@ -248,6 +231,14 @@ class Plan(Inputs):
         """Return the results rows that the steps have written."""
         return [row for evaluation in self.evaluations for row in evaluation.rows()]
 
+    def maps(self) -> dict[str, str]:
+        """Return by role the vectors of texts for the page's map, as paths in the storage."""
+        shown = {*self.outcome.models_of("student"), None}  # the ensemble is no model
+        maps = {
+            e.role: e.map_file(s) for e in self.evaluations for s in e.map_subjects if (s.model and s.model.id) in shown
+        }
+        return {role: str(file.relative_to(self.storage)) for role, file in maps.items()}
+
     def costs(self) -> list[dict[str, Any]]:
         """Return size and speed of the measured models: ``model``, ``role``, and the fields of ``ModelCost``."""
         costs: dict[tuple[str, str], dict[str, Any]] = {}
@@ -258,24 +249,15 @@ class Plan(Inputs):
                 costs[role, model] = {"model": name, "role": role, **cost}
         return [*costs.values()]
 
-    def check(self) -> None:
-        """Raise one InputError with everything that would stop the run later."""
-        validate.check(self)
-        self.steps  # noqa: B018 (their ids read the tokenizers of teachers, which may be broken)
-
 
 def describe(plan: Plan, steps: Sequence[Step] | None = None) -> dict[str, Any]:
     """Return the plan, perhaps with other ``steps``, as ``raysts plan --json`` prints it."""
-    described, notes = plan.steps if steps is None else steps, plan.reading_notes()
+    notes, layers = plan.reading_notes(), {"layers": list(plan.kept_layers)} if plan.kept_layers is not None else {}
     return {
         "name": plan.pipeline.name,
-        "backbone": {
-            "name": plan.pipeline.backbone,
-            "id": plan.backbone_id,
-            **({"layers": list(plan.kept_layers)} if plan.kept_layers is not None else {}),
-        },
+        "backbone": {"name": plan.pipeline.backbone, "id": plan.backbone_id, **layers},
         **({"text": plan.corpus.text.facts()} if plan.corpus.text else {}),
         **({"notes": notes} if notes else {}),
-        "skipped": plan.skipped,
-        "nodes": run_parallel(lambda step: step.describe(plan.store), described),
+        "skipped": plan.skipped_files,
+        "nodes": run_parallel(lambda step: step.describe(plan.store), plan.steps if steps is None else steps),
     }

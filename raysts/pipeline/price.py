@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from raysts.errors import InputError
-from raysts.ids import content_id
+from raysts.ids import content_id, cpu_name
 from raysts.log import duration
 from raysts.pipeline.step import Load, Step, ready
 from raysts.recipes.recipe import Resources
@@ -44,13 +44,11 @@ class Expected(NamedTuple):
 @cache
 def device_of(gpus: float | None) -> str:
     """Return the name of the device that work here uses. ``gpus`` None: a GPU if the machine has one."""
-    for path in [*(GPUS.glob("*/information") if gpus != 0 else ()), Path("/proc/cpuinfo")]:
+    for path in GPUS.glob("*/information") if gpus != 0 else ():
         with contextlib.suppress(OSError, StopIteration):
             lines = path.read_text().splitlines()
-            return (
-                next(line for line in lines if line.lower().startswith(("model:", "model name"))).split(":")[1].strip()
-            )
-    return "CPU"
+            return next(line for line in lines if line.lower().startswith("model:")).split(":")[1].strip()
+    return cpu_name()
 
 
 def devices(resources: Resources) -> int:
@@ -171,18 +169,13 @@ class Price:
     @property
     def text(self) -> str:
         """Return the price in one line."""
-        how = (
-            f"{self.measured:.0%} of it by rates measured on this device"
-            if self.measured > 0.005
-            else "by assumed rates"
-        )
+        share = f"{self.measured:.0%} of it by rates measured on this device"
+        how = share if self.measured > 0.005 else "by assumed rates"
         money = "" if self.money is None else f", costs {self.money:,.2f}"
-        time = (
-            f"{duration(self.seconds)} by the clock ({self.slots} at once), {duration(self.device_seconds)} of devices"
-        )
-        files = (
-            f"{_size(self.bytes)} in {self.objects:,} files, {_size(self.moved)} to move, {self.requests:,} requests"
-        )
+        hours, devices = duration(self.seconds), duration(self.device_seconds)
+        time = f"{hours} by the clock ({self.slots} at once), {devices} of devices"
+        size, traffic = _size(self.bytes), _size(self.moved)
+        files = f"{size} in {self.objects:,} files, {traffic} to move, {self.requests:,} requests"
         return f"expected: {time}, {files}{money}; {how}"
 
 
@@ -231,8 +224,11 @@ def scale_texts(steps: Sequence[Step], factor: float) -> list[Step]:
     for step in steps:
         times = factor if step.load.grows else 1.0
         size = 1.0 if step.job else times  # a model is as large however many texts it read
-        load = step.load._replace(units=max(1, round(step.load.units * size)))
-        scaled.append(replace(step, sentences=round(step.sentences * times), bytes=round(step.bytes * size), load=load))
+        sentences, load = round(step.sentences * times), step.load
+        units = max(1, min(round(load.units * size), max(load.units, -(-sentences // load.most))))
+        scaled.append(
+            replace(step, sentences=sentences, bytes=round(step.bytes * size), load=load._replace(units=units))
+        )
     return scaled
 
 

@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from raysts.pipeline.deliver import card_of, write_model
 from raysts.pipeline.local import Executor
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.price import Rates, clock, price, record_rates
-from raysts.pipeline.step import Context, NamedModel, Step, ready
+from raysts.pipeline.step import Context, NamedModel, State, Step, ready
 from raysts.pipeline.steps.train import train_all
 from raysts.pipeline.verdict import Verdict, notes_before
 from raysts.recipes.tree import to_plain
@@ -25,7 +25,7 @@ from raysts.storage.store import Store, run_parallel
 Report = Callable[[Store, Mapping[str, Any]], Path]
 """Writes the report of a run from its storage and its record, and returns the path."""
 
-Follow = Callable[[str, float, float], None]
+Follow = Callable[[str, float, float, float], None]
 """Receives the title of the steps that begin, and expected seconds: of all steps that are not done, and of those that begin."""
 
 
@@ -35,10 +35,10 @@ def run(
     name: str,
     command: str,
     report: Report | None = None,
-    follow: Follow | None = None,
+    follow: Follow = lambda title, rest, running, measured: None,
     prices: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """Run what is left of a plan that ``check`` has passed and return the fields of the JSON line.
+    """Run what is left of a plan that was checked and return the fields of the JSON line.
 
     The report, also of a failed run, shows ``command``.
 
@@ -57,55 +57,51 @@ def run(
 
 
 SWEPT = (
-    "agreements", "backbones", "contamination", "evaluations", "pipelines", "rates", "reports", "results", "row_scores",
-    "tables",
+    "agreements", "backbones", "contamination", "evaluations", "maps", "pipelines", "rates", "reports", "results",
+    "row_scores", "tables",
 )  # fmt: skip
 """Folders in which a killed driver may have left drafts; those of token stores, means and runs are swept by who writes there."""
 
 
+@dataclass
 class _Driver:
     """Execution of a plan. Its state is what the report needs: seconds per step."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        executor: Executor,
-        name: str,
-        command: str,
-        report: Report | None,
-        follow: Follow | None,
-        prices: Mapping[str, float] | None,
-    ) -> None:
-        self.plan, self.executor, self.name, self.command, self.report, self.follow, self.prices = (
-            plan, executor, name, command, report, follow or (lambda title, rest, running: None), prices,
-        )  # fmt: skip
-        self.store, self.key = plan.store, f"pipelines/{name}.json"
+    plan: Plan
+    executor: Executor
+    name: str
+    command: str
+    report: Report | None
+    follow: Follow
+    prices: Mapping[str, float] | None
+
+    def __post_init__(self) -> None:
+        self.store, self.key = self.plan.store, f"pipelines/{self.name}.json"
         before = self.store.read_json(self.key, fresh=True) or {}
         self.seconds: dict[str, float] = before.get("seconds", {})
         self.expected: dict[str, float] = before.get("expected", {})
-        self.slots = executor.slots(plan.pipeline.resources)
+        self.slots, self.measured = self.executor.slots(self.plan.pipeline.resources), 0.0
 
     def run(self) -> dict[str, Any]:
         remove_drafts(self.store.root, "*")
         runs = [step.output.parent for step in self.plan.steps if step.output.name == "model"]
         for folder in (*map(self.store.path, SWEPT), *runs):
             remove_drafts(folder)
-        done = {step for step, state in self.plan.states().items() if state == "done"}
+        done = {step for step, state in self.plan.states().items() if state == State.DONE}
         self._write_record()
         goes_on = " from an earlier start of this command" if done else ""
         say(f"{self.name}: {len(self.plan.steps)} steps, {len(done)} done{goes_on}")
         rates = Rates(self.store)
         left = {step.id: rates.expected(step) for step in self.plan.steps if step.id not in done}
         if left:
-            say(price(self.plan.steps, left, self.store, self.slots, self.prices).text)
+            say((cost := price(self.plan.steps, left, self.store, self.slots, self.prices)).text)
+            self.measured = cost.measured
         # A run that goes on keeps what was expected before it began.
         self.expected = {id_: round(step.seconds, 2) for id_, step in left.items()} | self.expected
         self.left = left
-        for line in notes_before(self.plan):
-            say(line)
         self.plan.write_backbone()
         tasks = dict.fromkeys([*self.plan.tasks, *self.plan.pipeline.evaluation.also])
-        for line in harness.left_out(self.plan.corpus, list(tasks)):
+        for line in (*notes_before(self.plan), *harness.left_out(self.plan.corpus, list(tasks))):
             say(line)
         scratch = [path for step in self.plan.steps if step.id in done for path in step.scratch]
         for path in itertools.compress(scratch, run_parallel(self.store.exists, scratch)):
@@ -127,12 +123,12 @@ class _Driver:
             done = {step.id for step in batch} | done
 
     def _find_damaged(self, batch: Sequence[Step]) -> set[str]:
-        """Return the damaged steps of those that a batch, or the user, reads."""
         read = {need for step in batch for need in step.needs}
         if not batch:
             read = {self.plan.outcome.selected or "", *(evaluation.step.id for evaluation in self.plan.evaluations)}
         steps = [step for step in self.plan.steps if step.id in read]
-        return {step.id for step in steps if step.state(self.store, deep=True) != "done"}
+        states = run_parallel(lambda step: step.state(self.store, deep=True), steps)
+        return {step.id for step, state in zip(steps, states, strict=True) if state != State.DONE}
 
     def _run_batch(self, batch: list[Step], done: set[str]) -> list[str]:
         waiting = [step for step in self.plan.steps if step.id not in done]
@@ -155,7 +151,7 @@ class _Driver:
     def _follow(self, running: Sequence[Step], waiting: list[Step]) -> None:
         """Tell the screen the expected seconds by the clock of what begins and of what is left."""
         title = running[0].title if len(running) == 1 else f"{len(running)} runs train"
-        self.follow(title, self._clock(waiting), self._clock(running))
+        self.follow(title, self._clock(waiting), self._clock(running), self.measured)
 
     def _clock(self, steps: Sequence[Step]) -> float:
         kinds = [[s for s in steps if s.kind == kind] for kind in dict.fromkeys(s.kind for s in steps)]
@@ -172,16 +168,15 @@ class _Driver:
         plan, least = self.plan, self.plan.pipeline.min_members
         members = {step.id for chain in plan.chains for step in chain}
         chains, least = (plan.chains, least) if batch[0].id in members else (plan.student_chains, None)
-        done = [chain[-1].state(self.store) == "done" for chain in chains]
+        done = [chain[-1].state(self.store) == State.DONE for chain in chains]
+        finished = f"{sum(done)} of {len(chains)}"
         if least is None or sum(done) < least:
-            self._write_report(self._write_record("failed", Verdict.of(plan)))
+            self._write_report(self._write_record(State.FAILED, Verdict.of(plan)))
             needed = "" if least is None else f", and min_members={least}"
-            raise RunFailed(
-                "\n".join(failures)
-                + f"\n{sum(done)} of {len(chains)} finished{needed}; run the same command again to go on from there"
-            )
+            end = f"{finished} finished{needed}; run the same command again to go on from there"
+            raise RunFailed("\n".join([*failures, end]))
         self.plan = replace(plan, without=frozenset(i for i, finished in enumerate(done) if not finished))
-        say(f"going on with {sum(done)} of {len(chains)} members (min_members={least}); the others failed")
+        say(f"going on with {finished} members (min_members={least}); the others failed")
         self._write_record()
 
     def _end(self) -> dict[str, Any]:
@@ -192,54 +187,34 @@ class _Driver:
         if model is not None and chosen is not None and not isinstance(chosen, NamedModel):
             with self.store.put(model / "README.md") as draft:
                 draft.write_text(card_of(plan, verdict, chosen, model, rows, self.name, self.command), encoding="utf-8")
-        record = self._write_record("done", verdict, model)
-        report = self._write_report(record)
+        record = self._write_record(State.DONE, verdict, model)
+        report, names = self._write_report(record), plan.teacher_names
         return {
-            "status": "done",
-            "storage": self.store.uri,
-            "name": self.name,
-            "model": str(model) if model else None,
-            "delivered": record["delivered"],
-            "report": str(report) if report else None,
-            "results": rows,
-            "models": record["models"],
-            **({"teachers": names} if (names := plan.teacher_names) else {}),
-            "contamination": verdict.contamination.entries(plan.pipeline.name),
-            "notes": verdict.notes,
-            "left_out": plan.left_out,
-            "skipped": plan.skipped,
-        }
+            "status": "done", "storage": self.store.uri, "name": self.name, "model": str(model) if model else None,
+            "delivered": record["delivered"], "report": str(report) if report else None, "results": rows,
+            "models": record["models"], **({"teachers": names} if names else {}),
+            "contamination": verdict.contamination.entries(plan.pipeline.name), "notes": verdict.notes,
+            "left_out": plan.left_out, "skipped": plan.skipped_files,
+        }  # fmt: skip
 
     def _write_report(self, record: Mapping[str, Any]) -> Path | None:
         return self.report(self.store, record) if self.report else None
 
     def _write_record(
-        self, status: str = "running", verdict: Verdict | None = None, model: Path | None = None
+        self, status: State = State.RUNNING, verdict: Verdict | None = None, model: Path | None = None
     ) -> dict[str, Any]:
         """Write all that a report needs besides the folders of steps and rows, and return it."""
-        plan = self.plan
+        plan, corpus = self.plan, self.plan.corpus
+        place = model.relative_to(plan.storage) if model and model.is_relative_to(plan.storage) else model or ""
         record = {
-            "name": self.name,
-            "status": status,
-            "command": self.command,
-            "pipeline": to_plain(plan.pipeline),
-            "data": plan.corpus.uri,
-            "sources": plan.corpus.sources_text,
-            "own": plan.corpus.user.as_plain(),
-            "skip_bad": plan.corpus.skip_bad,
-            "skipped": plan.skipped,
-            "backbone_id": plan.backbone_id,
-            "distributed": list(plan.distributed),
-            "members": [model.id for model in plan.members],
-            "teachers": plan.teacher_names,
-            "steps": [step.to_record(plan.storage) for step in plan.steps],
-            "seconds": self.seconds,
-            "expected": self.expected,
-            "model": str(
-                model.relative_to(plan.storage) if model and model.is_relative_to(plan.storage) else model or ""
-            ),
-            **({**verdict.as_record(), "models": plan.costs(), "dev": self._dev_sets()} if verdict else {}),
-        }
+            "name": self.name, "status": status, "command": self.command, "pipeline": to_plain(plan.pipeline),
+            "data": corpus.uri, "sources": corpus.sources_text, "own": corpus.user.as_plain(), "skip_bad": corpus.skip_bad,
+            "skipped": plan.skipped_files, "backbone_id": plan.backbone_id, "distributed": list(plan.distributed_pooling),
+            "members": [model.id for model in plan.members], "teachers": plan.teacher_names,
+            "steps": [step.to_record(plan.storage) for step in plan.steps], "seconds": self.seconds,
+            "expected": self.expected, "model": str(place),
+            **({**verdict.as_record(), "models": plan.costs(), "maps": plan.maps(), "dev": self._dev_sets()} if verdict else {}),
+        }  # fmt: skip
         self.store.write_json(self.key, record)
         return record
 
@@ -275,11 +250,10 @@ def run_batch(
     Raises:
         RunFailed: a step failed that trains nothing.
     """
-    seconds: dict[str, float] = {}
     slots = context.executor.slots(context.resources)
     if batch[0].job:
         failures = train_all(batch, context)
-        record_rates(context.store, [step for step in batch if step.state(context.store) == "done"], seconds, slots)
+        record_rates(context.store, [step for step in batch if step.state(context.store) == State.DONE], {}, slots)
         return failures
     with context.executor.keeping():
         for step in batch:

@@ -13,15 +13,14 @@ from typing import Any, Literal, NamedTuple
 from raysts.ids import content_id
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, LocalExecutor, Worker
-from raysts.pipeline.outcome import Candidate, top
+from raysts.pipeline.outcome import top
 from raysts.recipes.recipe import Resources
-from raysts.storage.runs import RunFolder, record_of
+from raysts.storage.runs import RunFolder, State, record_of
 from raysts.storage.store import Store
 from raysts.training.job import Job
 from raysts.training.metrics import read_metrics
 
 Kind = Literal["tokens", "train", "average", "agreement", "vectors", "target", "scores"]
-State = Literal["waiting", "failed", "done"]
 VERSIONS: dict[Kind, int] = {}
 """Versions of what a kind of step writes; raise one when equal inputs give another output."""
 OUTPUTS: dict[Kind, str] = {
@@ -40,7 +39,7 @@ class Context:
     resources: Resources = Resources()
 
     @classmethod
-    def in_process(cls, step: Step, device: str) -> Context:
+    def for_step(cls, step: Step, device: str) -> Context:
         """Return the context of a step that this process does alone."""
         resources = Resources(cpus=int(step.resources["cpus"] or 1), gpus=step.resources["gpus"] or 0)
         return cls(LocalExecutor(device=device), Store.of(step.output), resources)
@@ -64,6 +63,7 @@ class Load(NamedTuple):
         tokens: of a sentence, roughly, in the mean.
         besides: tokens that a training run embeds to be scored while it trains.
         units: parts that processes may work on at once; of most steps also the files that it writes.
+        most: sentences of a unit when there are many of them, at least as many as now.
         grows: with more texts it has more sentences.
     """
 
@@ -73,6 +73,7 @@ class Load(NamedTuple):
     precision: str = "auto"
     besides: float = 0.0
     units: int = 1
+    most: int = 1
     grows: bool = False
 
 
@@ -110,7 +111,6 @@ class Step:
 
     @property
     def model(self) -> Path:
-        """Return the model folder that it writes."""
         return self.output
 
     @property
@@ -126,7 +126,6 @@ class Step:
 
     @property
     def training(self) -> Job:
-        """Return the training run of a step that is one."""
         assert self.job is not None, f"{self.kind} {self.id} is no training run"
         return self.job
 
@@ -147,42 +146,28 @@ class Step:
 
         Damaged files are renamed.
         """
-        status = self.record.get("status") if self.output.name == "model" else "done"
-        intact = [store.is_whole(path, deep) for path in self.files(store)] if status == "done" else []
+        status = self.record.get("status") if self.output.name == "model" else State.DONE
+        intact = [store.is_whole(path, deep) for path in self.files(store)] if status == State.DONE else []
         if intact and all(intact):
-            return "done"
-        return "failed" if status == "failed" else "waiting"
+            return State.DONE
+        return State.FAILED if status == State.FAILED else State.WAITING
 
     def to_record(self, storage: Path) -> dict[str, Any]:
         """Return what the record of a run keeps of the step, for :meth:`from_record`."""
-        return {
-            "id": self.id,
-            "kind": self.kind,
-            "title": self.title,
-            "sentences": self.sentences,
-            "output": str(self.output.relative_to(storage)),
-            **({"member": self.job.facts["member"]} if self.job else {}),
-        }
+        fields = {name: getattr(self, name) for name in ("id", "kind", "title", "sentences")}
+        member = {"member": self.job.facts["member"]} if self.job else {}
+        return {**fields, "output": str(self.output.relative_to(storage)), **member}
 
     @classmethod
     def from_record(cls, recorded: Mapping[str, Any], storage: Path) -> Step:
         """Return the step that a record tells of. It has a state, and no work."""
-        kind, id_, title, sentences = (recorded[name] for name in ("kind", "id", "title", "sentences"))
-        output = storage / recorded["output"]
-        return cls(kind=kind, id=id_, title=title, sentences=sentences, output=output, resources={})
+        fields = {name: recorded[name] for name in ("kind", "id", "title", "sentences")}
+        return cls(output=storage / recorded["output"], resources={}, **fields)
 
     def describe(self, store: Store) -> dict[str, Any]:
         """Return the step as ``raysts plan --json`` shows it."""
-        return {
-            "id": self.id,
-            "kind": self.kind,
-            "title": self.title,
-            "status": self.state(store),
-            "resources": self.resources,
-            "sentences": self.sentences,
-            "bytes": self.bytes,
-            "needs": list(self.needs),
-        }
+        fields = {name: getattr(self, name) for name in ("id", "kind", "title", "resources", "sentences", "bytes")}
+        return {**fields, "status": self.state(store), "needs": list(self.needs)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,11 +205,10 @@ def new_step(inputs: Inputs, kind: Kind, id_: str, needs: Iterable[Model | str |
     ``needs``: ids of steps, and models. A model that the pipeline names, or None, needs no step.
     """
     resources = inputs.pipeline.resources
-    embedding = {"workers": 1, "cpus": resources.cpus, "gpus": resources.gpus}
-    output = inputs.storage / OUTPUTS.get(kind, "").format(id_)
+    fields.setdefault("resources", {"workers": 1, "cpus": resources.cpus, "gpus": resources.gpus})
+    fields.setdefault("output", inputs.storage / OUTPUTS.get(kind, "").format(id_))
     ids = [need if isinstance(need, str) else need.id for need in needs if isinstance(need, str | Step)]
-    values: dict[str, Any] = {"resources": embedding, "output": output} | fields
-    return Step(kind=kind, id=id_, needs=tuple(dict.fromkeys(ids)), **values)
+    return Step(kind=kind, id=id_, needs=tuple(dict.fromkeys(ids)), **fields)
 
 
 def run_id(model: Model) -> str:
@@ -232,22 +216,17 @@ def run_id(model: Model) -> str:
     return str(model.record.get("run_id") or model.id)
 
 
-def candidates(models: Sequence[Model]) -> list[Candidate]:
-    """Return the models with their scores on record."""
-    return [Candidate.of(model.id, model.record) for model in models]
-
-
 def select_members(models: Sequence[Model], count: int | None) -> list[Any]:
     """Return the members that form the ensemble: all, or the ``count`` best on their development set."""
-    return [models[index] for index in top([model.score for model in candidates(models)], count)]
+    scores = [(model.record.get("dev") or {}).get("kept") for model in models]
+    return [models[index] for index in top(scores, count)]
 
 
 def ready(steps: Sequence[Step], done: set[str]) -> list[Step]:
     """Return the first ready step with all of its kind that are ready after it."""
-    waiting = [step for step in steps if step.id not in done]
-    first = next((step for step in waiting if done.issuperset(step.needs)), None)
     batch: dict[str, Step] = {}
-    for step in waiting:
-        if first and step.kind == first.kind and all(need in done or need in batch for need in step.needs):
+    for step in steps:
+        of_kind = not batch or step.kind == next(iter(batch.values())).kind
+        if step.id not in done and of_kind and all(need in done or need in batch for need in step.needs):
             batch[step.id] = step
     return list(batch.values())

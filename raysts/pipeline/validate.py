@@ -52,14 +52,14 @@ def check(inputs: Inputs) -> None:
     problems += _backbone_problems(inputs)
     tables = list(dict.fromkeys(recipe.table for recipe in pipeline.recipes.values()))
     for recipe in pipeline.recipes.values():
-        if (recipe.uses_dev_labels or recipe.train.patience) and not (inputs.by_agreement and recipe == pipeline.sed):
+        if (recipe.uses_dev_labels or recipe.train.patience) and not (inputs.uses_agreement and recipe == pipeline.sed):
             tables.append(recipe.spec.dev)
     if pipeline.select_top is not None:
         tables.append(STSB_DEV)
-    if pipeline.combine == "greedy-soup" or (pipeline.deliver == "best" and not inputs.by_agreement):
+    if pipeline.combine == "greedy-soup" or (pipeline.deliver == "best" and not inputs.uses_agreement):
         tables.append(members_dev(pipeline))
     with problems.collect():
-        inputs.corpus.check([*tables, *([STSB_DEV] if inputs.corpus.files(STSB_DEV) else [])])
+        inputs.corpus.check([*tables, STSB_DEV] if inputs.corpus.files(STSB_DEV) else tables)
     if inputs.corpus.text is None or inputs.tasks:
         with problems.collect():
             harness.check_tasks(inputs.corpus, inputs.tasks or None, heavy=False)
@@ -86,8 +86,8 @@ def check(inputs: Inputs) -> None:
     problems += _width_misfits(inputs)
     if pipeline.backbone == TINY:
         problems += _unknown_text(inputs, tables)
-    if inputs.distilled is not None:
-        problems += _distillation_problems(inputs, inputs.distilled)
+    if inputs.distillation is not None:
+        problems += _distillation_problems(inputs, inputs.distillation)
     if pipeline.combine in SOUPS:
         problems += unmergeable(inputs)
     problems.raise_any()
@@ -112,16 +112,13 @@ def _side_problems(inputs: Inputs) -> Iterator[str]:
 
 def _width_misfits(inputs: Inputs) -> Iterator[str]:
     """Yield the settings of stages that do not fit the width of the vectors which they read."""
-    pipeline, width, distilled = inputs.pipeline, inputs.hidden_width, inputs.distilled
+    pipeline, width, distilled = inputs.pipeline, inputs.hidden_width, inputs.distillation
     after = (distilled.projection if distilled and distilled.keeps_projection else None) or width
     for stage, recipe in pipeline.recipes.items():
         if problem := recipe.spec.settings_problem(recipe.settings, after if stage in pipeline.post else width):
             yield f"{stage}.settings.{problem}"
-    for stage, recipe in pipeline.recipes.items():
-        if (recipe.train.lora or 0) > width:
-            yield (
-                f"{stage}.train.lora={recipe.train.lora}: is the rank of matrices of {width} rows; it must be at most that"
-            )
+        if (rank := recipe.train.lora or 0) > width:
+            yield f"{stage}.train.lora={rank}: is the rank of matrices of {width} rows; it must be at most that"
 
 
 def _backbone_problems(inputs: Inputs) -> list[str]:
@@ -205,51 +202,55 @@ def _unknown_text(inputs: Inputs, tables: list[str]) -> Iterator[str]:
 
 def _distillation_problems(inputs: Inputs, settings: DistillationSettings) -> list[str]:
     pipeline, problems = inputs.pipeline, _Problems()
-    count = len(pipeline.teachers) or pipeline.members
-    if isinstance(settings.weights, tuple) and len(settings.weights) != count:
-        problems.append(
-            f"sed.weights={list(settings.weights)}: there are {count} teachers; give one weight for each, in their order"
-        )
-    if settings.weights == BY_DEV and not inputs.corpus.files(members_dev(pipeline)):
-        problems.append("sed.weights=dev: needs a development set; give --dev NAME=FILE, or take sed.weights=agreement")
-    if settings.weights and (pipeline.min_members or (pipeline.select_top and settings.weights != AGREEMENT)):
-        problems.append(
-            "sed.weights: with select_top or min_members nobody knows yet which teachers count; leave either out"
-        )
-    if settings.axes == "student" and pipeline.student_start != "backbone":
-        problems.append(
-            f"sed.axes=student: a student that starts from its teachers (student_start={pipeline.student_start}) has their axes; "
-            f"leave it out"
-        )
-    if settings.axes == "student" and pipeline.sed and pipeline.sed.train.init == "random":
-        problems.append(
-            "sed.axes=student: the axes of random weights (sed.train.init=random) say nothing; leave it out"
-        )
-    if pipeline.keep_index and (settings.target != "mean" or settings.axes != "teachers" or settings.compares_cosines):
-        problems.append(
+    count, weights, start = len(pipeline.teachers) or pipeline.members, settings.weights, pipeline.student_start
+    in_batch = next((name for name in settings.terms if name in ("similarity", "infonce")), None)
+    learns_other = settings.target != "mean" or settings.axes != "teachers" or settings.compares_cosines
+    gaussian = pipeline.teachers or [recipe.objective for recipe in pipeline.stages.values()][-1:] == ["gausscse"]
+    rules = [
+        (
+            isinstance(weights, tuple) and len(weights) != count,
+            f"sed.weights={list(weights or ())}: there are {count} teachers; give one weight for each, in their order",
+        ),
+        (
+            weights == BY_DEV and not inputs.corpus.files(members_dev(pipeline)),
+            "sed.weights=dev: needs a development set; give --dev NAME=FILE, or take sed.weights=agreement",
+        ),
+        (
+            weights and (pipeline.min_members or (pipeline.select_top and weights != AGREEMENT)),
+            "sed.weights: with select_top or min_members nobody knows yet which teachers count; leave either out",
+        ),
+        (
+            settings.axes == "student" and start != "backbone",
+            f"sed.axes=student: a student that starts from its teachers (student_start={start}) has their axes; leave it out",
+        ),
+        (
+            settings.axes == "student" and pipeline.sed and pipeline.sed.train.init == "random",
+            "sed.axes=student: the axes of random weights (sed.train.init=random) say nothing; leave it out",
+        ),
+        (
+            pipeline.keep_index and learns_other,
             "keep_index: the student learns the teacher's own vectors (sed.target=mean, sed.axes=teachers), by any loss but "
-            "similarity; leave the others out"
-        )
-    teaching = pipeline.select_top or len(pipeline.teachers) or pipeline.members
-    trained = [recipe.objective for recipe in pipeline.stages.values()][-1:]
-    if settings.target == "gaussian" and (teaching > 1 or not (pipeline.teachers or trained == ["gausscse"])):
-        problems.append(
-            "sed.target=gaussian: takes one GaussCSE model, because each has other axes; name one, or set members=1"
-        )
-    in_batch = [name for name in settings.terms if name in ("similarity", "infonce")]
-    if in_batch and pipeline.sed and pipeline.sed.batch == 1:
-        problems.append(f"sed.batch=1: loss={in_batch[0]} compares the sentences of a batch; take more of them")
-    if not pipeline.teachers:
-        dims = [inputs.student_width] * pipeline.members
-    elif pipeline.backbone == TINY:
-        return [
-            *problems,
+            "similarity; leave the others out",
+        ),
+        (
+            settings.target == "gaussian" and not (gaussian and (pipeline.select_top or count) == 1),
+            "sed.target=gaussian: takes one GaussCSE model, because each has other axes; name one, or set members=1",
+        ),
+        (
+            in_batch and pipeline.sed and pipeline.sed.batch == 1,
+            f"sed.batch=1: loss={in_batch} compares the sentences of a batch; take more of them",
+        ),
+        (
+            pipeline.teachers and pipeline.backbone == TINY,
             "backbone=tiny: a student of models that are there needs their backbone; --set backbone=DIRECTORY_OR_NAME",
-        ]
-    else:
+        ),
+    ]
+    problems += [message for broken, message in rules if broken]
+    dims = [inputs.student_width] * pipeline.members
+    if pipeline.teachers:
         before = len(problems)
-        dims = _teacher_widths(inputs, problems)
-        if len(problems) > before:
+        dims = _teacher_widths(inputs, problems) if pipeline.backbone != TINY else []
+        if len(problems) > before or pipeline.backbone == TINY:
             return problems
         problems += _common_start_problems(inputs, settings)
     return [*problems, *_width_problems(inputs, settings, dims)]
@@ -265,7 +266,7 @@ def _teacher_widths(inputs: Inputs, problems: _Problems) -> list[int]:
             dims.append(embedder.dim)
             if inputs.target == "gaussian" and not any(name.startswith("gauss") for name in embedder.similarities):
                 problems.append(f"sed.target=gaussian: model '{name}' gives no variance; take a GaussCSE model")
-            embedder.prompt  # noqa: B018 (refuses an unknown name)
+            embedder.prompt, embedder.tokenizer_id  # noqa: B018 (refuse an unknown name, and a broken tokenizer)
             if embedder.kind == "vectors":
                 _check_every_text(inputs, embedder)
             dev = record_of(path).get("dev") or {}
@@ -284,25 +285,23 @@ def _check_every_text(inputs: Inputs, vectors: Embedder) -> None:
     """
     assert inputs.pipeline.sed is not None
     spec, text = inputs.store_spec(inputs.pipeline.sed), inputs.corpus.text
-    if inputs.by_agreement and text and (number := vectors.find_missing(text.held_out)) is not None:
-        raise InputError(
-            f"teacher '{vectors.path}' has no vector of {text.held_out[number]!r:.70}; embed all of the text"
-        )
+    begin = f"teacher '{vectors.path}' has no vector of"
+    if inputs.uses_agreement and text and (number := vectors.find_missing(text.held_out)) is not None:
+        raise InputError(f"{begin} {text.held_out[number]!r:.70}; embed all of the text")
     table = inputs.corpus.table_with_spans(spec.table, spec.data)
     derived = table.read(spec.texts[:1]).column(0) if table.content else None
     for group in inputs.groups(spec):
-        parts: Iterable[tuple[int, Any]]
         if derived is not None:
             part = derived.slice(group.row_group * READ_ROWS, READ_ROWS)
-            parts = [(0, part if group.rows is None else part.take(pa.array(group.rows)))]
+            parts: Iterable[tuple[int, Any]] = [(0, part if group.rows is None else part.take(pa.array(group.rows)))]
         else:
             parts = ((first, columns[spec.texts[0]]) for first, columns in text_windows(group, spec))
         for first, column in parts:
             texts = column.to_pylist()
             if (number := vectors.find_missing(texts)) is not None:
                 raise InputError(
-                    f"teacher '{vectors.path}' has no vector of row {group.first + first + number:,} of {spec.table} "
-                    f"({texts[number]!r:.70}); embed all of the text, or take less of it with --set sed.data.sample=N"
+                    f"{begin} row {group.first + first + number:,} of {spec.table} ({texts[number]!r:.70}); embed all of the "
+                    f"text, or take less of it with --set sed.data.sample=N"
                 )
 
 
@@ -352,8 +351,7 @@ def fitting_target(folders: Sequence[Path], width: int, settings: DistillationSe
     - ``similarity`` if the loss compares cosines;
     - ``concat`` otherwise.
     """
-    one_space = len(folders) == 1 or common_start(folders)
-    if one_space and (
+    if (len(folders) == 1 or common_start(folders)) and (
         settings.projection or {open_embedder(folder, device="cpu").dim for folder in folders} == {width}
     ):
         return "mean"
@@ -376,10 +374,8 @@ def unmergeable(inputs: Inputs) -> list[str]:
     remedy = "leave their weights apart: -ensemble averages what they give, -sed distils it"
     for stage, recipe in list(inputs.pipeline.stages_of(0).items())[-1:]:
         if recipe.has_head:
-            return [
-                f"{stage}: every member has a head of its own that began with other random weights, and the mean of such "
-                f"heads is none; {remedy}"
-            ]
+            begin = f"{stage}: every member has a head of its own that began with other random weights"
+            return [f"{begin}, and the mean of such heads is none; {remedy}"]
     modules, problem = [describe(folder) for folder in inputs.teacher_folders], ""
     if inputs.teacher_folders and not common_start(inputs.teacher_folders):
         problem = "it is not on record that they began with one encoder"

@@ -7,8 +7,9 @@ embedded again, so the numbers are reproducible. Messages claim only what the in
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, astuple, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -25,7 +26,8 @@ from raysts.models.modules import describe
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.outcome import Outcome, members_dev
 from raysts.pipeline.plan import Plan
-from raysts.pipeline.step import Step
+from raysts.pipeline.step import State, Step
+from raysts.pipeline.steps.scores import RoleEvaluation
 from raysts.pipeline.validate import fitting_target
 from raysts.recipes.recipe import DEFAULTS, SOUPS, Pipeline
 
@@ -89,9 +91,9 @@ class Delivered:
     @property
     def sentence(self) -> str:
         """Return what is delivered and how it compares, in at most four sentences."""
-        return " ".join([self._comparison, *self._beside_the_reference()])
+        return " ".join([self._comparison, *self._reference_sentences()])
 
-    def _beside_the_reference(self) -> Iterator[str]:
+    def _reference_sentences(self) -> Iterator[str]:
         best = self.reference
         if best is None or self.margin is None or best["ci_low"] is None:
             return
@@ -146,7 +148,7 @@ class Verdict:
 
     Attributes:
         delivered: the delivered model and its comparison with the input; None before everything is scored.
-        against: by role and set, how far what comes out is above the others.
+        against: by role and set, its lead over the others.
         contamination: the training text in the test sets; None before anything is scored.
     """
 
@@ -159,54 +161,42 @@ class Verdict:
     @classmethod
     def of(cls, plan: Plan) -> Verdict:
         """Return the verdict on what the storage holds of a plan."""
-        scored = [evaluation.step.state(plan.store) == "done" for evaluation in plan.evaluations]
+        scored = [evaluation.step.state(plan.store) == State.DONE for evaluation in plan.evaluations]
         results = _Results(plan, plan.outcome)
         contamination = plan.contamination() if any(scored) else None
+        overlaps = contamination.lines(plan.pipeline.name) if contamination else ()
         return cls(
             outcome=results.outcome,
             delivered=results.delivery() if all(scored) else None,
             against=results.against() if all(scored) else {},
             contamination=contamination,
-            notes=[
-                *notes_before(plan),
-                *results.notes(),
-                *(contamination.lines(plan.pipeline.name) if contamination else ()),
-            ],
+            notes=[*notes_before(plan), *results.notes(), *overlaps],
         )
 
     def as_record(self) -> dict[str, Any]:
         """Return the fields of a run's record."""
-        return {
-            "outcome": asdict(self.outcome),
-            "delivered": self.delivered.as_plain() if self.delivered else None,
-            "against": {
-                role: {name: astuple(gap) for name, gap in sets.items()} for role, sets in self.against.items()
-            },
-            "notes": self.notes,
-        }
+        against = {r: {name: astuple(gap) for name, gap in sets.items()} for r, sets in self.against.items()}
+        delivered = self.delivered.as_plain() if self.delivered else None
+        return {"outcome": asdict(self.outcome), "delivered": delivered, "against": against, "notes": self.notes}
 
 
 def notes_before(plan: Plan) -> list[str]:
     """Return what is known of the text before any step runs."""
+    backbone, layers = plan.pipeline.backbone, plan.kept_layers
     notes = [plan.corpus.text.line, *note_last_step(plan.pipeline, plan.corpus)] if plan.corpus.text else []
     if plan.is_table:
-        notes.append(
-            f"Training starts from a table of token vectors, each what {plan.pipeline.backbone} gives for it alone."
-        )
-    if plan.kept_layers is not None:
-        layers = ", ".join(map(str, plan.kept_layers))
-        notes.append(
-            f"Training starts from {len(plan.kept_layers)} of the {plan.depth} layers of {plan.pipeline.backbone}: {layers} "
-            f"(counted from 0)."
-        )
-    taught = plan.distilled if plan.pipeline.teachers and plan.target != "mean" else None
+        notes.append(f"Training starts from a table of token vectors, each what {backbone} gives for it alone.")
+    if layers is not None:
+        begin = f"Training starts from {len(layers)} of the {plan.depth} layers of {backbone}"
+        notes.append(f"{begin}: {', '.join(map(str, layers))} (counted from 0).")
+    taught = plan.distillation if plan.pipeline.teachers and plan.target != "mean" else None
     if taught and fitting_target(plan.teacher_folders, plan.student_width, taught) == plan.target:
         notes.append(
             f"The teachers have different starting models, or another width than the student, so their mean has no "
             f"meaning: sed.target={plan.target}."
         )
     notes += plan.reading_notes()
-    return notes + [f"Training data is not whole; {line}" for line in map(skipped_line, plan.skipped)]
+    return notes + [f"Training data is not whole; {line}" for line in map(skipped_line, plan.skipped_files)]
 
 
 def note_last_step(pipeline: Pipeline, corpus: Corpus) -> list[str]:
@@ -214,15 +204,10 @@ def note_last_step(pipeline: Pipeline, corpus: Corpus) -> list[str]:
     stages = [
         stage
         for stage, recipe in pipeline.stages.items()
-        if DEFAULTS[recipe.objective].uses_dev_labels
-        and not recipe.uses_dev_labels
-        and not corpus.files(recipe.spec.dev)
+        if DEFAULTS[recipe.objective].uses_dev_labels and not (recipe.uses_dev_labels or corpus.files(recipe.spec.dev))
     ]
-    if not stages:
-        return []
-    return [
-        f"{', '.join(stages)}: no development set is there, so the last step is kept (--dev NAME=FILE lets yours choose)"
-    ]
+    rule = "no development set is there, so the last step is kept (--dev NAME=FILE lets yours choose)"
+    return [f"{', '.join(stages)}: {rule}"] if stages else []
 
 
 def note_rising(scores: Sequence[float], dev: str) -> list[str]:
@@ -245,25 +230,26 @@ class _Results:
     @cached_property
     def start(self) -> ModelScores:
         """Return the row scores of the backbone as it was distributed."""
-        return self.scores("backbone", "backbone", self.distributed)
+        return self.scores("backbone", "backbone", self.start_choice)
 
     @property
-    def distributed(self) -> Choice:
-        pooling, layers = self.plan.distributed
-        return pooling, str(layers)
+    def start_choice(self) -> Choice:
+        return self.plan.distributed_pooling[0], str(self.plan.distributed_pooling[1])
+
+    def _evaluation(self, role: str) -> RoleEvaluation | None:
+        return next((evaluation for evaluation in self.plan.evaluations if evaluation.role == role), None)
 
     def usual_choice(self, role: str) -> Choice:
         """Return the pooling and layers at which models of a role are compared."""
-        evaluation = next((evaluation for evaluation in self.plan.evaluations if evaluation.role == role), None)
+        evaluation = self._evaluation(role)
         return evaluation.pooling if evaluation else "mean", str(self.plan.pipeline.compared_layers)
 
     def scores(self, role: str, model: str, choice: Choice | None = None) -> ModelScores:
-        """Return a model's row scores at a pooling (see :meth:`Evaluation.row_scores`).
+        """Return a model's row scores at a pooling (see :meth:`RoleEvaluation.row_scores`).
 
         A model with heads has scores at one pooling only, which it gives for every choice.
         """
-        choice = choice or self.usual_choice(role)
-        evaluation = next((evaluation for evaluation in self.plan.evaluations if evaluation.role == role), None)
+        choice, evaluation = choice or self.usual_choice(role), self._evaluation(role)
         by_choice = evaluation.row_scores(model) if evaluation else {}
         same_layers = [scores for (_, layers), scores in by_choice.items() if layers == choice[1]]
         only = [*by_choice.values()] if len(by_choice) == 1 else []
@@ -308,45 +294,42 @@ class _Results:
         elif plan.members:
             return None
         else:
-            role, choice = "backbone", self.distributed
+            role, choice = "backbone", self.start_choice
         model_id = "backbone" if role == "backbone" else model_id
         scores = self.scores("member" if role == "ensemble" else role, model_id, choice)
         agreement = self._agreement(role, model_id, choice)
         reference = self._best_teacher(scores) if role == "student" else None
-        margin = plan.pipeline.evaluation.margin / 100
-        delivery = Delivered(
+        margin, on = plan.pipeline.evaluation.margin / 100, self.common_set(scores, self.start)
+        best, gap = Difference(*(reference[key] for key in GAP)) if reference else None, None
+        if on is not None and role == "backbone" and choice == self.start_choice:
+            zero = 0.0 if plan.pipeline.evaluation.resamples else None
+            gap = Difference(0.0, zero, zero)
+        elif on is not None:
+            gap = self.difference([scores], [self.start], [on])
+        compared = best or gap
+        return Delivered(
             what=role,
             layers=as_layers(choice[1]),
             by=selector,
+            beats_input=None if gap is None or gap.low is None else gap.sign > 0,
+            **(dict(zip(GAP, astuple(gap), strict=True)) if gap else {}),
+            on=on,
             agreement=agreement,
             judge=plan.judge if agreement is not None and len(outcome.ensemble) == 1 else None,
             teacher=self._teachers.get(model_id) if role == "member" else None,
             reference=reference,
             margin=margin,
-            within=Difference(*(reference[key] for key in GAP)).within(margin) if reference else None,
-        )
-        on = self.common_set(scores, self.start)
-        if on is None:
-            return delivery
-        if role == "backbone" and choice == self.distributed:
-            zero = 0.0 if plan.pipeline.evaluation.resamples else None
-            gap = Difference(0.0, zero, zero)
-        else:
-            gap = self.difference([scores], [self.start], [on])
-        beats = None if gap.low is None else gap.sign > 0
-        within = delivery.within if reference else gap.within(margin)
-        return replace(
-            delivery, beats_input=beats, within=within, difference=gap.value, ci_low=gap.low, ci_high=gap.high, on=on
+            within=compared.within(margin) if compared else None,
         )
 
     @property
     def _teachers(self) -> dict[str, str]:
         """Return the short name of each teacher that the pipeline names, by its id."""
-        models = [model.id for model in self.plan.teacher_models]
-        return dict(zip(models, short_names(self.plan.pipeline.teachers), strict=True))
+        names = short_names(self.plan.pipeline.teachers)
+        return {model.id: name for model, name in zip(self.plan.teacher_models, names, strict=True)}
 
     def _best_teacher(self, student: ModelScores) -> dict[str, Any] | None:
-        """Return the teacher that scores highest, and the student's difference from it; None without a test set."""
+        """Return the teacher that scores highest, and the student's difference from it."""
         teachers = list[dict[str, Any]]()
         for model, name in self._teachers.items():
             teacher = self.scores("member", model)
@@ -357,16 +340,15 @@ class _Results:
                 teachers.append({"model": name, **values, "on": on, "n": len(student[on].values), **gap})
         return max(teachers, key=lambda teacher: teacher["value"], default=None)
 
+    def _agreements(self, role: str) -> Iterator[dict[str, Any]]:
+        """Yield the results rows of models of a role on their agreement with the ensemble."""
+        measured = AGREEMENT, "spearman", role
+        yield from (r for r in self.plan.rows_on_record() if (r["dataset"], r["metric"], r["role"]) == measured)
+
     def _agreement(self, role: str, model: str, choice: Choice) -> float | None:
-        """Return the agreement of a model with the ensemble, or None if it was not measured."""
-        rows = (
-            row
-            for row in self.plan.rows_on_record()
-            if (row["dataset"], row["metric"], row["role"]) == (AGREEMENT, "spearman", role)
-            and (row["pooling"], row["layers"]) == choice
-            and (model in ("backbone", "ensemble") or row["run_id"] == model)
-        )
-        return next((row["value"] for row in rows), None)
+        named = model not in ("backbone", "ensemble")
+        rows = (row for row in self._agreements(role) if not named or row["run_id"] == model)
+        return next((row["value"] for row in rows if (row["pooling"], row["layers"]) == choice), None)
 
     # -- beside other models -------------------------------------------------------------------------------------------
 
@@ -421,94 +403,75 @@ class _Results:
             notes.append(f"{judge} chose the kept checkpoint in: {', '.join(by_labels)}.")
         notes += [self.outcome.choice] if self.outcome.choice else []
         notes += [note] if plan.teacher and (note := plan.teacher.weights_note()) else []
-        points = plan.outcomes and plan.target != "gaussian" and self._teaches_gaussians()
-        notes += [ABOUT_POINTS] if points else []
+        if plan.outcomes and plan.target != "gaussian":
+            models = [open_embedder(member.model) for member in plan.members if member.model.exists()]
+            gaussian = any(name.startswith("gauss") for model in models for name in model.similarities)
+            notes += [ABOUT_POINTS] if gaussian else []
         for stage, recipe in recipes.items():
-            rows, sample, widths = plan.rows(recipe), recipe.data.sample, recipe.settings.matryoshka
+            rows, sample = plan.rows(recipe), recipe.data.sample
             if sample and rows < sample:
                 notes.append(
                     f"{stage}: the table has {rows:,} rows, fewer than the {sample:,} asked for; all were used."
                 )
-            if widths:
-                shown = ", ".join(map(str, widths))
+            if widths := ", ".join(map(str, recipe.settings.matryoshka)):
                 notes.append(
-                    f"{stage}: the first {shown} dimensions were trained to be sentence vectors by themselves."
+                    f"{stage}: the first {widths} dimensions were trained to be sentence vectors by themselves."
                 )
-        return [
-            *notes,
-            *self._static_note(),
-            *self._fallen(),
-            *self._still_rising(),
-            *self._below_best(),
-            *self._tested_on_dev(),
-            *self._truncation(),
-        ]
+        notes += [*self._static_note(), *self._fallen(), *self._still_rising(), *self._below_best()]
+        return notes + [*self._tested_on_dev(), *self._truncation()]
 
-    def _static_note(self) -> list[str]:
-        """Return a note on what a static student keeps of texts that it did not read, or an empty list."""
+    def _static_note(self) -> Iterator[str]:
+        """Yield a note on what a static student keeps of texts that it did not read."""
         plan, text = self.plan, self.plan.corpus.text
         if not plan.is_table or text is None:
-            return []
-        agreements = [
-            row["value"]
-            for row in plan.rows_on_record()
-            if (row["dataset"], row["metric"], row["role"]) == (AGREEMENT, "spearman", "student")
-        ]
+            return
         shown = "no text was held out; raysts evaluate MODEL --like TEACHER --text PATH measures others"
-        if agreements:
+        if agreements := [row["value"] for row in self._agreements("student")]:
             best = f"{100 * max(agreements):.2f} of 100"
-            shown = f"on {text.held:,} held-out texts it keeps {best} of {plan.judge} (rank correlation)"
-        return [
-            f"A table of token vectors may learn its training texts by heart, and an index of them flatters it: {shown}."
-        ]
+            shown = f"on {text.held_count:,} held-out texts it keeps {best} of {plan.judge} (rank correlation)"
+        yield f"A table of token vectors may learn its training texts by heart, and an index of them flatters it: {shown}."
 
-    def _teaches_gaussians(self) -> bool:
-        models = [member.model for member in self.plan.members if member.model.exists()]
-        return any(name.startswith("gauss") for model in models for name in open_embedder(model).similarities)
-
-    def _truncation(self) -> list[str]:
-        """Return a note for each stage that truncated texts, if its token shards exist."""
-        plan, notes = self.plan, list[str]()
-        for stage, recipe in plan.pipeline.recipes.items():
-            spec = plan.store_spec(recipe)
-            manifest = plan.store.read_json(plan.store_folder(spec) / "manifest.json") or {"parts": [], "rows": 0}
+    def _truncation(self) -> Iterator[str]:
+        """Yield a note for each stage that truncated texts, if its token shards exist."""
+        for stage, recipe in self.plan.pipeline.recipes.items():
+            spec = self.plan.store_spec(recipe)
+            manifest = self.plan.store.read_json(self.plan.store_folder(spec) / "manifest.json") or {
+                "parts": [],
+                "rows": 0,
+            }
             if cut := sum(part.get("cut", 0) for part in manifest["parts"]):
-                notes.append(
+                yield (
                     f"Stage {stage} reads the first {spec.max_length} tokens alone of {cut:,} of "
                     f"{manifest['rows'] * len(spec.texts):,} texts. --set {stage}.train.max_length=N reads more of them."
                 )
-        return notes
 
-    def _fallen(self) -> list[str]:
-        """Return a warning for each stage with models that end below their start on the development set.
+    def _fallen(self) -> Iterator[str]:
+        """Yield a warning for each stage with models that end below their start on the development set.
 
         The start is the score of the stage before, or of the evaluated backbone, at the same pooling and on the same
-        development set. Without one there is no warning.
+        development set. Models without one do not count.
         """
         plan, of_backbone = self.plan, self.plan.evaluations[0].dev_scores("backbone")
-        runs: dict[str, list[str | None]] = {}  # by stage and development set, the words for a model that fell
+        counts: dict[str, int] = Counter()
+        fallen: dict[str, list[str]] = {}
         for chain in (*plan.chains, *plan.student_chains):
             for before, step in zip([None, *chain[:-1]], chain, strict=True):
                 start, end = self._start(before, step, of_backbone), (step.record.get("dev") or {}).get("kept")
-                facts, words = step.training.facts, None
+                facts = step.training.facts
+                stage = f"{plan.dev_name(step.training.recipe.spec.dev)} (stage {facts['stage']})"
+                counts[stage] += 1
                 if start is not None and end is not None and end < start:
                     number = "" if facts["member"] is None else f" {facts['member']}"
                     words = f"{facts['role']}{number} from {100 * start:.2f} to {100 * end:.2f}"
-                stage = f"{plan.dev_name(step.training.recipe.spec.dev)} (stage {facts['stage']})"
-                runs.setdefault(stage, []).append(words)
-        return [
-            f"Training made {len(fallen)} of {len(words)} worse on {stage}: {', '.join(fallen)}."
-            for stage, words in runs.items()
-            if (fallen := [text for text in words if text])
-        ]
+                    fallen.setdefault(stage, []).append(words)
+        for stage in filter(fallen.__contains__, counts):
+            yield f"Training made {len(fallen[stage])} of {counts[stage]} worse on {stage}: {', '.join(fallen[stage])}."
 
-    def _still_rising(self) -> list[str]:
-        """Return the notes on students that were getting better when they ended, or an empty list."""
-        plan, notes = self.plan, list[str]()
-        for student, *_ in plan.student_chains:
+    def _still_rising(self) -> Iterator[str]:
+        """Yield the notes on students that were getting better when they ended."""
+        for student, *_ in self.plan.student_chains:
             scores = [line["dev"] for line in student.metrics if line.get("dev") is not None]
-            notes += note_rising(scores, plan.dev_name(student.training.recipe.spec.dev))
-        return notes
+            yield from note_rising(scores, self.plan.dev_name(student.training.recipe.spec.dev))
 
     def _start(self, before: Step | None, step: Step, of_backbone: Mapping[Choice, float]) -> float | None:
         """Return the development score at a run's start, at the run's pooling, or None."""
@@ -522,30 +485,27 @@ class _Results:
         same = (earlier.pooling, earlier.layers, earlier.spec.dev) == (recipe.pooling, recipe.layers, dev)
         return (before.record.get("dev") or {}).get("kept") if same else None
 
-    def _tested_on_dev(self) -> list[str]:
-        """Return a warning if the selecting development set holds test rows, or an empty list."""
-        shared = self.plan.in_dev if self.outcome.selected_by else {}
-        if not shared:
-            return []
-        overlaps = ", ".join(f"{count:,} of the {rows:,} rows of {name}" for name, (count, rows) in shared.items())
-        dev = self.plan.dev_name(members_dev(self.plan.pipeline))
-        return [f"Warning: {overlaps} are also in the development set {dev}. Scores on them are not of unseen rows."]
+    def _tested_on_dev(self) -> Iterator[str]:
+        """Yield a warning if the selecting development set holds test rows."""
+        if shared := self.plan.dev_overlaps if self.outcome.selected_by else {}:
+            overlaps = ", ".join(f"{count:,} of the {rows:,} rows of {name}" for name, (count, rows) in shared.items())
+            dev = self.plan.dev_name(members_dev(self.plan.pipeline))
+            yield f"Warning: {overlaps} are also in the development set {dev}. Scores on them are not of unseen rows."
 
-    def _below_best(self) -> list[str]:
-        """Return a warning if the ensemble scores below its best member, or an empty list."""
-        ensemble, members = self.scores("member", "ensemble"), self.outcome.ensemble
-        by_member = {member: self.scores("member", member) for member in members}
+    def _below_best(self) -> Iterator[str]:
+        """Yield a warning if the ensemble scores below its best member."""
+        ensemble = self.scores("member", "ensemble")
+        by_member = {member: self.scores("member", member) for member in self.outcome.ensemble}
         scores = {member: of_member for member, of_member in by_member.items() if of_member}
         on = self.common_set(ensemble, next(iter(scores.values()), {}))
         if on is None or len(scores) < 2:
-            return []
+            return
         behind = {m: difference([ensemble], [of_member], [on], 0).value for m, of_member in scores.items()}
         best = min(behind, key=lambda member: behind[member])
-        if behind[best] >= 0:
-            return []
-        gap = self.difference([ensemble], [scores[best]], [on])
-        message = gap.describe(f"the best of its members, {self.plan.teacher_names.get(best, best)}")
-        return [f"The ensemble is {message} on {_title(on)} test."]
+        if behind[best] < 0:
+            gap = self.difference([ensemble], [scores[best]], [on])
+            message = gap.describe(f"the best of its members, {self.plan.teacher_names.get(best, best)}")
+            yield f"The ensemble is {message} on {_title(on)} test."
 
 
 def _title(name: str) -> str:

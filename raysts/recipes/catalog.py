@@ -1,18 +1,4 @@
-"""The description of each objective without torch: settings, data, names, default recipe.
-
-Sources of the default recipes: mlm: BERT's objective at the size of a further pretraining on sentences; nli: Sentence-BERT and
-SED B.1; ct: the official Contrastive Tension code and SED B.2; sts: Sentence-BERT and SED 5.5; simcse: SimCSE (Gao et al. 2021),
-appendix A, and its official code (dev evaluation every 125 steps); gausscse: GaussCSE, section 3.2 and appendix A (batch, rate,
-epochs, evaluation every 100 steps), and its official code (warm-up then linear decay, decay on all parameters, the untrained
-model among the candidates); sed: SED 5.1; flow: BERT-flow (Li et al. 2020), Table 7 and official code, and SED B.3 (sentences of
-the target sets, one epoch at 1e-3); whiten: Su et al. 2021; latte and its baselines: Latte-Mix, appendices A.4 and A.5.
-The defaults differ from the papers (``@paper`` has theirs): dev also scores the untrained model; SimCSE pools the mean, has no
-dense layer, trains on all entailments and masks false negatives; Latte-Mix standardises token vectors, and dev chooses its head.
-Flow and whitening are fitted in float32, to the vectors that evaluation reads.
-
-The learning rate of Latte-Mix rises linearly from 2e-5 "to 1" and falls back; with 1 as a rate Adam diverges, so it is read as
-the shape of the schedule, and the peak is a setting.
-"""
+"""The description of each objective without torch: settings, data, names. ``objectives.yaml`` has the default recipes."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from raysts.errors import nearest
 from raysts.ops.ensemble import Target
-from raysts.recipes.tree import Tree
+from raysts.recipes.tree import Tree, read_data
 
 # -- settings ------------------------------------------------------------------------------------------------------------
 
@@ -373,112 +359,58 @@ def _whiten_settings_problem(settings: WhitenSettings | CentreSettings, dim: int
     return f"dimensions={count} must be at most those of the model, {dim}" if count > dim else None
 
 
+_RECIPES = read_data(__file__, "objectives.yaml")
 _DROPPED_HEAD = "head=tanh reads all dimensions and is dropped after training; set head=none"
-_BERT_BASE = {"paper": {"backbone": "bert-base-uncased"}}
-_SIMCSE = {"settings.head": "none", "settings.false_negatives": "masked", "optim.warmup": 0.0, "train.max_length": 32}
-_SIMCSE |= {"train.keep": "best", "train.eval_every": 125, "train.eval_first": True}
-_SIMCSE_PAPER: dict[str, Any] = {"pooling": "cls", "settings.head": "tanh", "settings.false_negatives": "kept"}
-_SIMCSE_PAPER |= {"train.eval_first": False}
-_FIT = {"optim.name": "adam", "optim.lr": 1e-3, "optim.schedule": "constant", "optim.warmup": 0.0, "optim.clip": None}
-_FIT |= {"train.max_length": 64, "train.dropout": False, "train.precision": "fp32"}
 
-_WHITEN = ObjectiveSpec(  # one pass, without a parameter that an optimiser moves
-    settings=WhitenSettings, table="targets", texts=("sentence",), vectors=False, head="pooled", keeps=("last",),
-    default={**_FIT, "batch": 64}, settings_problem=_whiten_settings_problem, has_head=lambda _: True,
+
+def _spec(name: str, settings: type[Settings], table: str, *texts: str, **fields: Any) -> ObjectiveSpec:
+    return ObjectiveSpec(settings=settings, table=table, texts=texts or ("sentence",), **fields, **_RECIPES[name])
+
+
+_WHITEN = _spec(  # one pass, without a parameter that an optimiser moves
+    "whiten", WhitenSettings, "targets", vectors=False, head="pooled", keeps=("last",),
+    settings_problem=_whiten_settings_problem, has_head=lambda _: True,
 )  # fmt: skip
-_LATTE = ObjectiveSpec(
-    settings=LatteMixSettings, table="nli/sentences", texts=("sentence",), vectors=False, head="tokens", members=3,
-    default={
-        "settings.inputs": "standardised", "optim.name": "adam", "optim.lr": 1e-3, "optim.warmup": 0.5, "optim.floor": 2e-5,
-        "train.dropout": False, "train.keep": "best",
-    },
-    scales={
-        "paper": {"data.sources": ["snli"], "settings.inputs": "raw", "train.keep": "last"},
-        "small": {"train.max_steps": 2_000},
-    },
-    pipeline_scales={"paper": {"backbone": "bert-base-uncased", "nli.data.sources": ["snli"]}},
-    has_head=lambda _: True,
-)  # fmt: skip
+_LATTE = _spec(
+    "latte", LatteMixSettings, "nli/sentences", vectors=False, head="tokens", members=3, has_head=lambda _: True
+)
+_BEST_FIRST = {"keeps": ("best", "last")}
 
 CATALOG: dict[str, ObjectiveSpec] = {
-    "mlm": ObjectiveSpec(
-        settings=MLMSettings, table="wikipedia/sentences", texts=("sentence",), vectors=False,
-        default={"batch": 256, "optim.lr": 5e-4, "optim.weight_decay": 0.01, "train.max_length": 64},
-        scales={"small": {"train.max_steps": 500}},
-    ),
-    "nli": ObjectiveSpec(
-        settings=NLISettings, table="nli/train", texts=("premise", "hypothesis"), values=("label",), sentences=2,
-        default={"optim.weight_decay": 0.01},
-        scales={
-            "paper": {"data.sample": 1_000_000}, "paper-text": {"optim.name": "adam", "optim.weight_decay": 0.0},
-            "small": {"train.max_steps": 1_000},
-        },
-    ),
-    "ct": ObjectiveSpec(  # two encoders: "second" is encoder 2 of the last step, "dev" the best of both over all evaluations
-        settings=ContrastiveTensionSettings, table="wikipedia/sentences", texts=("sentence",), sentences=2,
+    "mlm": _spec("mlm", MLMSettings, "wikipedia/sentences", vectors=False),
+    "nli": _spec("nli", NLISettings, "nli/train", "premise", "hypothesis", values=("label",), sentences=2),
+    "ct": _spec(  # two encoders: "second" is encoder 2 of the last step, "dev" the best of both over all evaluations
+        "ct", ContrastiveTensionSettings, "wikipedia/sentences", sentences=2,
         group=lambda settings: {"fresh": FRESH, "anchored": ANCHORED}[settings.negatives],
-        keeps=("second", "dev"), keeps_by_dev=("dev",),
-        default={
-            "optim.name": "rmsprop", "optim.lr": 1e-5, "optim.schedule": "steps", "optim.warmup": 0.0, "optim.clip": None,
-            "optim.milestones": [500, 1000, 1500, 2000], "optim.factors": [1.0, 0.8, 0.6, 0.4, 0.2],
-            "train.epochs": 1000.0, "train.max_steps": 50_000, "train.dropout": False, "train.keep": "second",
-            "train.eval_every": 500,
-        },
-        scales={
-            "paper": {"train.max_steps": 50_000, "train.keep": "dev"}, "paper-text": {"train.keep": "second"},
-            "small": {"train.max_steps": 500},
-        },
-        batch_problem=_tension_batch_problem,
+        keeps=("second", "dev"), keeps_by_dev=("dev",), batch_problem=_tension_batch_problem,
     ),
-    "sts": ObjectiveSpec(
-        settings=STSRegressionSettings, table="sts/stsb_train", texts=("sentence1", "sentence2"), values=("score",),
-        sentences=2, keeps=("best", "last"),
-        default={"optim.weight_decay": 0.01, "train.epochs": 4.0, "train.keep": "best", "train.eval_first": True},
-        scales={"paper": {"train.eval_first": False, "layers": 2}},
+    "sts": _spec(
+        "sts", STSRegressionSettings, "sts/stsb_train", "sentence1", "sentence2", values=("score",), sentences=2, **_BEST_FIRST
     ),
-    "simcse-sup": ObjectiveSpec(
-        settings=SimCSESettings, table="nli/triplets", texts=("anchor", "positive", "negative"), sentences=3,
-        keeps=("best", "last"),
-        default={**_SIMCSE, "data.table": "nli/pairs", "batch": 512, "optim.lr": 5e-5, "train.epochs": 3.0},
-        scales={"small": {"batch": 64, "train.max_steps": 500}, "paper": {**_SIMCSE_PAPER, "data.table": None}},
-        pipeline_scales=_BERT_BASE, has_head=lambda settings: settings.head == "tanh",
+    "simcse-sup": _spec(
+        "simcse-sup", SimCSESettings, "nli/triplets", "anchor", "positive", "negative", sentences=3, **_BEST_FIRST,
+        has_head=lambda settings: settings.head == "tanh",
     ),
-    "simcse-unsup": ObjectiveSpec(
-        settings=SimCSESettings, table="wikipedia/sentences", texts=("sentence",), sentences=2, keeps=("best", "last"),
-        default={**_SIMCSE, "data.sample": 1_000_000, "batch": 64, "optim.lr": 3e-5},
-        scales={"small": {"train.max_steps": 1_000}, "paper": _SIMCSE_PAPER}, pipeline_scales=_BERT_BASE,
+    "simcse-unsup": _spec(
+        "simcse-unsup", SimCSESettings, "wikipedia/sentences", sentences=2, **_BEST_FIRST,
         batch_problem=_single_example_problem("a sentence's negatives are the others of its batch"),
         matryoshka_problem=lambda settings: _DROPPED_HEAD if settings.head == "tanh" else None,
     ),
-    "gausscse": ObjectiveSpec(
-        settings=GaussCSESettings, table="nli/triplets", texts=("anchor", "positive", "negative"), sentences=3,
-        keeps=("best", "last"), dev="nli/snli_dev", members=5,
-        suffixes={f"-{loss}": {"loss": loss} for loss in GAUSS_LOSSES},
-        default={
-            "optim.lr": 5e-5, "optim.weight_decay": 0.01, "optim.decay_all": True, "optim.clip": None, "pooling": "cls",
-            "train.epochs": 3.0, "train.max_length": 64, "train.keep": "best", "train.eval_every": 100,
-            "train.eval_first": True, "train.drop_last": True,
-        },
-        scales={
-            "small": {"train.max_steps": 1_000},
-            "paper-text": {"settings.similarity": "paper", "settings.activation": "identity", "optim.warmup": 1.0},
-        },
-        pipeline_scales=_BERT_BASE, has_head=lambda _: True,
+    "gausscse": _spec(
+        "gausscse", GaussCSESettings, "nli/triplets", "anchor", "positive", "negative", sentences=3, **_BEST_FIRST,
+        dev="nli/snli_dev", members=5, suffixes={f"-{loss}": {"loss": loss} for loss in GAUSS_LOSSES},
+        has_head=lambda _: True,
         matryoshka_problem=lambda _: "its similarity is of Gaussians in all their dimensions; leave it out",
     ),
-    "sed": ObjectiveSpec(
-        settings=DistillationSettings, table="wikipedia/sentences", texts=("sentence",), values=("teacher",),
-        default={"data.sample": 100_000, "batch": 32, "optim.name": "adam", "optim.schedule": "constant"},
-        scales={"paper": {"data.sample": 100_000, "train.eval_first": False}, "small": {"data.sample": 20_000}},
+    "sed": _spec(
+        "sed", DistillationSettings, "wikipedia/sentences", values=("teacher",),
         settings_problem=lambda settings, dim: _width_problem(settings, settings.projection or dim),
         matryoshka_problem=_distillation_matryoshka_problem,
         has_head=lambda settings: settings.keeps_projection or settings.target == "gaussian",
     ),
-    "flow": ObjectiveSpec(
-        settings=FlowSettings, table="targets", texts=("sentence",), vectors=False, head="pooled",
-        default={**_FIT, "batch": 32}, settings_problem=_flow_settings_problem, has_head=lambda _: True,
-        scales={"paper-text": {"data.sources": ["sts12", "sts13", "sts14", "sts15", "sts16"]}},
-        batch_problem=_single_example_problem("the first batch gives every dimension its variance"),
+    "flow": _spec(
+        "flow", FlowSettings, "targets", vectors=False, head="pooled", settings_problem=_flow_settings_problem,
+        has_head=lambda _: True, batch_problem=_single_example_problem("the first batch gives every dimension its variance"),
     ),
     "whiten": _WHITEN,
     "centre": replace(_WHITEN, settings=CentreSettings),

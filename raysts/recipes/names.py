@@ -1,6 +1,6 @@
 """Pipelines by name: systems of the papers' grammar, ``best``, ``quickstart``, YAML files."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,9 +8,10 @@ from raysts.errors import InputError, nearest
 from raysts.recipes import grammar
 from raysts.recipes.overrides import apply_overrides, has_option, load_pipeline
 from raysts.recipes.recipe import DEFAULTS, DISTILLATION, Pipeline, Recipe
+from raysts.recipes.tree import read_data
 
 
-class Entry(NamedTuple):
+class SystemEntry(NamedTuple):
     """Line of ``raysts recipes``."""
 
     source: str
@@ -18,68 +19,9 @@ class Entry(NamedTuple):
     cost: str
 
 
-_GAUSSCSE = "3 epochs of NLI triplets, 5 seeds"
-_LATTE = "SNLI's sentences once, 3 seeds"
-
-RECIPES: dict[str, Entry] = {
-    "quickstart": Entry(
-        "the embedded world", "student above the members' mean on the world's STS test", "minutes on 2 CPU cores"
-    ),
-    "best": Entry(
-        "raysts: from an encoder that is good already, a better one of its size",
-        "MiniLM: mean of sts12, sts14, sts15, STS-B 78.84 -> 82.61, 82.77, 82.74 (3 seeds) at best@small",
-        "9 x NLI pairs, STS-B, or both, + 100,000 sentences",
-    ),
-    "raw": Entry("SED Table 1, BERT-L", "Spearman 53.56, mean of STS12-16", "evaluation only"),
-    "flow": Entry("SED Table 1, BERT-L-Flow", "66.43", "flow: the sentences of the test sets once"),
-    "ct": Entry("SED Table 1, BERT-L-CT", "75.49 (mean of members 74.07)", "50,000 steps of 30 sentences a member"),
-    "ct-flow": Entry("SED Table 1, BERT-L-CT-Flow", "76.36 (mean of members 74.41)", "ct + flow a member"),
-    "ct-ensemble": Entry("SED Table 3, full ensemble", "77.40", "10 x ct"),
-    "ct-ensemble-flow": Entry("SED Table 3, full ensemble of BERT-L-CT-Flow", "77.62", "10 x (ct + flow)"),
-    "ct-sed": Entry("SED Table 1, BERT-L-CT-SED", "76.96", "10 x ct + 100,000 sentences"),
-    "ct-sed-flow": Entry("SED Table 1, BERT-L-CT-SED-Flow", "77.15", "ct-sed + flow"),
-    "nli": Entry("SED Table 2, BERT-L-NLI", "74.12", "1M NLI pairs a member"),
-    "nli-flow": Entry("SED Table 2, BERT-L-NLI-Flow", "76.60", "nli + flow a member"),
-    "nli-ct": Entry("SED Table 2, BERT-L-NLI-CT", "77.96 (mean of members 76.91)", "nli + ct a member"),
-    "nli-ct-flow": Entry(
-        "SED Table 2, BERT-L-NLI-CT-Flow", "77.77 (mean of members 77.50)", "nli + ct + flow a member"
-    ),
-    "nli-ct-ensemble": Entry("SED Table 3, full ensemble", "78.06", "10 x (nli + ct)"),
-    "nli-ct-ensemble-flow": Entry(
-        "SED Table 3, full ensemble of BERT-L-NLI-CT-Flow", "77.91", "10 x (nli + ct + flow)"
-    ),
-    "nli-ct-sed": Entry("SED Table 2, BERT-L-NLI-CT-SED", "77.91", "10 x (nli + ct) + 100,000 sentences"),
-    "nli-ct-sed-flow": Entry("SED Table 2, BERT-L-NLI-CT-SED-Flow", "78.32", "nli-ct-sed + flow"),
-    "sts": Entry("SED Table 4, BERT-L", "86.35 on STS-B test", "4 epochs of STS-B train a member"),
-    "sts-flow": Entry("SED Table 4, BERT-L-Flow", "83.32 on STS-B test", "sts + flow a member"),
-    "sts-sed": Entry("SED Table 4, BERT-L-SED", "85.80 on STS-B test", "10 x sts + 100,000 sentences"),
-    "sts-sed-flow": Entry("SED Table 4, BERT-L-SED-Flow", "82.30 on STS-B test", "sts-sed + flow"),
-    "simcse-sup": Entry(
-        "GaussCSE Table 1, Sup-SimCSE", "@paper: 74.96 accuracy, 66.76 PR-AUC on SNLI test", "3 epochs of NLI pairs"
-    ),
-    "simcse-unsup": Entry(
-        "SimCSE (Gao et al. 2021), Table 5, BERT-base", "@paper: 76.25, mean of 7 sets", "1M sentences, twice"
-    ),
-    "gausscse-ent": Entry(
-        "GaussCSE Tables 1 and 2, ent", "72.50 accuracy on SNLI test, 81.65 of its directions", _GAUSSCSE
-    ),
-    "gausscse-ent+con": Entry(
-        "GaussCSE Tables 1 and 2, ent+con", "78.33 accuracy on SNLI test, 61.56 of its directions", _GAUSSCSE
-    ),
-    "gausscse-ent+rev": Entry(
-        "GaussCSE Tables 1 and 2, ent+swap", "70.64 accuracy on SNLI test, 97.01 of its directions", _GAUSSCSE
-    ),
-    "gausscse-ent+con+rev": Entry(
-        "GaussCSE Tables 1 and 2, ent+con+swap", "77.51 accuracy on SNLI test, 97.09 of its directions", _GAUSSCSE
-    ),
-    "latte": Entry("Latte-Mix Table 1, BERT-Base + Latte-Mix", "56.82 on STS-B test, 61.26 on SICK-R", _LATTE),
-    "latte-ae": Entry("Latte-Mix Table 2, AE (1-layer)", "37.18 on STS-B test, 53.90 on SICK-R", _LATTE),
-    "latte-normal": Entry("Latte-Mix Table 2, Normal-VAE (1-layer)", "50.84 on STS-B test, 55.91 on SICK-R", _LATTE),
-    "nli-latte": Entry(
-        "Latte-Mix Table 3, SBERT-Base + Latte-Mix + JS", "79.62 on STS-B test, 74.38 on SICK-R", f"nli + {_LATTE}"
-    ),
-}
-"""The papers' rows that have a name here; every other sensible combination of stages runs too."""
+_SYSTEMS = read_data(__file__, "systems.yaml")
+RECIPES: dict[str, SystemEntry] = {name: SystemEntry(*fields) for name, fields in _SYSTEMS["recipes"].items()}
+PRESETS: dict[str, dict[str, Any]] = _SYSTEMS["presets"]
 
 SCALES: dict[str, dict[str, Any]] = {
     "paper": {"backbone": "bert-large-uncased"}, "paper-text": {}, "small": {"members": 4}
@@ -107,11 +49,12 @@ def pipeline(name: str, overrides: Mapping[str, Any] | None = None) -> Pipeline:
     if name.endswith((".yaml", ".yml")):
         base = load_pipeline(Path(name))
     elif preset := PRESETS.get(system):
-        base = preset.make()
-        if separator and scale in SCALES and scale not in preset.scales:
-            choices = f"'{system}'" + "".join(f" or '{system}@{scale}'" for scale in preset.scales)
+        base = apply_overrides(_compose(preset["system"]), {"name": system, **preset["changes"]})
+        scales = preset.get("scales", {})
+        if separator and scale in SCALES and scale not in scales:
+            choices = f"'{system}'" + "".join(f" or '{system}@{scale}'" for scale in scales)
             raise InputError(f"recipe '{name}': '{system}' belongs to no paper and has its own sizes; take {choices}")
-        base = apply_overrides(apply_scale(base, name, scale), preset.scales[scale]) if separator else base
+        base = apply_overrides(apply_scale(base, name, scale), scales[scale]) if separator else base
     else:
         base = apply_scale(_compose(system), name, scale) if separator else _compose(system)
     return apply_overrides(base, overrides) if overrides else base
@@ -202,84 +145,3 @@ def _compose(name: str) -> Pipeline:
             combine="soup" if parsed.combine == grammar.BOOM else parsed.combine,  # type: ignore[arg-type]
         )
     )
-
-
-def best() -> Pipeline:
-    """Return ``best``: members trained on NLI and STS-B or on STS-B, averages, a student of all.
-
-    What a good encoder can gain lies near it: few steps, large batches, small rates. Whether an average or the student is
-    above the best member is not known beforehand. The pipeline delivers what scores best on dev.
-    """
-    base = _compose("simcse-sup-sts-sed")
-    changes = {
-        "name": "best",
-        "members": 9,
-        "routes": [["simcse-sup", "sts"], ["simcse-sup", "sts"], ["sts"]],
-        "deliver": "best",
-        "simcse-sup.batch": 256,
-        "simcse-sup.optim.lr": 2e-5,
-        "simcse-sup.optim.warmup": 0.1,
-        "simcse-sup.train.epochs": 1.0,
-        "simcse-sup.train.eval_every": 25,
-        "sts.batch": 32,
-        "sts.train.epochs": 1.0,
-        "sts.train.eval_every": 60,
-        "sed.data.table": "sentences",
-        "sed.optim.lr": 5e-5,
-        "sed.batch": 64,
-        "student_start": "average",
-    }
-    return apply_overrides(base, changes)
-
-
-def quickstart() -> Pipeline:
-    """Return ``quickstart``: ``nli-ct-sed`` of four tiny BERTs on the embedded world, in minutes.
-
-    It delivers the best of members, weight averages and student.
-
-    A randomly initialised BERT bears, and needs, larger learning rates than a pretrained one.
-    """
-    changes = {
-        "name": "quickstart",
-        "members": 4,
-        "train.max_length": 48,
-        "nli.batch": 32,
-        "nli.optim.lr": 2e-3,
-        "nli.train.epochs": 2.0,
-        "nli.train.max_steps": 1000,
-        "ct.optim.lr": 1e-4,
-        "ct.optim.milestones": [60, 120, 180, 240],
-        "ct.train.max_steps": 300,
-        "ct.train.eval_every": 100,
-        "sed.optim.lr": 1e-3,
-        "sed.data.sample": 30_000,
-        "deliver": "best",
-    }
-    return apply_overrides(_compose("nli-ct-sed"), changes)
-
-
-class Preset(NamedTuple):
-    """A pipeline outside the grammar of system names.
-
-    Attributes:
-        scales: the scales that it has, each with what it changes beside what the scale changes everywhere.
-    """
-
-    make: Callable[[], Pipeline]
-    scales: Mapping[str, Mapping[str, Any]]
-
-
-PRESETS: dict[str, Preset] = {
-    "quickstart": Preset(quickstart, {}),
-    "best": Preset(
-        best,
-        {
-            "small": {
-                "simcse-sup.batch": 128,
-                "simcse-sup.train.max_steps": 60,
-                "simcse-sup.train.eval_every": 30,
-                "sed.data.sample": 20_000,
-            }
-        },
-    ),
-}

@@ -548,7 +548,6 @@ class Pipeline(Tree):
 
     @property
     def sed(self) -> Recipe | None:
-        """Return the recipe of the distillation, or None."""
         return self.recipes.get(DISTILLATION)
 
     @property

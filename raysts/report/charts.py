@@ -223,7 +223,7 @@ def draw_line(dots: Sequence[Dot], x: Scale, y: Scale, joined: bool = True) -> l
 
 # -- forest plots --------------------------------------------------------------------------------------------------------
 
-_FOREST, _FIRST, _LAST, _ROW, _TOP, _BOTTOM = 760, 400.0, 618.0, 20.0, 8.0, 24.0
+_AXIS, _VERDICT, _ROW, _TOP, _BOTTOM, _LETTER = 218.0, 142.0, 20.0, 8.0, 24.0, 6.4
 
 
 class Estimate(NamedTuple):
@@ -239,7 +239,8 @@ class Estimate(NamedTuple):
 def forest_plot(name: str, title: str, estimates: Sequence[Estimate]) -> Markup:
     """Draw the estimates, a row each, first on top. ``name`` is unique in the page."""
     ends = [0.0, *(end for estimate in estimates for end in (estimate.value, estimate.low, estimate.high))]
-    scale = fit_scale(ends, _FIRST, _LAST)
+    first = 16 + _LETTER * max(len(estimate.label) for estimate in estimates)
+    scale = fit_scale(ends, first, first + _AXIS)
     low = _TOP + _ROW * len(estimates)
     parts = across(scale, _TOP, low)
     parts.append(tag("line", x1=scale(0.0), x2=scale(0.0), y1=_TOP, y2=low, class_="axis"))
@@ -249,15 +250,15 @@ def forest_plot(name: str, title: str, estimates: Sequence[Estimate]) -> Markup:
             tag(
                 "g",
                 tag("title", f"{estimate.label}: {_words(estimate)}"),
-                tag("text", estimate.label, x=_FIRST - 10, y=y + 4, text_anchor="end", class_="label"),
+                tag("text", estimate.label, x=first - 10, y=y + 4, text_anchor="end", class_="label"),
                 tag("line", x1=scale(estimate.low), x2=scale(estimate.high), y1=y, y2=y, class_="interval"),
                 tag("circle", cx=scale(estimate.value), cy=y, r=4, class_="mark"),
-                tag("text", estimate.verdict, x=_LAST + 12, y=y + 4, class_="number"),
+                tag("text", estimate.verdict, x=scale.end + 12, y=y + 4, class_="number"),
                 class_="role-student",
             )
         )
     text = "; ".join(f"{estimate.label}: {_words(estimate)}" for estimate in estimates)
-    return drawing(name, title, text, parts, _FOREST, low + _BOTTOM)
+    return drawing(name, title, text, parts, first + _AXIS + _VERDICT, low + _BOTTOM)
 
 
 def _words(estimate: Estimate) -> str:

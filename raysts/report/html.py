@@ -1,7 +1,7 @@
 """HTML pages of the reports.
 
 They share one skeleton and one style sheet, and their templates escape every value. A page is one self-contained file
-that needs neither network nor scripts.
+that needs no network. Only the map of texts has a script.
 """
 
 import math
@@ -26,9 +26,9 @@ def render(template: str, **values: object) -> str:
     return _NOT_TEXT.sub("\ufffd", _TEMPLATES.get_template(template).render(values))
 
 
-def write_page(html: str, folder: Path) -> Path:
-    """Write a page as ``folder/index.html``, replacing an earlier one, and return its path."""
-    path = folder.absolute() / "index.html"
+def write_page(html: str, folder: Path, name: str = "index.html") -> Path:
+    """Write a page into ``folder``, replacing an earlier one, and return its path."""
+    path = folder.absolute() / name
     with Store.of(folder).put(path) as draft:
         draft.write_text(html, encoding="utf-8")
     return path

@@ -38,6 +38,7 @@ from raysts.recipes.tree import build
 from raysts.report import html
 from raysts.report.charts import Dot, X, Y, chart, draw_line, figure, fit_scale, frame, tag
 from raysts.report.dots import dot_plot
+from raysts.report.map import TextMap, write_map
 from raysts.report.scores import caption, headline, label, metric_of, summary
 from raysts.storage.store import Store, run_parallel
 from raysts.training.tensorboard import write_scalars
@@ -87,6 +88,7 @@ class ReportData:
     Attributes:
         teachers: names of the models that were not trained here, by the run id in their rows.
         models: size and speed of the measured models (:class:`raysts.evaluation.cost.ModelCost`).
+        map: test texts as ensemble and student place them.
         compare_layers: number of pooled last layers at which systems are compared.
         distributed: pooling and layers of the backbone as it was distributed.
         environment: facts for the reader of times and numbers (versions, machine, commit).
@@ -115,6 +117,7 @@ class ReportData:
     against: Mapping[str, Mapping[str, Difference]] = field(default_factory=dict)
     teachers: Mapping[str, str] = field(default_factory=dict)
     models: Sequence[dict[str, Any]] = ()
+    map: TextMap | None = None
 
 
 def report_data(store: Store, record: Mapping[str, Any]) -> ReportData:
@@ -144,6 +147,7 @@ def report_data(store: Store, record: Mapping[str, Any]) -> ReportData:
         rows=named_teachers(rows, record["teachers"]),
         teachers=record["teachers"],
         models=record.get("models", ()),
+        map=TextMap.read(store, record.get("maps", {})),
         compare_layers=pipeline.compared_layers,
         distributed=(pooling, layers),
         environment=environment(next(filter(None, records.values()), {}), data=record["sources"], storage=store.uri),
@@ -209,6 +213,9 @@ def write_report(data: ReportData, folder: Path, refresh: int | None = None) -> 
     for name, run in named.items():
         began = run.record.get("started_at")
         write_scalars(curves / name, run.metrics, datetime.fromisoformat(began).timestamp() if began else 0.0)
+    if data.map:
+        names = [*data.teachers.values()]
+        write_map(data.map, data.name, f"the teacher {names[0]}" if len(names) == 1 else "the ensemble", folder)
     return html.write_page(render(data, refresh), folder)
 
 
@@ -277,6 +284,8 @@ def _chips(data: ReportData) -> list[tuple[str, str]]:
     done = "done" if counts["done"] == len(data.nodes) else ""
     chips = [(f"{counts['done']} of {len(data.nodes)} steps done", done)]
     chips += [(f"{counts[status]} {status}", status) for status in ("failed", "waiting") if counts[status]]
+    if running := sum(run.record.get("status") == "running" for run in data.runs):
+        chips.append((f"{running} in training", ""))
     if bad_runs and not counts["failed"]:
         chips.append((f"{bad_runs} {'run' if bad_runs == 1 else 'runs'} failed", "failed"))
     seconds = [node.seconds for node in data.nodes if node.seconds is not None]

@@ -23,7 +23,7 @@ from raysts.report.run import environment
 from raysts.search.record import Record
 from raysts.search.sampler import importance
 from raysts.search.scores import RACE, RACED, PointScores, by_best_run, by_mean, front, level_with, verdict
-from raysts.search.space import Point, numeric, text_of
+from raysts.search.space import Point, Space, numeric, text_of
 from raysts.search.study import Study
 from raysts.storage.store import Store
 
@@ -115,7 +115,7 @@ def report_data(study: Study) -> StudyData:
         importance=importance(study.search, scores),
         table=(
             [*(key.rsplit(".", 1)[-1] for key in space), "seed", metric.title, "status", "step", "seconds", "run"],
-            [_trial(record, metric) for record in ranked],
+            [_trial(record, space, metric) for record in ranked],
         ),
         outcomes={text: sum(r.status == status for r in records) for status, text in _ENDINGS.items()},
         trial_seconds=sum(r.seconds or 0.0 for r in records),
@@ -129,10 +129,11 @@ def report_data(study: Study) -> StudyData:
     )
 
 
-def _trial(record: Record, metric: RunMetric) -> list[Any]:
+def _trial(record: Record, space: Space, metric: RunMetric) -> list[Any]:
     value = None if record.value is None else metric.text(record.value)
     status = record.reason or record.status
-    return [*record.point.values(), record.seed, value, status, record.step, record.seconds, record.id]
+    values = [record.point.get(key, "") for key in space]
+    return [*values, record.seed, value, status, record.step, record.seconds, record.id]
 
 
 def _headline(study: Study, scores: Sequence[PointScores], untrained: float | None) -> list[str]:
@@ -217,7 +218,9 @@ def _charts(data: StudyData) -> list[Markup]:
     if not data.points:
         return []
     charts = [
-        score_chart(f"score-{i}", option, data.points, data.metric, data.reach) for i, option in enumerate(data.options)
+        score_chart(f"score-{i}", option, [p for p in data.points if option in p.values], data.metric, data.reach)
+        for i, option in enumerate(data.options)
+        if any(option in point.values for point in data.points)
     ]
     charts.append(best_so_far("best", data.ended, data.metric, data.reach))
     if len(data.options) > 1:
@@ -245,7 +248,7 @@ def seeds_chart(name: str, points: Sequence[PointResult], metric: RunMetric) -> 
     ]
     x = fit_scale([1, max(2, len(dots))], *X)
     y = fit_scale([end for dot in dots for end in dot.ends], *Y)
-    parts = [*frame(x.marks(6), y.marks(5), "points, best first"), *draw_line(dots, x, y, joined=False)]
+    parts = [*frame(x.marks(6, integers=True), y.marks(5), "points, best first"), *draw_line(dots, x, y, joined=False)]
     return _figure(name, f"{metric.title}: spread of the seeds", f"{len(dots)} points with their seeds.", parts)
 
 
@@ -275,7 +278,8 @@ def parallel(name: str, options: Sequence[str], points: Sequence[PointResult], m
     """Draw a line for each point through its values and its score. Level points stand out."""
     axes: dict[str, tuple[Scale, Marks, list[float]]] = {}
     for option in (*options, metric.title):
-        values = [point.values[option] if option in options else metric.factor * point.mean for point in points]
+        scores = [metric.factor * point.mean for point in points]
+        values = [point.values.get(option, "-") for point in points] if option in options else scores
         names = [] if numeric(values) else sorted(set(map(str, values)))
         places = [float(names.index(str(value))) if names else float(value) for value in values]
         log = not names and min(places) > 0 and max(places) > _LOG_ABOVE * min(places)
@@ -328,8 +332,8 @@ def score_chart(
         x = fit_scale([dot.x for dot in dots], *X, pad=0.03, log=log)
         marks = x.marks(6)
     y = fit_scale([*(end for dot in dots for end in dot.ends), *(metric.factor * end for end in reach)], *Y)
-    # Names, and single trials at scattered values, have no order that a line could show.
-    joined = not names and any(len(point.scores) > 1 for point in points)
+    # Names, single trials at scattered values, and points that differ in another option have no order for a line.
+    joined = not names and any(len(point.scores) > 1 for point in points) and len({*values}) == len(values)
     best = max(points, key=lambda point: rank(point.mean, metric.mode))
     description = f"{metric.title} against {option}; best {metric.text(best.mean)} at {best.values[option]}."
     parts = [*frame(marks, y.marks(5), option), *draw_line(dots, x, y, joined)]

@@ -9,8 +9,8 @@ from typing import Any
 from raysts.errors import without_secrets
 from raysts.log import say
 from raysts.search.record import Record
-from raysts.search.sampler import direction, optuna
-from raysts.search.space import text_of
+from raysts.search.sampler import directions, optuna
+from raysts.search.space import as_stored, text_of
 from raysts.search.study import Study
 from raysts.training.tensorboard import write_scalars
 
@@ -72,18 +72,19 @@ def _optuna_database(study: Study) -> Export:
     def database() -> Any:
         for old in path.parent.glob(f"{path.name}*"):
             old.unlink()
-        made = library.create_study(storage=f"sqlite:///{path}", study_name=study.name, direction=direction(search))
+        made = library.create_study(storage=f"sqlite:///{path}", study_name=study.name, directions=directions(search))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", library.exceptions.ExperimentalWarning)
-            made.set_metric_names([search.objective.name])
+            made.set_metric_names([name for name in (search.objective.name, search.cost) if name])
         return made
 
     def add(record: Record) -> None:
+        point = as_stored(search.space, record.point) | ({"seed": record.seed} if search.seeds > 1 else {})
         trial = library.trial.create_trial(
             state=library.trial.TrialState[states[record.status]],
-            value=record.value if record.status == "finished" else None,
-            params={key: value for key, value in {**record.point, "seed": record.seed}.items() if key in axes},
-            distributions=axes,
+            values=[record.value, record.cost][: len(directions(search))] if record.status == "finished" else None,
+            params=point,
+            distributions={key: axes[key] for key in point},
             user_attrs={"run": record.id, "seed": record.seed, "status": record.status, "reason": record.reason},
             intermediate_values=dict(record.curve),
         )

@@ -177,7 +177,7 @@ def run_session(
     if lost := study.take_back():
         say(f"{study.name}: {len(lost)} models that are kept are gone or damaged; their trials are trained again")
     export = exporter(study)
-    for skipped in study.plan.skipped:
+    for skipped in study.plan.skipped_files:
         say(skipped_line(skipped))
     say(f"{study.name}: {progress.total} trials, {len(study.records)} have ended; study: {study.folder}")
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from raysts.ids import derive_seed
 from raysts.search.scores import PointScores
 from raysts.search.search import Search
-from raysts.search.space import Point, grid, key_of
+from raysts.search.space import Point, as_stored, grid, key_of
 
 DRAWS = 40
 """Bootstrap samples of the points, for the interval of an importance."""
@@ -25,9 +25,13 @@ def optuna() -> Any:
     return library
 
 
-def direction(search: Search) -> Literal["maximize", "minimize"]:
-    """Return the direction of a search as Optuna names it."""
-    return "maximize" if search.objective.mode == "max" else "minimize"
+Direction = Literal["maximize", "minimize"]
+
+
+def directions(search: Search) -> list[Direction]:
+    """Return the directions of a search as Optuna names them: of its metric, and of its cost, if any."""
+    first: Direction = "maximize" if search.objective.mode == "max" else "minimize"
+    return [first, "minimize"] if search.cost else [first]
 
 
 class Sampler:
@@ -40,7 +44,6 @@ class Sampler:
     def __init__(self, search: Search, first: Sequence[Point], seed: int) -> None:
         library = optuna()
         self.search = search
-        self.space = {key: dimension.distribution() for key, dimension in search.space.items()}
         startup, samplers = 10 + len(search.first), library.samplers
         samplers_by_name = {
             "tpe": lambda **seeded: samplers.TPESampler(n_startup_trials=startup, **seeded),
@@ -51,23 +54,25 @@ class Sampler:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", library.exceptions.ExperimentalWarning)
             sampler = samplers_by_name[search.sampler or "tpe"](seed=seed % 2**32)
-        directions = [direction(search), *(["minimize"] if search.cost else [])]
-        self.study = library.create_study(directions=directions, sampler=sampler)
+        self.study = library.create_study(directions=directions(search), sampler=sampler)
         for point in first:
-            self.study.enqueue_trial(point)
+            self.study.enqueue_trial(as_stored(search.space, point))
         self.trials: dict[str, Any] = {}  # of proposed points without a score, by point id
 
     def propose(self, tried: Collection[str]) -> Point | None:
         """Return a point whose id is not among ``tried``, or None if the space has no other."""
         for _ in range(REPEATS):
-            trial = self.study.ask(self.space)
-            point = {key: trial.params[key] for key in self.space}
+            trial, point = self.study.ask(), Point()
+            for key, dimension in self.search.space.items():
+                if dimension.applies(point):
+                    point[key] = dimension.suggest(trial, key)
             if key_of(point) not in tried:
                 self.trials[key_of(point)] = trial
                 return point
             self.study.tell(trial, state=optuna().trial.TrialState.FAIL)
-        rest = [point for point in grid(self.search.space) or [] if key_of(point) not in tried]
-        dice = random.Random(derive_seed(self.search.pipeline.seed, "rest", len(rest)))
+        dice = random.Random(derive_seed(self.search.pipeline.seed, "rest", len(tried)))
+        drawn = {key: dimension.draw(dice) for key, dimension in self.search.space.items()}
+        rest = [point for point in grid(drawn) or [] if key_of(point) not in tried]
         return dice.choice(rest) if rest else None
 
     def report(self, point: Point, value: float, step: int) -> None:
@@ -78,13 +83,18 @@ class Sampler:
     def complete(self, scores: PointScores) -> None:
         """Add the score of a point, and its cost if the search has one. None or NaN ranks below every number."""
         states, point = optuna().trial.TrialState, scores.point
-        values = [scores.score, *([scores.cost] if self.search.cost else [])]
+        values = [scores.score, scores.cost][: len(directions(self.search))]
         bad = any(value is None or math.isnan(value) for value in values)
         state = (states.FAIL if self.search.cost else states.PRUNED) if bad else states.COMPLETE
         if (trial := self.trials.pop(key_of(point), None)) is not None:
             self.study.tell(trial, None if bad else values, state)
         else:  # of another session or study
-            options = {"params": dict(point), "distributions": self.space, "values": None if bad else values}
+            axes = {key: self.search.space[key].distribution() for key in point}
+            options = {
+                "params": as_stored(self.search.space, point),
+                "distributions": axes,
+                "values": None if bad else values,
+            }
             self.study.add_trial(optuna().trial.create_trial(state=state, **options))
 
     def forget(self, point: Point) -> None:
@@ -105,12 +115,14 @@ def importance(search: Search, scores: Sequence[PointScores]) -> dict[str, tuple
         return {}
     library = optuna()
     axes = {key: dimension.axis() for key, dimension in search.space.items()}
+    points = [(as_stored(search.space, point.point), point.mean) for point in complete]
     trials = [
-        library.trial.create_trial(value=point.mean, params=point.point, distributions=axes) for point in complete
+        library.trial.create_trial(value=mean, params=point, distributions={key: axes[key] for key in point})
+        for point, mean in points
     ]
 
     def shares(drawn: Sequence[Any]) -> dict[str, float]:
-        study = library.create_study(direction=direction(search))
+        study = library.create_study(direction=directions(search)[0])
         study.add_trials(drawn)
         return library.importance.get_param_importances(
             study, evaluator=library.importance.PedAnovaImportanceEvaluator()

@@ -197,8 +197,9 @@ def verdict(scores: Sequence[PointScores], mode: Mode, usual: Point) -> str:
     n = len(best.values)
     test = f"95 % intervals over seeds, paired; n = {n}" if n > 1 else "one seed a point tests nothing"
     equal = [point for point in rivals if not is_better(best, point, mode)]
+    points = "the only other point" if len(rivals) == 1 else f"{len(equal) or 'each'} of the {len(rivals)} other points"
     if not equal:
-        return f"On this development set it is better than each of the {len(rivals)} other points ({test})."
+        return f"On this development set it is better than {points} ({test})."
 
     def changes(point: PointScores) -> int:
         return sum(value != usual.get(key) for key, value in point.point.items())
@@ -207,7 +208,7 @@ def verdict(scores: Sequence[PointScores], mode: Mode, usual: Point) -> str:
     named = f"the simplest of them is {text_of(simplest.point)}"
     if simplest is best:
         named = "it is itself the simplest of them"
-    return f"It is within noise of {len(equal)} of the {len(rivals)} other points ({test}): no difference is shown; {named}."
+    return f"It is within noise of {points} ({test}): no difference is shown; {named}."
 
 
 def table(

@@ -14,7 +14,7 @@ from raysts.recipes import names
 from raysts.recipes.overrides import apply_overrides, has_option, targets_of
 from raysts.recipes.recipe import DISTILLATION, Pipeline, Recipe, name_problem
 from raysts.recipes.tree import Tree, get_path, leaves, load_yaml, to_plain
-from raysts.search.space import Dimension, Point, contains, corners, grid
+from raysts.search.space import Condition, Dimension, Point, contains, corners, grid, sort
 
 MOST_TRIALS = 100_000
 """Each trial has a record, and all points of a grid are in memory before the first trial."""
@@ -67,8 +67,9 @@ class Search(Tree):
     """Train no third seed of a point that is clearly worse (:data:`raysts.search.scores.RACE`)."""
     sampler: Literal["grid", "random", "tpe", "gp", "nsga2"] | None = None
     """Name of the sampler by which Optuna proposes points. None: the grid, or TPE if ``num_samples`` is set."""
-    cost: Literal["seconds", "bytes"] | None = None
-    """Second measure, to minimise: training seconds, or bytes of the model. The report shows the Pareto front."""
+    cost: Literal["seconds", "bytes", "latency"] | None = None
+    """Second measure, to minimise: training seconds, bytes of the model, or its milliseconds for a text alone, by the driver. The
+    report shows the Pareto front."""
 
     def misfits(self) -> Iterator[str]:
         if problem := name_problem(self.name):
@@ -205,6 +206,10 @@ def configured(search: Search, overrides: Mapping[str, Any]) -> Search:
     for key, value in overrides.items():
         if key.startswith("space."):
             problems += _set_dimension(space, pipeline, key.removeprefix("space."), value)
+    try:
+        space = sort({key: _resolve_condition(space, pipeline, dimension) for key, dimension in space.items()})
+    except ValueError as error:
+        problems.append(str(error))
     for key in inner:
         if _sharing(space, pipeline, _full_path(pipeline, key)):
             problems.append(
@@ -260,6 +265,17 @@ def _set_dimension(space: dict[str, Dimension], pipeline: Pipeline, key: str, va
     except ValueError as error:
         return [f"space.{key}: {error}"]
     return []
+
+
+def _resolve_condition(space: Mapping[str, Dimension], pipeline: Pipeline, dimension: Dimension) -> Dimension:
+    """Return a dimension with the path and the values of its condition as the space has them."""
+    if dimension.only is None:
+        return dimension
+    key = _full_path(pipeline, dimension.only.key)
+    if key is None or key not in space:
+        return dimension
+    values = tuple(_as_stored(pipeline, key, value) for value in dimension.only.values)
+    return replace(dimension, only=Condition(key, values))
 
 
 def _sharing(space: Mapping[str, Dimension], pipeline: Pipeline, key: str | None) -> list[str]:

@@ -19,9 +19,10 @@ import pyarrow.parquet as pq
 
 from raysts import __version__
 from raysts.errors import InputError, RunFailed
+from raysts.evaluation.cost import latency
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.run_metric import LOSS
-from raysts.log import duration, say
+from raysts.log import duration, say, screen
 from raysts.pipeline.local import Executor
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.price import Price, Rates, price
@@ -33,10 +34,10 @@ from raysts.recipes.tree import leaves, to_plain
 from raysts.search.record import Record, as_table, read_records
 from raysts.search.scores import RACED, PointScores, by_mean, grouped, ranked_points, ranked_trials
 from raysts.search.search import Search
-from raysts.search.space import Point, corners, grid, key_of, text_of
+from raysts.search.space import Point, complete, corners, grid, key_of, select, text_of
 from raysts.search.trial import Trial, TrialOutcome
 from raysts.storage.atomic import remove_drafts
-from raysts.storage.runs import RunFolder, RunState
+from raysts.storage.runs import RunFolder, State
 from raysts.storage.store import run_parallel
 from raysts.training import checkpoint
 from raysts.training.metrics import read_metrics
@@ -64,7 +65,8 @@ class Study:
         search, plan, spec = self.search, self.plan, self.search.measured.spec
         recipes = {stage: plan.resolve_recipe(recipe) for stage, recipe in plan.pipeline.recipes.items()}
         identity: dict[str, Any] = {f"space.{key}": dimension.text for key, dimension in search.space.items()}
-        identity |= {path: value for path, value in leaves(to_plain(recipes)).items() if path not in search.space}
+        varied = {key for key, dimension in search.space.items() if dimension.only is None}
+        identity |= {path: value for path, value in leaves(to_plain(recipes)).items() if path not in varied}
         identity["metric"] = search.objective.name
         if search.asha:
             identity |= {f"asha.{key}": value for key, value in to_plain(search.asha).items()}
@@ -85,7 +87,7 @@ class Study:
 
     def at(self, point: Point) -> Plan:
         """Return the plan of a point, with a member or a student for every seed."""
-        return self.plan.at(self.search.at(point))
+        return self.plan.replace_pipeline(self.search.at(point))
 
     def check(self) -> None:
         """Refuse to continue a study of this name with another search.
@@ -155,7 +157,7 @@ class Study:
             "raysts": __version__,
             "data": self.plan.corpus.uri,
             "own": self.plan.corpus.user.as_plain(),
-            "skipped": self.plan.skipped,
+            "skipped": self.plan.skipped_files,
             "objective": f"{metric.description}, mean over {search.seeds} seeds, {metric.mode}imised",
             "metric": search.objective.name,
             "mode": metric.mode,
@@ -210,14 +212,14 @@ class Study:
             InputError: an option that decides them has a range.
         """
         space = self.search.space
-        varied = {key: dimension for key, dimension in space.items() if BASIC & {*key.split(".")}}
+        varied = select(space, [key for key in space if BASIC & {*key.split(".")}])
         points = grid(varied)
         if points is None:
             key = next(key for key, dimension in varied.items() if not dimension.choices)
             raise InputError(
                 f"space.{key}={varied[key].text}: texts are tokenised before the first trial; give choices instead of a range"
             )
-        return [self.at({**corners(space)[0], **point}) for point in points]
+        return [self.at(complete(space, point)) for point in points]
 
     def token_stores(self) -> dict[str, Step]:
         """Return the steps that make the token shards of all points, by id. Raises as :attr:`bases`.
@@ -256,7 +258,8 @@ class Study:
             )
         done = {step.id for step in shared.values() if step.state(self.store) == "done"}
         while batch := ready([*shared.values()], done):
-            say(f"{batch[0].title} ...")
+            screen.title = batch[0].title
+            say(f"{screen.title} ...")
             if failures := run_batch(batch, Context(executor, self.store, self.search.pipeline.resources)):
                 raise RunFailed("\n".join(failures))
             done |= {step.id for step in batch}
@@ -322,7 +325,8 @@ class Study:
     def reuse_finished(self, trial: Trial) -> Record | None:
         """Return the record of a trial with a trained run, by this study or another, or None."""
         run, lines = self.read_run(trial.id)
-        value = self.search.objective.value_of_run(run, lines) if run.get("status") in ("done", "pruned") else None
+        usable = ("done",) if self.search.cost == "latency" else ("done", "pruned")  # a pruned run has no model to time
+        value = self.search.objective.value_of_run(run, lines) if run.get("status") in usable else None
         return None if value is None else self.finish(trial, TrialOutcome("finished", value))
 
     def finish(self, trial: Trial, outcome: TrialOutcome) -> Record:
@@ -345,8 +349,14 @@ class Study:
             curve=curve,
             finished_at=_now(),
         )
-        cost = {"seconds": record.seconds, "bytes": trial.bytes, None: None}[self.search.cost]
-        return self._write(replace(record, cost=cost))
+        return self._write(replace(record, cost=self._cost(trial, record)))
+
+    def _cost(self, trial: Trial, record: Record) -> float | None:
+        if self.search.cost == "latency" and record.status == "finished":
+            model = self.store.get_dir(self.run_folder(trial.id) / "model")
+            assert self.dev is not None and model is not None
+            return latency(model, self.dev.texts)
+        return {"seconds": record.seconds, "bytes": trial.bytes}.get(self.search.cost or "")
 
     def leave_out(self, trial: Trial) -> Record:
         """Write the record of a trial that is not trained, because its point lost the race."""
@@ -415,7 +425,7 @@ class Study:
         lost = list(itertools.compress(best, gone))
         for record in lost:
             # The record of the run changes first, because `reuse_finished` would take its value again.
-            RunFolder(self.run_folder(record.id)).change(RunState.FAILED)
+            RunFolder(self.run_folder(record.id)).change(State.FAILED)
             self.store.delete(self.folder / "trials" / f"{record.id}.json")
             del self.records[record.id]
         return lost
@@ -446,7 +456,7 @@ class Study:
             run = RunFolder(model.parent).record()
             if run.get("study") == self.name and model.parent.name not in used:
                 # The record changes first: a run without a model must not count as done.
-                RunFolder(model.parent).change(RunState.PRUNED)
+                RunFolder(model.parent).change(State.PRUNED)
                 self.store.delete(model)
 
     def _earlier(self, run_ids: Collection[str]) -> set[str]:

@@ -101,7 +101,7 @@ def make(step: Step, device: str) -> None:
         train(step.job, Runtime(device))
     elif step.work:
         with showing(quiet=True):  # the search has one message for each trial
-            step.work(Context.in_process(step, device))
+            step.work(Context.for_step(step, device))
 
 
 def run_trial(

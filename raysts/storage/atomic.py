@@ -158,17 +158,15 @@ def process_lives(pid: int, started: str | None = None) -> bool:
         return False
     except PermissionError:
         pass
-    # A killed process that nobody has waited for yet still has a number, and writes no more.
-    fields = _stat(pid)
-    if fields is None:
+    if (fields := _stat(pid)) is None:
         return not Path("/proc/self/stat").exists()
+    # A killed process that nobody has waited for yet still has a number, and writes no more.
     return fields[0] != "Z" and started in (None, fields[19])
 
 
 def start_of(pid: int) -> str | None:
     """Return the start time of a process in ticks since the boot, or None if the system has no /proc."""
-    fields = _stat(pid)
-    return fields[19] if fields else None
+    return fields[19] if (fields := _stat(pid)) else None
 
 
 def _stat(pid: int) -> list[str] | None:

@@ -186,14 +186,14 @@ class Bucket:
 
     def check(self, writes: bool, option: str = "--storage") -> None:
         """Check that the bucket answers and, with ``writes``, that it takes conditional writes."""
+        begin = f"{option} '{self.uri}'"
         try:
             self._try("list", "", lambda: self._client.list_with_delimiter(self._key("locks")), (*FINAL, *NOWHERE))
-            conditional = not writes or self._obeys_conditions()
+            if writes and not self._obeys_conditions():
+                raise InputError(f"{begin}: {NO_CONDITIONS}")
         except (BaseError, StoreFailed) as error:
             text = str(error.__cause__ or error)
-            raise InputError(f"{option} '{self.uri}': {remedy(text, self.uri)} ({short(text)})") from None
-        if not conditional:
-            raise InputError(f"{option} '{self.uri}': {NO_CONDITIONS}")
+            raise InputError(f"{begin}: {remedy(text, self.uri)} ({short(text)})") from None
 
     def _obeys_conditions(self) -> bool:
         probe = f"locks/.probe-{secrets.token_hex(8)}"

@@ -98,11 +98,9 @@ def write_manifest(folder: Path, content: bytes) -> None:
 
 def manifest_of(folder: Path) -> dict[str, dict[str, Any]] | None:
     """Return size and SHA-256 of the files of a sealed folder by name, or None."""
-    try:
-        content = folder.with_name(f"{folder.name}{MANIFEST}").read_bytes()
-    except OSError:
-        return None
-    return entries_of(content)
+    with contextlib.suppress(OSError):
+        return entries_of(folder.with_name(f"{folder.name}{MANIFEST}").read_bytes())
+    return None
 
 
 def as_manifest(entries: dict[str, dict[str, Any]]) -> bytes:
@@ -159,11 +157,10 @@ def read_record(path: Path, kind: type[Any] = dict) -> Any:
 
 def parse_record(content: bytes) -> dict[str, Any]:
     """Return the JSON object in a record's content, or an empty one."""
-    try:
+    with contextlib.suppress(ValueError, RecursionError):
         record = json.loads(content)
-    except (ValueError, RecursionError):
-        return {}
-    return record if isinstance(record, dict) else {}
+        return record if isinstance(record, dict) else {}
+    return {}
 
 
 def write_record(path: Path, value: Any) -> None:
@@ -178,17 +175,15 @@ def _sidecar(path: Path) -> Path:
 
 def _lines(path: Path) -> list[str]:
     """Return the valid lines of the checksum beside a file, the newest first."""
-    try:
+    lines: list[str] = []
+    with contextlib.suppress(OSError, ValueError):
         lines = _sidecar(path).read_text(encoding="ascii").splitlines()
-    except (OSError, ValueError):
-        return []
     return [line for line in lines if len(line) > 65 and line[64] == " " and line[65:].isdigit()]
 
 
 def _state(path: Path) -> object:
     """Return what changes with the content of a file, or None if it is absent."""
-    try:
+    with contextlib.suppress(OSError):
         stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+        return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+    return None

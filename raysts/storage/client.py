@@ -109,21 +109,14 @@ def client(uri: str, seconds: float) -> Any:
     """Return obstore's client for the bucket of a URI."""
     parts = urlsplit(uri)
     options = dict(parse_qsl(parts.query))
-    scheme, pause = options.get("scheme", "https"), timedelta(milliseconds=50)
+    scheme, pause, most = options.get("scheme", "https"), timedelta(milliseconds=50), timedelta(seconds=seconds)
     endpoint = f"{scheme}://{options['endpoint_override']}" if "endpoint_override" in options else None
-    bucket = parts.netloc.rpartition("@")[2]
-    common: dict[str, Any] = {"skip_signature": True} if parts.username else {}
-    common |= {
-        "client_options": {
-            "timeout": timedelta(seconds=seconds),
-            "connect_timeout": timedelta(seconds=min(seconds, CONNECT_SECONDS)),
-            "allow_http": scheme == "http",
-        },
-        "retry_config": {
-            "max_retries": RETRIES,
-            "retry_timeout": timedelta(seconds=seconds),
-            "backoff": {"init_backoff": pause, "max_backoff": 2 * pause, "base": 2},
-        },
+    bucket, connect = parts.netloc.rpartition("@")[2], timedelta(seconds=min(seconds, CONNECT_SECONDS))
+    backoff = {"init_backoff": pause, "max_backoff": 2 * pause, "base": 2}
+    common: dict[str, Any] = {
+        "client_options": {"timeout": most, "connect_timeout": connect, "allow_http": scheme == "http"},
+        "retry_config": {"max_retries": RETRIES, "retry_timeout": most, "backoff": backoff},
+        **({"skip_signature": True} if parts.username else {}),
     }
     if parts.scheme == "gs":
         return _google_client(bucket, {"base_url": endpoint} if endpoint else {}, common)
@@ -146,9 +139,8 @@ def _google_client(bucket: str, config: Any, options: dict[str, Any]) -> Any:
         try:
             provider = GoogleCredentialProvider()
         except GoogleAuthError as error:
-            raise InputError(
-                f"GOOGLE_APPLICATION_CREDENTIALS: {error}; it must name the JSON file of an identity"
-            ) from None
+            rule = "it must name the JSON file of an identity"
+            raise InputError(f"GOOGLE_APPLICATION_CREDENTIALS: {error}; {rule}") from None
         return clients.GCSStore(bucket, config=config, credential_provider=provider, **options)
 
 

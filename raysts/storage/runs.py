@@ -26,13 +26,20 @@ RECORDS = ("recipe.json", "metrics.jsonl", "run.json")
 RUN_ID = re.compile("[0-9a-f]{16}")
 
 
-class RunState(enum.StrEnum):
-    """The ``status`` of a run: running also when interrupted, pruned without its model."""
+class State(enum.StrEnum):
+    """The state of a step, and the ``status`` of a run, in its record and in that of a trial.
 
+    A run that was interrupted is running, one without its model is pruned, and a search ends runs as stopped or infeasible.
+    :meth:`RunFolder.change` is the one transition of a run that no process trains.
+    """
+
+    WAITING = "waiting"
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
     PRUNED = "pruned"
+    STOPPED = "stopped"
+    INFEASIBLE = "infeasible"
 
 
 def record_of(model: Path) -> dict[str, Any]:
@@ -91,7 +98,7 @@ class RunFolder:
         """Return the current record, or an empty one, and download recipe and metrics."""
         if self.store.remote:
             stored = self._remote_record()
-            if stored and stored == self.written() and stored.get("status") == RunState.DONE:
+            if stored and stored == self.written() and stored.get("status") == State.DONE:
                 return stored
             if stored or self.written():
                 with self._alone() as alone:
@@ -102,9 +109,9 @@ class RunFolder:
     def done_record(self) -> dict[str, Any] | None:
         """Return the record of a run that is done and has an intact model, or None."""
         record = self.record()
-        return record if record.get("status") == RunState.DONE and self.store.is_whole(self.path / "model") else None
+        return record if record.get("status") == State.DONE and self.store.is_whole(self.path / "model") else None
 
-    def change(self, state: RunState) -> None:
+    def change(self, state: State) -> None:
         """Change the state of a run that no process trains."""
         while stored := self.store.read(self.path / "run.json"):
             record = atomic.as_json({**json.loads(stored[0]), "status": state}).encode()
@@ -117,18 +124,18 @@ class RunFolder:
         return read_record(self.path / "run.json") or {}
 
     def write(self, record: dict[str, Any]) -> None:
-        """Write the record on this machine."""
         write_record(self.path / "run.json", record)
 
     def upload_checkpoint(self) -> Upload | None:
         """Start to upload the checkpoint, and return None for a folder, which needs no upload."""
-        return Upload(self._upload_checkpoint) if self.store.remote else None
 
-    def _upload_checkpoint(self) -> None:
-        for name in RECORDS:
-            self.store.upload(self.path / name)
-        if (self.path / "checkpoints").is_dir():
-            self.store.seal(self.path / "checkpoints")
+        def send() -> None:
+            for name in RECORDS:
+                self.store.upload(self.path / name)
+            if (self.path / "checkpoints").is_dir():
+                self.store.seal(self.path / "checkpoints")
+
+        return Upload(send) if self.store.remote else None
 
     def upload_model(self) -> None:
         """Upload all files of a run that has ended, except the record, which must come last."""
@@ -141,7 +148,7 @@ class RunFolder:
         if not self.store.remote:
             return
         stored = self._remote_record()
-        if stored and stored.get("status") != RunState.DONE:
+        if stored and stored.get("status") != State.DONE:
             brought = self.store.get_dir(self.path / "checkpoints", fresh=True)
             if not brought and (self.path / "checkpoints").is_dir():
                 return  # they never came there
@@ -153,7 +160,7 @@ class RunFolder:
         if stored:
             for name in RECORDS:
                 self.store.get(self.path / name, fresh=True)
-        elif self.written().get("status") == RunState.DONE:  # somebody emptied the bucket
+        elif self.written().get("status") == State.DONE:  # somebody emptied the bucket
             (self.path / "run.json").unlink()
 
     def _remote_record(self) -> dict[str, Any]:

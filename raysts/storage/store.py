@@ -53,7 +53,7 @@ from raysts.storage.checksums import (
     manifest_of,
     read_record,
     write_manifest,
-)
+)  # fmt: skip
 from raysts.storage.client import canonical, mirror_name
 from raysts.storage.lease import Lease
 
@@ -126,7 +126,6 @@ class Store:
         return text
 
     def path(self, key: Key) -> Path:
-        """Return the path of a key on this machine."""
         return self.root / self.key(key)
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -160,31 +159,29 @@ class Store:
 
     def get_dir(self, key: Key, fresh: bool = False) -> Path | None:
         """Return a complete local copy of a sealed folder, or None. ``fresh`` is that of :meth:`get`."""
-        path = self.path(key)
+        path, name = self.path(key), self.key(key)
         if not self.remote:
             return path if path.is_dir() and intact(path) else None
         files = None if fresh else manifest_of(path)
         if files and all(is_same(path / name, listed) for name, listed in files.items()):
             return path
-        manifest = f"{self.key(key)}{MANIFEST}"
         for _ in range(3):
-            content = self._content(manifest)
-            entries = self._entries(content, f"{self.uri}: {self.key(key)}")
+            content, entries = self._manifest(name)
             if content is None or entries is None:
                 return None
             absent = [name for name, listed in entries.items() if not is_same(path / name, listed)]
             if all(run_parallel(partial(self._get_entry, path, entries), absent)):
-                for name, file in _files(path).items():
-                    if name not in entries and name != CARD:
+                for file_name, file in _files(path).items():
+                    if file_name not in entries and file_name != CARD:
                         file.unlink()
                 write_manifest(path, content)
-                if absent and CARD in self.bucket.list_objects(self.key(key)):
+                if absent and CARD in self.bucket.list_objects(name):
                     self.get(path / CARD, fresh=True)
                 return path
             # Something was replaced while we read: its new manifest says by what.
         raise RunFailed(
-            f"{self.uri}: {self.key(key)} is not what its manifest says ({', '.join(sorted(absent)[:3])}); remove "
-            f"{manifest} and run the same command again: it is made again"
+            f"{self.uri}: {name} is not what its manifest says ({', '.join(sorted(absent)[:3])}); remove {name}{MANIFEST} "
+            f"and run the same command again: it is made again"
         )
 
     def read(self, key: Key) -> tuple[bytes, Tag] | None:
@@ -285,7 +282,6 @@ class Store:
         return _tag_of(data)
 
     def write_json(self, key: Key, value: Any) -> None:
-        """Write ``value`` as indented JSON."""
         with self.put(key) as draft:
             draft.write_text(as_json(value), encoding="utf-8")
 
@@ -295,9 +291,8 @@ class Store:
         if self.remote:
             for file in (f"{name}{MANIFEST}", name):  # the manifest first: a folder without it does not exist
                 self.bucket.delete(file)
-            run_parallel(
-                self.bucket.delete, [f"{name}/{file}" for file in self.bucket.list_objects(name, recursive=True)]
-            )
+            below = [f"{name}/{file}" for file in self.bucket.list_objects(name, recursive=True)]
+            run_parallel(self.bucket.delete, below)
         _delete_here(path)
         forget(path)
 
@@ -349,10 +344,7 @@ class Store:
         if self.remote:
             objects = self.bucket.list_objects(self.key(folder), recursive)
             return {path / name: entry for name, entry in objects.items() if _shows(PurePath(name))}
-        if recursive:
-            files = _files_below(path)
-        else:
-            files = [*path.iterdir()] if path.is_dir() else []
+        files = _files_below(path) if recursive or not path.is_dir() else path.iterdir()
         return {file: None for file in files if _shows(file.relative_to(path))}
 
     def _send(self, path: Path, source: Path) -> None:
@@ -364,11 +356,12 @@ class Store:
 
     def _send_folder(self, name: str, files: dict[str, Path], entries: dict[str, dict[str, Any]]) -> None:
         """Upload the files of a folder that are new and its manifest, then remove all others."""
-        before = self._entries(self._content(f"{name}{MANIFEST}"), f"{self.uri}: {name}")
+        _, before = self._manifest(name)
         if entries != before:
-            if before is not None and any(before.get(file, listed) != listed for file, listed in entries.items()):
+            stored = before or {}
+            if any(stored.get(file, listed) != listed for file, listed in entries.items()):
                 self.bucket.delete(f"{name}{MANIFEST}")  # better absent than with the content of two
-            new = [file for file, listed in entries.items() if before is None or before.get(file) != listed]
+            new = [file for file, listed in entries.items() if stored.get(file) != listed]
             run_parallel(lambda file: self.bucket.upload(files[file], f"{name}/{file}"), new)
             self._write(f"{name}{MANIFEST}", as_manifest(entries))
             obsolete = self.bucket.list_objects(name, recursive=True).keys() - entries.keys() - {CARD}
@@ -394,12 +387,11 @@ class Store:
         return stored[0] if stored else None
 
     def _leases(self, name: str) -> Iterable[Lease]:
-        return [
-            lease
-            for lease, protected in list(_leases.items())
-            if (lease.key.startswith("locks/") and protected.is_relative_to(self.root))
-            or (self.root / name).is_relative_to(protected)
-        ]
+        path = self.root / name
+        for lease, protected in list(_leases.items()):
+            of_command = lease.key.startswith("locks/") and protected.is_relative_to(self.root)
+            if of_command or path.is_relative_to(protected):
+                yield lease
 
     def _check_leases(self, name: str) -> None:
         for lease in self._leases(name):
@@ -436,12 +428,13 @@ class Store:
             return True
         return False
 
-    def _entries(self, content: bytes | None, place: str) -> dict[str, dict[str, Any]] | None:
-        """Return the files of a manifest, or None, and refuse names outside the folder."""
+    def _manifest(self, name: str) -> tuple[bytes | None, dict[str, dict[str, Any]] | None]:
+        """Return a folder's manifest and its files, or None, and refuse names that lead outside."""
+        content = self._content(f"{name}{MANIFEST}")
         entries = None if content is None else entries_of(content)
-        for name in entries or {}:
-            check_inside(name, f"{place}: its manifest")
-        return entries
+        for file in entries or {}:
+            check_inside(file, f"{self.uri}: {name}: its manifest")
+        return content, entries
 
 
 _leases: dict[Lease, Path] = {}
@@ -467,9 +460,11 @@ def _files_below(folder: Path) -> list[Path]:
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    files = (path for path in sorted(_files_below(folder)) if not TEMPORARY.fullmatch(path.name))
-    paths = {path.relative_to(folder).as_posix(): path for path in files}
-    return {name: path for name, path in paths.items() if ASIDE not in name and not name.endswith((CHECKSUM, DAMAGED))}
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(_files_below(folder))}
+    hidden = {
+        n for n, p in files.items() if ASIDE in n or n.endswith((CHECKSUM, DAMAGED)) or TEMPORARY.fullmatch(p.name)
+    }
+    return {name: path for name, path in files.items() if name not in hidden}
 
 
 def _tag_of(content: bytes) -> Tag:

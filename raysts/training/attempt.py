@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from raysts.errors import InputError, RunFailed, StoreFailed, limit_reached, without_secrets
 from raysts.log import logger
-from raysts.storage.runs import RunFolder, RunState
+from raysts.storage.runs import RunFolder, State
 from raysts.storage.store import Store
 from raysts.training.job import Job
 from raysts.training.loop import train
@@ -64,7 +64,7 @@ def fail(job: Job, error: BaseException) -> str:
         job.folder.mkdir(parents=True, exist_ok=True)
         log.write_text(without_secrets("".join(traceback.format_exception(error))), encoding="utf-8")
         run = RunFolder(job.folder)
-        run.write(run.written() | {"status": RunState.FAILED, "reason": reason})
+        run.write(run.written() | {"status": State.FAILED, "reason": reason})
         with contextlib.suppress(StoreFailed):  # it may be the reason
             for path in (log, job.folder / "run.json"):
                 Store.of(path).upload(path)

@@ -94,14 +94,10 @@ def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, stat
     The last and the best remain. Only rank 0 writes.
     """
     moved = optimizer.state_dict()
-    moved["state"] = {
-        i: {name: gather_tensor(value) for name, value in moments.items()} for i, moments in moved["state"].items()
-    }
-    content = {
-        "module": trained_state(module),
-        "optimizer": moved,
-        "progress": {name: getattr(state, name) for name in TrainState.__slots__},  # type: ignore[attr-defined]
-    }
+    states = moved["state"].items()
+    moved["state"] = {i: {name: gather_tensor(x) for name, x in moments.items()} for i, moments in states}
+    progress = {name: getattr(state, name) for name in TrainState.__slots__}  # type: ignore[attr-defined]
+    content = {"module": trained_state(module), "optimizer": moved, "progress": progress}
     if rank > 0:
         return
     path = folder / f"step-{state.step:07d}.pt"

@@ -139,12 +139,10 @@ class Run:
             keep_memory()
         begun_on = torch.device("cpu") if runtime.shards else device  # whole it may not fit on a GPU
         self.model = self._load_model(begun_on)
-        if (  # else the texts are padded for it; the record says so
-            recipe.train.attention_dropout == "auto"
-            and recipe.train.dropout
-            and self.model.encoder.family.packed
-            and has_kernel(device, numbers(self.precision))
-        ):
+        drops = recipe.train.attention_dropout == "auto" and recipe.train.dropout and self.model.encoder.family.packed
+        if drops and has_kernel(
+            device, numbers(self.precision)
+        ):  # else the texts are padded for it; the record says so
             self.model.encoder.attention_dropout = self.record["layout"]["attention_dropout"] = False
         self.model.encoder.fused = self.record["layout"].get("fused_layers", False)
         if recipe.train.gradient_checkpointing:
@@ -161,28 +159,18 @@ class Run:
         self.optimizer = optim.build(recipe.optim, self.objective)
         self.windows = Windows(job.store, job.teacher)
         self.objective.hold(self._held_arrays(), device)
-        self.order = BatchOrder(
-            self.windows.sizes,
-            recipe.group,
-            recipe.batch,
-            derive_seed(job.seed, "order"),
-            recipe.train.drop_last,
-            recipe.data.bootstrap,
-        )
+        sizes, seed, drop_last = self.windows.sizes, derive_seed(job.seed, "order"), recipe.train.drop_last
+        self.order = BatchOrder(sizes, recipe.group, recipe.batch, seed, drop_last, recipe.data.bootstrap)
         self.steps = steps = total_steps(recipe, self.order)
         if steps == 0:
-            raise Infeasible(
-                f"{self.windows.rows} training rows are too few for one batch={recipe.batch}; take a smaller batch, or more "
-                f"rows"
-            )
-        metrics = job.folder / "metrics.jsonl"
-        self.state = checkpoint.restore(
-            job.folder / "checkpoints",
-            self.objective,
-            self.optimizer,
-            lambda step: hashlib.sha256(metrics_until(metrics, step)).hexdigest(),
-            recipe.uses_dev_labels,
-        )
+            rows = f"{self.windows.rows} training rows"
+            raise Infeasible(f"{rows} are too few for one batch={recipe.batch}; take a smaller batch, or more rows")
+        metrics, trained = job.folder / "metrics.jsonl", (self.objective, self.optimizer)
+
+        def checksum(step: int) -> str:
+            return hashlib.sha256(metrics_until(metrics, step)).hexdigest()
+
+        self.state = checkpoint.restore(job.folder / "checkpoints", *trained, checksum, recipe.uses_dev_labels)
         logger.debug("%s (run %s): step %d of %d, %s", job.title, job.id, self.state.step, steps, runtime.device)
         self.log = MetricsLog(metrics, self.state.step) if runtime.rank == 0 else None
 
@@ -198,18 +186,10 @@ class Run:
         self.upload: Upload | None = None  # of that checkpoint
 
     def _load_model(self, device: torch.device) -> SentenceModel:
-        """Return the model at the start of training."""
         job, recipe = self.job, self.job.recipe
-        model = load(
-            job.parent,
-            pooling=recipe.pooling,
-            layers=recipe.layers,
-            max_length=job.max_length,
-            prompt=job.prompt,
-            device=device,
-            heads=recipe.spec.head == "pooled",
-            content=job.content,
-        )
+        pooled: dict[str, Any] = {"pooling": recipe.pooling, "layers": recipe.layers, "max_length": job.max_length}
+        pooled |= {"prompt": job.prompt, "heads": recipe.spec.head == "pooled"}
+        model = load(job.parent, device=device, content=job.content, **pooled)
         if recipe.train.init == "random":
             randomise(model.encoder, derive_seed(job.seed, "weights"))
         if recipe.train.lora is not None:
@@ -231,8 +211,7 @@ class Run:
             if len(texts) > BANK_TEXTS:
                 rng = np.random.default_rng(derive_seed(job.seed, "bank"))
                 texts = np.sort(rng.choice(texts, BANK_TEXTS, replace=False))
-            arrays["bank_rows"] = texts
-            arrays["bank"] = windows.teacher_vectors(texts)
+            arrays |= {"bank_rows": texts, "bank": windows.teacher_vectors(texts)}
         return arrays
 
     @property
@@ -245,14 +224,10 @@ class Run:
         return optim.learning_rate(self.job.recipe.optim, step, self.steps)
 
     def seed_rng(self) -> None:
-        """Seed the generators for the next step.
-
-        Dropout depends on (seed, step, rank), so a resumed run needs no generator state.
-        """
+        """Seed dropout by (seed, step, rank), so that a resumed run needs no generator state."""
         torch.manual_seed(derive_seed(self.job.seed, "step", self.state.step, self.runtime.rank))
 
     def next_batch(self) -> Batch:
-        """Return the batch of the next step, on the device."""
         runtime, step = self.runtime, self.state.step
         first = self.local_batches is None
         if self.local_batches is None:
@@ -342,15 +317,10 @@ class Run:
         """Return a line of ``metrics.jsonl`` without dev scores. ``seconds`` is its duration."""
         step = self.state.step
         return {
-            "step": step,
-            "steps": self.steps,
-            "epoch": round(step / self.order.steps_per_epoch, 4),
-            "loss": mean_loss,
-            "lr": self.rate(step - 1),
-            **{name: float(value) for name, value in scalars.items()},
-            "examples_per_second": self.examples_since / max(1e-9, seconds),
-            "seconds": round(self.state.seconds, 3),
-        }
+            "step": step, "steps": self.steps, "epoch": round(step / self.order.steps_per_epoch, 4), "loss": mean_loss,
+            "lr": self.rate(step - 1), **{name: float(value) for name, value in scalars.items()},
+            "examples_per_second": self.examples_since / max(1e-9, seconds), "seconds": round(self.state.seconds, 3),
+        }  # fmt: skip
 
     def _save(self) -> None:
         began = time.monotonic()
@@ -423,8 +393,7 @@ class Run:
 
     def _gather(self, encoder: Encoder) -> Encoder:
         """Return the gathered encoder in main memory. Rank 0 has its weights."""
-        state = checkpoint.trained_state(encoder)
-        recipe = self.job.recipe
+        state, recipe = checkpoint.trained_state(encoder), self.job.recipe
         objective = MODULES[recipe.objective](recipe.settings, self._load_model(torch.device("cpu")).encoder)
         gathered = next(iter(objective.candidates().values()))
         if self.runtime.rank == 0:
@@ -434,22 +403,21 @@ class Run:
     def _write_model(self) -> None:
         job, candidates = self.job, self.objective.candidates()
         encoder = next(iter(candidates.values()))
-        if self.runtime.shards:
-            encoder = self._gather(encoder)
+        encoder = self._gather(encoder) if self.runtime.shards else encoder
         if job.recipe.uses_dev_labels:
             checkpoint.load_best(job.folder / "checkpoints", self.state, encoder)
             self.runtime.barrier()  # rank 0 removes below what the others may still be reading
         record.end(self.record, job, self.state, next(iter(candidates)), time.monotonic() - self.began)
-        if self.log is not None:
-            if job.recipe.train.lora is not None:
-                merge_adapters(encoder)
-            if not len(encoder.heads):
-                encoder.layers = job.export_layers
-            folder = RunFolder(job.folder)
-            trained = self.model
-            model = SentenceModel(encoder, trained.tokenizer, trained.max_length, prompts=trained.prompts)
-            model.save(job.folder / "model")
-            self.log.seal()
-            folder.upload_model()
-            folder.store.write_json(job.folder / "run.json", self.record)
-            checkpoint.clear(job.folder / "checkpoints")
+        if self.log is None:
+            return
+        if job.recipe.train.lora is not None:
+            merge_adapters(encoder)
+        if not len(encoder.heads):
+            encoder.layers = job.export_layers
+        folder, trained = RunFolder(job.folder), self.model
+        model = SentenceModel(encoder, trained.tokenizer, trained.max_length, prompts=trained.prompts)
+        model.save(job.folder / "model")
+        self.log.seal()
+        folder.upload_model()
+        folder.store.write_json(job.folder / "run.json", self.record)
+        checkpoint.clear(job.folder / "checkpoints")

@@ -1,6 +1,8 @@
 """Reading and writing of ``metrics.jsonl``, without torch."""
 
+import contextlib
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -51,23 +53,15 @@ def metrics_until(path: Path, step: int) -> bytes:
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Return the complete lines of a metrics file, up to the first torn or damaged one."""
-    if not intact(path):
-        return []
-    lines = []
-    for text in path.read_bytes().splitlines():
-        if (line := _parse(text)) is None:
-            break
-        lines.append(line)
-    return lines
+    lines = map(_parse, path.read_bytes().splitlines() if intact(path) else ())
+    return [line for line in itertools.takewhile(lambda line: line is not None, lines) if line]
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
-    try:
+    with contextlib.suppress(ValueError, RecursionError):
         value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    is_metrics = isinstance(value, dict) and type(value.get("step")) is int
-    return value if is_metrics else None
+        return value if isinstance(value, dict) and type(value.get("step")) is int else None
+    return None
 
 
 def last_metrics(path: Path) -> dict[str, Any] | None:

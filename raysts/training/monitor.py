@@ -9,7 +9,7 @@ from typing import Any
 
 from raysts.errors import StoreFailed
 from raysts.log import duration, say, screen
-from raysts.storage.runs import RunFolder
+from raysts.storage.runs import RunFolder, State
 from raysts.storage.store import run_parallel
 from raysts.training import trackers
 from raysts.training.job import Job
@@ -35,7 +35,7 @@ class RunMonitor:
         self.total = total
         self.lines: dict[str, dict[str, Any]] = {}
         self.waiting = 0
-        self.began = self.spoke = time.monotonic()
+        self.spoke = time.monotonic()
         self.watched: dict[str, Job] = {}
         self.finished: set[str] = set()
         self.looked = self.looked_far = 0.0
@@ -76,10 +76,10 @@ class RunMonitor:
                 self.lines[job.id] = line
                 note = " ".join([f"{line['step']}/{line['steps']}", *figures(line)])
                 screen.draw(job.id, job.title, line["step"], line["steps"], note)
-            if record.get("status") == "done":
+            if record.get("status") == State.DONE:
                 self.finished.add(job.id)
                 self._tell(job, line or {}, record)
-            if job.id in self.finished or (record.get("status") == "failed" and job.id not in current):
+            if job.id in self.finished or (record.get("status") == State.FAILED and job.id not in current):
                 del self.watched[job.id]
                 self.lines.pop(job.id, None)
 
@@ -95,9 +95,7 @@ class RunMonitor:
         parts += figures({name: sum(column) / len(column) for name, column in values.items() if column})
         rate = sum(job.recipe.spec.sentences * line.get("examples_per_second", 0.0) for job, line in running)
         parts += [f"{rate:.0f} sentences/s"] if rate else []
-        if (progress := self._progress) > 0:
-            remaining = (time.monotonic() - self.began) * (self.total - progress) / progress
-            parts.append(f"about {duration(remaining)} left")
+        parts += [f"about {duration(screen.seconds_left)} left"] if screen.seconds_left is not None else []
         return "; ".join(parts)
 
     @property

@@ -4,18 +4,18 @@ import contextlib
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from raysts.cpu import native
 from raysts.errors import RunFailed
+from raysts.ids import cpu_name
 from raysts.models.precision import resolve
 from raysts.recipes.tree import to_plain
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.checksums import write_record
-from raysts.storage.runs import RunFolder
+from raysts.storage.runs import RunFolder, State
 from raysts.training.checkpoint import TrainState
 from raysts.training.job import Job
 from raysts.training.runtime import Runtime
@@ -23,11 +23,11 @@ from raysts.training.runtime import Runtime
 
 def begin(job: Job, runtime: Runtime) -> dict[str, Any]:
     """Open the record. A resumed run keeps its layout, because bit-exact resume needs it."""
-    record = RunFolder(job.folder).written()
+    record, device = RunFolder(job.folder).written(), runtime.device
     record.pop("reason", None)  # of an earlier failure
-    precision = resolve(job.recipe.train.precision, runtime.device)
+    precision = resolve(job.recipe.train.precision, device)
     layout: dict[str, Any] = {"world_size": runtime.world, "threads": torch.get_num_threads(), "precision": precision}
-    if runtime.device.type == "cpu":
+    if device.type == "cpu":
         layout["fused_layers"] = native.library() is not None
     stored = record.get("layout", {})
     if stored.get("world_size") == runtime.world:
@@ -37,20 +37,14 @@ def begin(job: Job, runtime: Runtime) -> dict[str, Any]:
                 f"run {job.id} began with compiled layers, which this machine lacks: it would end as another model. "
                 f"{native.REMEDY}, and run the same command again; or remove {job.folder} to begin it anew"
             )
-        if runtime.device.type == "cpu":
+        if device.type == "cpu":
             torch.set_num_threads(layout["threads"])
     record |= {
-        "run_id": job.id,
-        "status": "running",
-        "seed": job.seed,
-        **job.facts,
-        "layout": layout,
-        "device": _device_name(runtime.device),
-        "where": runtime.where,
-        "started_at": record.get("started_at") or _utc_now(),
-        "versions": _versions(),
+        "run_id": job.id, "status": State.RUNNING, "seed": job.seed, **job.facts, "layout": layout,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name(), "where": runtime.where,
+        "started_at": record.get("started_at") or _utc_now(), "versions": _versions(),
         "timings": record.get("timings", {}),
-    }
+    }  # fmt: skip
     if runtime.rank == 0:
         job.folder.mkdir(parents=True, exist_ok=True)
         remove_drafts(job.folder)
@@ -70,28 +64,13 @@ def end(record: dict[str, Any], job: Job, state: TrainState, candidate: str, sec
         choice = {"step": state.best_step, "candidate": state.best_candidate}
         score, scores, selected_by = state.best, state.best_scores, job.dev.name
     dev = {"kept": score, "scores": scores, "best": state.best, "best_step": state.best_step}
-    record |= {
-        "status": "done",
-        "finished_at": _utc_now(),
-        "steps": state.step,
-        "kept": choice,
-        "dev": None if state.best is None else dev,
-        "selected_by": selected_by,
-    }
+    record |= {"status": State.DONE, "finished_at": _utc_now(), "steps": state.step, "kept": choice}
+    record |= {"dev": None if state.best is None else dev, "selected_by": selected_by}
     record["timings"] |= {"train_seconds": round(state.seconds, 3), "last_start_seconds": round(seconds, 3)}
 
 
 def _utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line for line in lines if "model name" in line).split(":")[1].strip()
-    return "CPU"
 
 
 @cache

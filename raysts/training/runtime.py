@@ -45,18 +45,12 @@ class Runtime:
     saves_end, shards = True, False
 
     def __init__(
-        self,
-        device: str | torch.device | None = None,
-        *,
-        threads: int | None = None,
-        read: Reader = read_batches,
-        reports: bool = False,
-        watch: Callable[[Job], None] = lambda job: None,
-    ) -> None:
+        self, device: str | torch.device | None = None, *, threads: int | None = None, read: Reader = read_batches,
+        reports: bool = False, watch: Callable[[Job], None] = lambda job: None,
+    ) -> None:  # fmt: skip
         self.rank, self.world = 0, 1
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self.read = read
-        self.where = "in-process"
+        self.read, self.where = read, "in-process"
         self._reports, self._watch = reports, watch
         if threads is not None:
             torch.set_num_threads(threads)
@@ -75,7 +69,6 @@ class Runtime:
             say(", ".join([f"{job.title}: step {line['step']}/{line['steps']}", *figures(line), *speed]))
 
     def observe(self, job: Job, line: dict[str, Any]) -> None:
-        """Pass every metrics line to observers."""
         self._watch(job)
 
     def barrier(self) -> None:
@@ -84,7 +77,6 @@ class Runtime:
             torch.distributed.barrier()
 
     def preemption(self) -> Preemption:
-        """Return the termination notice so far."""
         return Preemption.NONE
 
 

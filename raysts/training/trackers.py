@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from raysts.errors import InputError, StoreFailed, without_secrets
 from raysts.log import logger
 from raysts.recipes.tree import leaves, to_plain
-from raysts.storage.runs import RunFolder, RunState
+from raysts.storage.runs import RunFolder, State
 from raysts.storage.store import Store
 from raysts.training.job import Job
 from raysts.training.metrics import read_metrics
@@ -116,8 +116,8 @@ class MLflow(Tracker):
     def end(self, key: str, state: str, score: float | None) -> None:
         if score is not None:
             self.client.log_metric(key, "kept", score)
-        status = {RunState.DONE: "FINISHED", RunState.PRUNED: "FINISHED", RunState.FAILED: "FAILED"}
-        self.client.set_terminated(key, status.get(RunState(state), "KILLED"))
+        status = {State.DONE: "FINISHED", State.PRUNED: "FINISHED", State.FAILED: "FAILED"}
+        self.client.set_terminated(key, status.get(State(state), "KILLED"))
 
 
 class _RunTracker(Tracker):
@@ -218,16 +218,14 @@ class TrackerThread:
         self._ended.set()
         if self.tools:
             self._thread.join(GRACE)
-            if self._thread.is_alive():
-                logger.warning(
-                    "%s: no answer for %d s; the last lines may be missing there", ", ".join(self.tools), GRACE
-                )
+        if self.tools and self._thread.is_alive():
+            logger.warning("%s: no answer for %d s; the last lines may be missing there", ", ".join(self.tools), GRACE)
 
     def add_results(self, label: str, values: Mapping[str, float]) -> None:
         """Send the scores at the end of a pipeline as a run."""
         name = "-".join(filter(None, ("results", self.key.split("/")[1], label)))
         for tool in [tool for tool in self.tools if tool != "tensorboard"]:
-            self._try(tool, TrackedRun(name, "results", {}), [{"step": 0, **values}], {"status": RunState.DONE})
+            self._try(tool, TrackedRun(name, "results", {}), [{"step": 0, **values}], {"status": State.DONE})
 
     def _follow(self) -> None:
         ended = False
@@ -245,7 +243,7 @@ class TrackerThread:
             lines = read_metrics(path)
             for tool in [*self.tools] if lines else ():
                 self._try(tool, run, lines, record, ended)
-            if record.get("status", RunState.RUNNING) != RunState.RUNNING:
+            if record.get("status", State.RUNNING) != State.RUNNING:
                 self.runs.pop(run.id)
         with self._lock:
             if (sent := json.dumps(self.sent)) != self._written:
@@ -256,7 +254,7 @@ class TrackerThread:
         with self._lock:
             tracker, sent = self.tools.get(tool), self.sent.setdefault(run.id, {})
             key, last = sent.get(tool, [None, -1])
-            state = record.get("status", RunState.RUNNING)
+            state = record.get("status", State.RUNNING)
             try:
                 if tracker is not None:
                     if (tool, run.id) not in self.open:
@@ -265,7 +263,7 @@ class TrackerThread:
                     if lines[-1]["step"] > last:
                         tracker.send(key, lines, last)
                         sent[tool] = [key, lines[-1]["step"]]
-                    if ended or state != RunState.RUNNING:
+                    if ended or state != State.RUNNING:
                         tracker.end(key, state, (record.get("dev") or {}).get("kept"))
                         self.open.discard((tool, run.id))
             except Exception as error:
@@ -300,15 +298,16 @@ def open_tools(places: Mapping[str, str] | None, group: str, folder: Path) -> di
     """
     tools: dict[str, Tracker] = {}
     for name, place in (places or {}).items():
+        begin = f"--track {name}"
         if name not in TOOLS:
-            raise InputError(f"--track {name}: must be one of {', '.join(TOOLS)}")
+            raise InputError(f"{begin}: must be one of {', '.join(TOOLS)}")
         if name != "tensorboard" and importlib.util.find_spec(name) is None:
-            raise InputError(f"--track {name}: is not installed here; pip install {name}, or remove it from --track")
+            raise InputError(f"{begin}: is not installed here; pip install {name}, or remove it from --track")
         try:
             tools[name] = TOOLS[name](place, group, folder)
         except Exception as error:
-            problem = f"--track {name}: cannot be used: {_reason(error)}; set it up, or remove it from --track"
-            raise InputError(problem) from error
+            remedy = "set it up, or remove it from --track"
+            raise InputError(f"{begin}: cannot be used: {_reason(error)}; {remedy}") from error
     return tools
 
 

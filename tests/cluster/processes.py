@@ -79,7 +79,7 @@ class Command:
     def left_behind(self, patience: float = 120.0) -> list[str]:
         """Command lines of what still lives when ``patience`` is over; returns as soon as nothing does. Two agents of Ray look
         for a minute for a head that was killed with its driver."""
-        self.process.wait(timeout=120)
+        self.process.wait(timeout=600)
         deadline = time.monotonic() + patience
         while (left := self.family()) and time.monotonic() < deadline:
             time.sleep(0.1)

@@ -103,7 +103,7 @@ def test_what_waits_is_said_once_in_a_while(grows: bool, cluster: None, monkeypa
     room = capacity.Room(Resources(cpus=3, workers=2, gpus=0))
     for _ in range(2):
         ray.util.placement_group([{"CPU": 3.0}] * 2)
-    wait_until(lambda: [*room.groups().values()] == ["PENDING"] * 2, 60)
+    wait_until(lambda: [*room.groups().values()] == ["PENDING"] * 2)
     for training, expected in ((1, 0), (1, grows), (0, 1), (0, 1)):
         room.report(training)
         assert len(said) == expected
@@ -114,7 +114,7 @@ def test_what_waits_is_said_once_in_a_while(grows: bool, cluster: None, monkeypa
     room.look_at = 0.0  # minutes later
     room.report(0)
     room.give_back(room.groups())
-    wait_until(lambda: not room.groups(), 60)
+    wait_until(lambda: not room.groups())
     room.look_at = 0.0
     room.report(0)
     assert len(said) == 2
@@ -128,13 +128,13 @@ def test_requests_for_room_are_told_apart_and_taken_back(cluster: None) -> None:
 
     three = Resources(cpus=3, gpus=0)
     before = ray.util.placement_group([{"CPU": 3.0}])
-    wait_until(lambda: before.id.hex() in Room(three).before, 60)
+    wait_until(lambda: before.id.hex() in Room(three).before)
     room = Room(three)
     groups = [ray.util.placement_group([{"CPU": cpus}] * 2) for cpus in (3, 3, 5)]
-    wait_until(lambda: sorted(room.groups().values()) == ["PENDING"] * 2, 60)
+    wait_until(lambda: sorted(room.groups().values()) == ["PENDING"] * 2)
     assert room.groups().keys() == {group.id.hex() for group in groups[:2]}
     room.give_back(room.groups())
-    wait_until(lambda: not room.groups(), 60)
+    wait_until(lambda: not room.groups())
     assert len(Room(Resources(cpus=5, gpus=0)).before) == len(Room(three).before) == 1
     room.give_back([group.id.hex() for group in (before, *groups)])  # what is gone already is no error
 

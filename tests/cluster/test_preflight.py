@@ -226,5 +226,5 @@ def test_a_node_with_another_file_system_is_named(
             members.train_members(chains, Resources(gpus=0), unseen)
     assert not list(shared.glob(".preflight*"))
     wait_until(
-        lambda: not capacity.may_grow(), 60
+        lambda: not capacity.may_grow()
     )  # no autoscaler looks after it; Ray's monitor says so every five seconds

@@ -105,8 +105,7 @@ def test_a_killed_driver_and_a_killed_trial_cost_nothing_that_had_ended(
     assert first.left_behind() == []
     wait_until(
         lambda: not [*family_of_title("ray::", os.getpid()), *family_of_title("/site-packages/ray/", os.getpid())],
-        20,
-        0.2,
+        pause=0.2,
     )
 
 

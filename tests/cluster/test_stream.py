@@ -209,7 +209,7 @@ def test_a_corpus_larger_than_memory_streams_flat_while_trainers_hold_every_cpu(
     trainers = [Trainer.remote() for _ in range(2)]
     assert sum(ray.get([trainer.holds.remote() for trainer in trainers])) == 2
     assert ray.cluster_resources()["object_store_memory"] == 100 << 20
-    wait_until(lambda: not ray.available_resources().get("CPU", 0), 60)
+    wait_until(lambda: not ray.available_resources().get("CPU", 0))
     found = ray.get([trainer.read.remote(large, seed) for seed, trainer in enumerate(trainers)])
     for trainer in trainers:
         ray.kill(trainer)

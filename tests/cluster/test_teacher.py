@@ -46,7 +46,7 @@ def test_means_by_actors_are_those_made_here_though_an_actor_is_killed(
     from raysts.cluster.executor import RayExecutor
 
     models, store = made
-    sources = [teacher.Source(model, store, "mean", 1, "") for model in models]
+    sources = [teacher.TeacherSource(model, store, "mean", 1, "") for model in models]
     teacher.write_targets(Context(LocalExecutor(threads=1), Store.of(tmp_path)), sources, tmp_path / "here")
     teacher.finish(Windows(store), tmp_path / "here", ["a", "b"], {})
 

@@ -82,14 +82,18 @@ def test_a_search_over_two_stages_on_ray_is_that_of_a_plain_loop(
 
 @pytest.mark.slow  # samplers and early stopping go the same way without Ray, in search/test_metric.py
 @pytest.mark.anyray
+@pytest.mark.parametrize(
+    "stopping", [{"asha.grace": 0.3, "asha.reduction": 2.0}, {"median": True}], ids=["asha", "median"]
+)
 def test_early_stopping_stops_some_and_says_so(
-    small_world: Path, tiny_backbone: Path, tmp_path: Path, cluster: None
+    stopping: dict[str, Any], small_world: Path, tiny_backbone: Path, tmp_path: Path, cluster: None
 ) -> None:
-    """A good rate first, then some that learn nothing: these end at a rung. The loss decides, so the smaller goes on."""
+    """Good rates first, then some that learn nothing: these end early. The loss decides, so the smaller goes on."""
+    rates = [2e-3, 1e-9, 1e-10, 1e-11] if "median" not in stopping else [2e-3, 1.5e-3, 1e-3, 1e-9, 1e-10]
     overrides = {
-        **SHORT, "backbone": str(tiny_backbone), "space.optim.lr": [2e-3, 1e-9, 1e-10, 1e-11], f"space.{BOUND}": None,
-        "seeds": 1, "train.epochs": 10, "train.max_steps": 20, "train.eval_every": 5, "concurrency": 1, "keep": 4,
-        "asha.grace": 0.3, "asha.reduction": 2.0, "optim.schedule": "constant", "optim.warmup": 0.0, "metric": "loss",
+        **SHORT, "backbone": str(tiny_backbone), "space.optim.lr": rates, f"space.{BOUND}": None, "seeds": 1, "train.epochs": 10,
+        "train.max_steps": 20, "train.eval_every": 5, "concurrency": 1, "keep": 4, "optim.schedule": "constant",
+        "optim.warmup": 0.0, "metric": "loss", **stopping,
     }  # fmt: skip
     study = plan_study("lower-bound", overrides, RunOptions(data=small_world, storage=tmp_path))
     study.prepare(LocalExecutor(threads=1))
@@ -97,13 +101,13 @@ def test_early_stopping_stops_some_and_says_so(
     points = {point["overrides"]["sts.optim.lr"]: point for point in found["points"]}
     assert found["mode"] == "min" and found["best"]["value"] == min(point["value"] for point in found["points"])
     stopped = [rate for rate, point in points.items() if point["status"] == "stopped"]
-    assert len(points) == 4 and stopped and points[2e-3]["status"] == "finished"
+    assert len(points) == len(rates) and stopped and points[2e-3]["status"] == "finished"
     assert "1 of 1 stopped early and not in the mean" in found["table"]
     for rate in stopped:
         run = tmp_path / "runs" / points[rate]["run"]
         assert read_json(run / "run.json")["status"] == "stopped" and not (run / "checkpoints").exists()
         steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-        assert steps[-1] in (10, 15) and not (run / "model").exists()  # at the rung, not a step later
+        assert steps[-1] in (5, 10, 15) and not (run / "model").exists()  # at the rung, not a step later
 
 
 def test_a_trial_that_no_node_can_hold_is_refused_with_what_there_is(

@@ -48,7 +48,9 @@ def test_what_another_run_needs_stays(storage: Path) -> None:
     assert all((storage / "runs" / member / "model" / "config.json").is_file() for member in members), "its teachers"
     result("remove", "student", "--storage", storage, "--yes")
     assert result("list", "--storage", storage)["runs"] == []
-    assert not [path for path in files(storage) if path.startswith(("embeddings/", "results/", "reports/", "tokens/"))]
+    assert not [
+        path for path in files(storage) if path.startswith(("embeddings/", "maps/", "results/", "reports/", "tokens/"))
+    ]
 
 
 def test_nothing_goes_without_a_yes(storage: Path) -> None:

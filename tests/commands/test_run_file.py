@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,10 @@ def test_a_wrong_file_has_one_message(text: str, says: tuple[str, ...], own: Pat
 
 
 def test_init_writes_a_file_for_the_data_that_is_there(own: Path, tiny_backbone: Path) -> None:
-    made = result("init", "--backbone", tiny_backbone)
+    Path("a.csv").write_bytes("id,body\n1,Straße\n".encode("cp1252"))
+    outcome = command("init", "--backbone", tiny_backbone, "--json")
+    assert outcome.code == 0 and "init: without a file that cannot be read. a.csv: not UTF-8" in outcome.err
+    made = json.loads(outcome.out)
     assert (made["text"], made["column"], made["test"]) == ("docs.csv", "body", {"pairs": "pairs.csv"})
     plan = raysts.plan("run.yaml")
     assert plan.corpus.text is not None and plan.corpus.text.rows == 180 and [*plan.corpus.user.test] == ["pairs"]

@@ -65,6 +65,20 @@ def test_the_share_that_is_done_counts_expected_seconds(clock: list[float]) -> N
     assert shown.note == "40 %, 10 s so far, about 15 s left"
 
 
+def test_the_time_left_begins_with_what_was_expected_and_goes_over_to_the_pace(clock: list[float]) -> None:
+    shown = Screen()
+    shown.follow("", 1000.0, 1000.0)
+    assert shown.seconds_left is None, "assumed costs are no seconds"
+    shown.follow("", 1000.0, 1000.0, measured=1.0)
+    assert shown.seconds_left == pytest.approx(1000)
+    clock[0] = 20.0  # nothing is heard of the step yet
+    assert shown.seconds_left == pytest.approx(980)
+    for part in (0.02, 0.1, 0.5):  # it takes twice as long
+        clock[0] = 2000 * part
+        shown.within(part)
+    assert 1.9 < shown.seconds_left / (1000 - 500) < 2.0
+
+
 def test_a_run_is_watched_until_it_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The page asks a browser to read it again, and no longer once the run has ended."""
     record, pages, said = {"name": "faq", "status": "running"}, [], list[str]()

@@ -93,7 +93,7 @@ def test_large_blocks_are_kept_unless_the_user_has_said_what_is() -> None:
     """In a fresh process: what another has freed, or failed to get, decides where its next block lies."""
     environment = {name: value for name, value in os.environ.items() if name not in kernels._GLIBC_VARIABLES}
     asked = subprocess.run(
-        [sys.executable, "-c", LARGE_BLOCKS], env=environment, capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", LARGE_BLOCKS], env=environment, capture_output=True, text=True, check=False, timeout=600
     )
     assert asked.stdout.split() == ["False", *(word for name in kernels._GLIBC_VARIABLES for word in (name, "True"))], (
         asked.stderr

@@ -90,7 +90,7 @@ def test_text_of_the_hub(tmp_path: Path) -> None:
     }
     try:
         command = [sys.executable, "-c", READ, str(tmp_path / "here.jsonl")]
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
     finally:
         server.shutdown()
     assert ended.returncode == 0, ended.stderr

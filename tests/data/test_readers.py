@@ -90,7 +90,7 @@ HOSTILE: list[tuple[str, bytes, str]] = [
     ("t.csv", b"id,body\n1,a,b\n", "line 2 has 3 fields, the header 2"),
     ("t.csv", b"body,id,body\na,1,b\n", "has 2 columns 'body'"),
     ("t.csv", b'body\n"a\n', "line [12]: .*correct the quoting"),
-    ("t.csv", "body\nÜ\n".encode("latin-1"), "not UTF-8 text"),
+    ("t.csv", "body\nÜ\n".encode("latin-1"), "not UTF-8 text .* .'iconv -f cp1252 -t utf-8'"),
     ("t.tsv", b"id\tbody\n1\ta\tb\n", "line 2 has 3 fields"),
     ("t.jsonl", b'{"body": "a"}\n{broken\n', "line 2 is not JSON"),
     ("t.jsonl", b"[1]\n", "line 1 is not an object"),
@@ -120,6 +120,12 @@ def test_one_message_names_the_fault_of_a_file(
     ("name", "content", "column", "message"),
     [
         ("t.csv", "id,body\n1,a\n", "bodi", r"'bodi' is missing \(columns found: id, body\) \(did you mean 'body'"),
+        (
+            "t.csv",
+            "id;body\n1;a\n",
+            "body",
+            "'body' is missing .* has ';' between its columns. Save the file with commas",
+        ),
         ("t.csv", "id,body\n1,a\n", None, "--column NAME .* there are: id, body"),
         ("t.csv", "id,body\n", "body", "holds no text"),
         ("t.csv", "body\n\n \n", "body", "holds no text .1 empty rows"),

@@ -24,11 +24,11 @@ def test_held_out_texts_are_in_no_row(tmp_path: Path) -> None:
     text = open_text(write(tmp_path / "t.txt", texts), None).holding_out()
     again = open_text(write(tmp_path / "u.txt", texts[::-1]), None).holding_out()
     left = [t for batch in text.batches() for t in batch.column(0).to_pylist()]
-    assert len(set(text.held_out)) == text.held == 90 <= HELD_OUT
+    assert len(set(text.held_out)) == text.held_count == 90 <= HELD_OUT
     assert set(text.held_out) == set(again.held_out)  # by content, not by place
     assert left == [t for t in texts if t not in set(text.held_out)] and len(left) == text.rows
     assert text.fingerprint not in {open_text(tmp_path / "t.txt", None).fingerprint, again.fingerprint}
-    assert open_text(write(tmp_path / "few.txt", texts[:190]), None).holding_out().held == 0
+    assert open_text(write(tmp_path / "few.txt", texts[:190]), None).holding_out().held_count == 0
 
 
 def test_text_stands_for_sentences_of_any_folder(tmp_path: Path) -> None:

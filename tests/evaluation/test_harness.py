@@ -153,7 +153,7 @@ MINILM = {"sts12": 72.37, "sts14": 75.60, "sts15": 85.39, "stsb": 82.03}
 """all-MiniLM-L6-v2, Spearman over all pairs x100, as the MTEB results repository has it."""
 
 
-@pytest.mark.slow  # half a minute; test_api shows the smallest of them
+@pytest.mark.slow  # half a minute; that its vectors and correlations are others' own, tests of units show
 def test_minilm_has_its_published_values(real_data: Corpus, minilm: Path) -> None:
     from raysts.models.pretrained import load
 

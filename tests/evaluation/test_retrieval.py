@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,14 @@ def test_metrics_by_hand(tmp_path: Path) -> None:
     assert found["ndcg@10"] == pytest.approx((2 / np.log2(3) + 1 / 2) / ideal)
     assert found["mrr@10"] == pytest.approx(1 / 2)
     assert found["recall@100"] == 1 and found["map"] == pytest.approx((1 / 2 + 2 / 3) / 2)
+    (judged,) = retrieval_task("x").sets(Corpus(tmp_path))
+    cases = ((9, 1 / np.log2(11), 1 / 10, 0.5), (10, 0, 0, 0.5), (99, 0, 0, 0.5), (100, 0, 0, 0))
+    for place, ndcg, mrr, recall in cases:
+        ranked = np.full((1, 101), -1)
+        ranked[0, place] = 0  # c: documents are in the descending order of their ids
+        values = {metric: of_query[0] for metric, of_query in judged.measure(ranked).items()}
+        assert values["ndcg@10"] == pytest.approx(ndcg / ideal) and values["map"] == pytest.approx(0.5 / (place + 1))
+        assert (values["mrr@10"], values["recall@100"]) == (mrr, recall), "the eleventh and the hundred and first"
 
 
 @pytest.mark.parametrize("similarity", [cosine_of_vectors, dot_of_vectors, l2_of_vectors])
@@ -290,6 +299,16 @@ def test_a_model_reads_queries_and_documents_behind_its_prompts(small: SentenceM
     assert model.represent(texts[2:3])["vectors"][0] == pytest.approx(model.encode("a man", prompt=""), abs=1e-6)
     model.prompts = Prompts(texts={"both": "the dog is "}, default="both")
     assert model.represent(texts[1:2])["vectors"][0] == pytest.approx(model.encode("a man"), abs=1e-6)
+
+
+def test_queries_that_cannot_search_the_documents_of_another_model() -> None:
+    def of(dim: int, similarity: str) -> Any:
+        return SimpleNamespace(dim=dim, similarities={similarity: None, "cosine": None})
+
+    assert retrieval.index_problems(of(4, "dot"), of(4, "gauss")) == []
+    dims, compared = retrieval.index_problems(of(4, "gauss"), of(5, "cosine"))
+    assert "gives vectors of 5 dimensions and the model of 4" in dims
+    assert "compares texts by 'gauss'" in compared and compared.endswith("it must be one of cosine, dot, l2, manhattan")
 
 
 def test_rows_of_other_kinds_keep_their_keys() -> None:

@@ -95,24 +95,6 @@ def test_intervals_of_aggregates_resample_within_subsets(tmp_path: Path) -> None
         assert width["wmean"] == pytest.approx(((width["x"] / 3) ** 2 + (width["y"] * 2 / 3) ** 2) ** 0.5, rel=0.15)
 
 
-def test_a_set_without_subsets_has_one_aggregation(tmp_path: Path) -> None:
-    write_table(tmp_path, "sts/sts13", scored_pairs(60))
-    pairs = load_pairs(Corpus(tmp_path), "sts/sts13")
-    rows = correlation_rows(pairs, np.random.default_rng(0).normal(size=60), resamples=50)
-    assert [(row["metric"], row["aggregation"], row["subset"]) for row in rows] == [
-        ("pearson", "all", None),
-        ("spearman", "all", None),
-    ]
-
-
-def test_pairs_hold_each_sentence_once(small: Corpus) -> None:
-    pairs = load_pairs(small, "sts/sts12")
-    assert pairs.texts == ["a", "b", "c", "d", "e"]
-    assert [pairs.texts[i] for i in pairs.left] == ["a", "b", "c", "a", "b", "d", "e"]
-    assert [pairs.texts[i] for i in pairs.right] == ["b", "c", "a", "b", "e", "a", "c"]
-    assert pairs.sha256 == small.fingerprint("sts/sts12")
-
-
 def test_integer_scores_null_subsets_and_shards_are_read(tmp_path: Path) -> None:
     base = scored_pairs(6)
     write_table(tmp_path, "sts/sts16/part-0", base | {"score": [0, 1, 2, 3, 4, 5], "subset": ["x", None] * 3})

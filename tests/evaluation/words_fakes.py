@@ -10,17 +10,17 @@ from evaluation_fakes import write_table
 
 from raysts.data.corpora import Corpus
 from raysts.data.world import world_vocabulary
-from raysts.evaluation.words import Words
+from raysts.evaluation.words import WordTable
 
 RNG = np.random.default_rng(0)
 WORDS = [word for word in world_vocabulary() if word.isalpha() and word.islower()][:40]
 CAT, DOG, CAR = WORDS[:3]
 
 
-def words_of(names: str, width: int = 4, seed: int = 0) -> Words:
+def words_of(names: str, width: int = 4, seed: int = 0) -> WordTable:
     """Random vectors of any length for single letters."""
     vectors = np.random.default_rng(seed).normal(size=(len(names), width)).astype(np.float32)
-    return Words({name: row for row, name in enumerate(names)}, vectors)
+    return WordTable({name: row for row, name in enumerate(names)}, vectors)
 
 
 def web(root: Path, **tables: list[tuple[Any, ...]]) -> Corpus:

@@ -79,28 +79,6 @@ def model_with_head(backbone: Path, activation: str, kind: Kind) -> SentenceMode
     return SentenceModel(model.encoder.followed_by(head), model.tokenizer, 24)
 
 
-@pytest.mark.parametrize(("activation", "kind"), [("tanh", "per_dimension"), ("identity", "paper")])
-def test_directory_is_plain_and_holds_the_whole_model(
-    activation: str, kind: Kind, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    from sentence_transformers import SentenceTransformer
-
-    model = model_with_head(tiny_backbone, activation, kind)
-    model.save(tmp_path / "model")
-    expected = model.represent(TEXTS)
-    assert expected.keys() == {"vectors", "log_var"} and expected["log_var"].shape == (3, 32)
-
-    again = load(tmp_path / "model", device="cpu")
-    found = again.represent(TEXTS)
-    for name, values in expected.items():
-        np.testing.assert_array_equal(found[name], values)
-    assert list(again.similarities) == [NAMES[kind], "cosine"]
-    assert again.encoder.heads[-1].config() == model.encoder.heads[-1].config()
-
-    plain = SentenceTransformer(str(tmp_path / "model"), device="cpu")
-    np.testing.assert_allclose(plain.encode(TEXTS), expected["vectors"], rtol=0, atol=1e-5)
-
-
 def test_without_log_var_it_is_the_dense_head_that_its_files_say(tiny_backbone: Path, tmp_path: Path) -> None:
     """Saved again by sentence-transformers the variances are gone; what is left is a model of points."""
     model = model_with_head(tiny_backbone, "tanh", "per_dimension")

@@ -7,9 +7,7 @@ import pytest
 import torch
 from small_runs import tiny_encoder
 
-from raysts.models.embedders import open_embedder
 from raysts.models.encoder import Encoder
-from raysts.models.head import Dense
 from raysts.models.layers import as_layers, check_layers, layer_indices, layer_weights, layers_of
 from raysts.models.pretrained import load
 
@@ -73,23 +71,3 @@ def test_a_choice_of_layers_is_read_by_sentence_transformers(
     theirs = SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(TEXTS)
     np.testing.assert_allclose(again.encode(TEXTS), theirs, rtol=0, atol=1e-5)
     np.testing.assert_array_equal(again.encode(TEXTS), model.encode(TEXTS))
-
-
-@pytest.mark.parametrize("activation", ["tanh", "identity"])
-def test_a_dense_head_is_kept_with_its_layers(activation: str, tiny_backbone: Path, tmp_path: Path) -> None:
-    from sentence_transformers import SentenceTransformer
-
-    model = load(tiny_backbone, pooling="cls", layers=2, device="cpu")
-    plain = model.encode(TEXTS)
-    head = Dense(model.dim, 7, activation)
-    model.encoder = model.encoder.followed_by(head)
-    model.save(tmp_path / "model")
-    again = load(tmp_path / "model", pooling="mean", layers=1, device="cpu")
-    assert (again.pooling, again.layers, again.dim, open_embedder(tmp_path / "model").dim) == ("cls", 2, 7, 7)
-    expected = head(torch.from_numpy(plain)).detach().numpy()
-    np.testing.assert_allclose(again.encode(TEXTS), expected, rtol=0, atol=1e-6)
-    np.testing.assert_allclose(
-        SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(TEXTS), expected, rtol=0, atol=1e-5
-    )
-    assert list(open_embedder(tmp_path / "model").similarities) == ["cosine"]
-    np.testing.assert_array_equal(load(tmp_path / "model", device="cpu", heads=False).encode(TEXTS), plain)

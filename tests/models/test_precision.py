@@ -9,8 +9,6 @@ import torch
 from raysts.errors import InputError
 from raysts.models import precision
 from raysts.models.pretrained import load
-from raysts.recipes.names import pipeline
-from raysts.recipes.overrides import apply_overrides
 
 CPU = torch.device("cpu")
 TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house"]
@@ -44,13 +42,3 @@ def test_a_model_in_less_has_its_weights_in_it_and_is_not_saved(tiny_backbone: P
 def test_what_is_not_there_is_refused(tiny_backbone: Path) -> None:
     with pytest.raises(InputError, match="precision='bfloat16': must be one of auto, bf16"):
         load(tiny_backbone, device="cpu", precision="bfloat16")  # type: ignore[arg-type]
-
-
-def test_training_in_what_is_for_embedding_is_refused_with_the_reason() -> None:
-    system = pipeline("nli-sed")
-    for changes in ({"nli.train.precision": "fp16"}, {"precision": "fp16"}):
-        with pytest.raises(ValueError, match="precision=fp16 is for embedding alone: gradients are too small"):
-            apply_overrides(system, changes)
-    assert apply_overrides(system, {"precision": "fp16", "train.precision": "fp32"}).precision == "fp16"
-    with pytest.raises(ValueError, match="precision='int8'"):
-        apply_overrides(system, {"precision": "int8"})

@@ -13,7 +13,9 @@ from safetensors.torch import load_file, save_file
 from small_runs import write_backbone
 
 from raysts.errors import InputError
+from raysts.models import pretrained
 from raysts.models.pretrained import check, find, load, tokenizer_id
+from raysts.storage import foreign
 
 TEXTS = ["a dog runs", "a cat", "the small dog and the cat are sleeping near the house", "dog", "", "A CAT sleeps"]
 Copy = Callable[[Path, str], Path]
@@ -150,6 +152,19 @@ def test_the_tokenizer_id_is_of_the_tokenizer_alone(tiny_backbone: Path, tmp_pat
     content["model"]["vocab"]["zebra"] = content["model"]["vocab"].pop("dog")
     (other / "tokenizer.json").write_text(json.dumps(content))
     assert tokenizer_id(other) != tokenizer_id(tiny_backbone)
+
+
+def test_a_tokenizer_is_read_once_while_its_file_stays_the_same(
+    tiny_backbone: Path, copy_of: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan of every point of a search asks for it, and a vocabulary takes a tenth of a second."""
+    folder, reads = copy_of(tiny_backbone, "one"), list[str]()
+    monkeypatch.setattr(pretrained, "read_json", lambda path: reads.append(path.name) or foreign.read_json(path))
+    assert tokenizer_id(folder) == tokenizer_id(folder) == tokenizer_id(tiny_backbone)
+    assert reads.count("tokenizer.json") <= 2, "one for each folder"
+    text = (folder / "tokenizer.json").read_text()
+    (folder / "tokenizer.json").write_text(text.replace('"dog"', '"zebra"'))
+    assert tokenizer_id(folder) != tokenizer_id(tiny_backbone)
 
 
 def test_sentencepiece_tokenizers_have_their_own_ids(tmp_path: Path) -> None:

@@ -6,11 +6,9 @@ import torch
 from small_runs import random_tokens, share_of, tiny_encoder
 
 from raysts.data.batches import examples_in, rows_per_batch
-from raysts.errors import InputError
 from raysts.objectives.contrastive_tension import ContrastiveTension
 from raysts.objectives.objective import Batch
 from raysts.recipes.catalog import ANCHORED, CATALOG, FRESH, ContrastiveTensionSettings
-from raysts.recipes.names import pipeline
 
 
 def batch(objective: ContrastiveTension, rows: int = 30) -> Batch:
@@ -111,9 +109,3 @@ def test_anchored_pairs_share_their_first_sentence() -> None:
     assert found["identical"].tolist() == ([1.0] + [0.0] * 7) * 2
     partners = table["sentence"].take([example[-1] for example in examples])
     assert torch.equal(found["b"], partners.pad(0)[0])
-
-
-def test_settings_that_make_no_sense() -> None:
-    for name in ("reduction", "negatives"):
-        with pytest.raises(InputError, match=f"{name}='max': must be one of"):
-            pipeline("ct", {f"ct.{name}": "max"})

@@ -8,7 +8,6 @@ import pytest
 import torch
 from small_runs import share_of, tiny_encoder
 
-from raysts.errors import InputError
 from raysts.models.tokens import Tokens
 from raysts.objectives.distillation import Distillation
 from raysts.ops import losses
@@ -133,16 +132,6 @@ def test_a_gaussian_is_learnt_by_its_divergence() -> None:
     assert float(objective(batch)[0].detach()) < 1e-7
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"target": "gaussian", "loss": "mse"}, {"loss": "kl"}, {"target": "gaussian", "bank": 0.1},
-     {"target": "gaussian", "axes": "student"}, {"target": "gaussian", "loss": {"kl": 1.0, "cosine": 1.0}}],
-)  # fmt: skip
-def test_what_a_gaussian_does_not_take(settings: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=r"target=gaussian.*leave (loss|them) out"):
-        names.pipeline("gausscse-ent-sed", {f"sed.settings.{key}": value for key, value in settings.items()})
-
-
 def test_cosines_are_matched_at_any_width() -> None:
     for settings in ({"target": "similarity"}, {"target": "concat", "loss": "similarity"}):
         assert step(np.random.default_rng(0).normal(size=(4, 40)).astype(np.float32), **settings)[1] > 0
@@ -157,33 +146,10 @@ def test_a_projection_to_concatenated_vectors_is_no_part_of_the_student() -> Non
     assert next(iter(kept_by_mean.candidates().values())).dim == 40
 
 
-@pytest.mark.parametrize(
-    ("settings", "why"),
-    [
-        ({"target": "similarity", "loss": "mse"}, "no vectors that could be matched"),
-        ({"target": "similarity", "loss": "infonce"}, "no vectors that could be matched"),
-        ({"target": "similarity", "projection": 8}, "need no common width"),
-        ({"loss": "similarity", "projection": 8}, "need no common width"),
-        ({"temperature": 0.1}, "of loss=infonce alone"),
-        ({"loss": "similarity", "bank": 0.1}, "scores need one"),
-        ({"loss": "infonce", "temperature": 0.0}, "must be above 0"),
-        ({"loss": {"cosine": 1, "cosinus": 2}}, "several with their weights above 0"),
-        ({"loss": {"cosine": 0}}, "several with their weights above 0"),
-        ({"weights": "equal"}, "or agreement"),
-        ({"weights": (1.0, 0.0)}, "one number above 0"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(settings: dict[str, object], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        DistillationSettings(**settings)  # type: ignore[arg-type]
-
-
 def test_settings_are_set_by_their_short_names() -> None:
     asked = {"sed.target": "concat", "sed.loss": "infonce", "sed.weights": [2, 1], "sed.temperature": 0.1}
     settings = apply_overrides(names.pipeline("nli-sed", {"members": 2}), asked).sed.settings  # type: ignore[union-attr]
     assert settings == DistillationSettings(target="concat", loss="infonce", weights=(2.0, 1.0), temperature=0.1)
-    with pytest.raises(InputError, match="must be one of mean, unit-mean, concat, similarity"):
-        apply_overrides(names.pipeline("nli-sed"), {"sed.target": "median"})
 
 
 def bank_of(texts: int, width: int = 16, seed: int = 1) -> np.ndarray:

@@ -274,27 +274,6 @@ def test_a_model_with_a_head_is_refused() -> None:
         LatteMix(LatteMixSettings(), encoder.followed_by(Dense(16, 16)))
 
 
-@pytest.mark.parametrize(
-    ("kind", "field", "value"),
-    [
-        (AutoencoderSettings, "dims", 0),
-        (AutoencoderSettings, "encoder_layers", 4),
-        (AutoencoderSettings, "encoder_layers", 0),
-        (NormalVAESettings, "hidden", 0),
-        (NormalVAESettings, "free_bits", -0.1),
-        (NormalVAESettings, "beta_warmup_fraction", 1.5),
-        (LatteMixSettings, "dims", 0),
-        (LatteMixSettings, "free_bits", -1.0),
-        (LatteMixSettings, "classes", 1),
-        (LatteMixSettings, "tau", 0.0),
-        (LatteMixSettings, "tau_test", -1.0),
-    ],
-)
-def test_wrong_settings_are_refused(kind: type, field: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"{field}={value}"):
-        kind(**{field: value})
-
-
 @pytest.mark.parametrize("name", ["latte", "latte-ae", "latte-normal"])
 def test_the_recipes(name: str) -> None:
     """Triangular rate 2e-5 -> 1e-3 -> 2e-5, the encoder's dropout off, SNLI's sentences."""

@@ -151,12 +151,6 @@ def test_the_encoder_alone_is_kept() -> None:
     assert list(objective.candidates().values()) == [objective.encoder] and not len(objective.encoder.heads)
 
 
-@pytest.mark.parametrize("rate", [0.0, 1.0, float("nan")])
-def test_a_rate_is_a_part(rate: float) -> None:
-    with pytest.raises(ValueError, match="rate=.* must be (between 0 and 1|finite)"):
-        MLMSettings(rate=rate)
-
-
 def test_a_tokenizer_without_a_mask_is_refused() -> None:
     with pytest.raises(ValueError, match="no mask token"):
         MLM(MLMSettings(), tiny_encoder())

@@ -11,12 +11,10 @@ from small_runs import random_tokens, share_of, tiny_encoder
 from torch import Tensor, nn
 
 from raysts.cpu.kernels import Dropout
-from raysts.errors import InputError
 from raysts.models.tokens import Tokens
 from raysts.objectives.objective import Batch
 from raysts.objectives.simcse import SimCSE, SupervisedSimCSE, UnsupervisedSimCSE
 from raysts.recipes.catalog import CATALOG, SimCSESettings
-from raysts.recipes.names import pipeline
 
 ROWS = 6
 
@@ -161,18 +159,6 @@ def test_the_head_is_kept_by_the_supervised_model_alone() -> None:
         assert sum("linear" in name for name, _ in objective.named_parameters()) == 2
     for kind in (SupervisedSimCSE, UnsupervisedSimCSE):
         assert not any("linear" in name for name, _ in made(kind, head="none").named_parameters())
-
-
-@pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
-def test_a_temperature_must_be_positive(value: float) -> None:
-    with pytest.raises(ValueError, match="temperature=.* must be (above 0|finite)"):
-        SimCSESettings(temperature=value)
-
-
-@pytest.mark.parametrize(("name", "allowed"), [("head", "tanh, none"), ("false_negatives", "kept, masked")])
-def test_wrong_settings_are_refused(name: str, allowed: str) -> None:
-    with pytest.raises(InputError, match=f"{name}='relu': must be one of {allowed}"):
-        pipeline("simcse-sup", {f"simcse-sup.{name}": "relu"})
 
 
 def test_a_sentence_alone_has_no_negatives() -> None:

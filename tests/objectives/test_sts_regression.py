@@ -28,9 +28,3 @@ def test_the_loss_is_that_of_the_paper(lower_bound: float) -> None:
     assert float(loss.detach()) == pytest.approx((errors * weight).sum() / 3, abs=1e-6)
     assert errors[1] == pytest.approx(0.0, abs=1e-9), "a sentence with itself, score 5"
     assert scalars == {}
-
-
-@pytest.mark.parametrize("lower_bound", [-0.05, 1.0, 2.0, float("nan")])
-def test_bounds_outside_of_zero_to_one_are_refused(lower_bound: float) -> None:
-    with pytest.raises(ValueError, match="lower_bound"):
-        STSRegressionSettings(lower_bound=lower_bound)

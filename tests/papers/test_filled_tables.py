@@ -77,13 +77,17 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("storage")
 
 
-SWEEPS = ("latte-settings", "sed-pooling")
-"""Experiments with many points of the systems that the others have."""
+USUAL = ("sed-main", "sed-supervised", "latte-distances", "gausscse-main")
+"""Experiments of each paper, one with a search. The others have the same systems; that the command of a table makes each of
+its rows is in test_experiments.py; Table 3 of SED and latte-layers are also in tests/commands/test_experiment.py."""
 RECIPES = [
-    pytest.param(name, marks=pytest.mark.slow if name in SWEEPS else ())
-    for name, experiment in EXPERIMENTS.items()
-    if experiment.paper
-] + ["gausscse-main@paper-text", pytest.param("sed-main@paper-text", marks=pytest.mark.slow)]
+    pytest.param(name, marks=() if name in USUAL else pytest.mark.slow)
+    for name in (
+        *(n for n, each in EXPERIMENTS.items() if each.paper),
+        "gausscse-main@paper-text",
+        "sed-main@paper-text",
+    )
+]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

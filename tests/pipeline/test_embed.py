@@ -357,7 +357,7 @@ def test_wrong_input(tiny_backbone: Path, tmp_path: Path) -> None:
     lines.write_text('{"id": 1, "text": "a", "embedding": 1}\n')
     assert "has a column 'embedding' already" in refused(tiny_backbone, lines, "text", output)
     lines.write_text('{"id": 1, "text": "a"}\n{"id": 2}\n{"text": "b", "id": "c"}\n')
-    assert "(line 1): column 'id' holds 1, which is no text" in refused(tiny_backbone, lines, "id", output)
+    assert "(line 1): column 'id' holds 1; it must be text" in refused(tiny_backbone, lines, "id", output)
     (tmp_path / "empty").mkdir()
     assert "the folder has no file of .parquet, .csv" in refused(tiny_backbone, tmp_path / "empty", "text", output)
     (tmp_path / "a.parquet").write_text("text\nx\n", encoding="utf-8")

@@ -12,11 +12,10 @@ from golden.golden import Golden
 from raysts.data.corpora import Corpus
 from raysts.data.world import EMBEDDED
 from raysts.ids import content_id, derive_seed, folder_id
+from raysts.pipeline import validate
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import Step
 from raysts.recipes.names import RECIPES, pipeline
-from raysts.recipes.overrides import apply_overrides
-from raysts.recipes.recipe import Pipeline
 from raysts.recipes.tree import paths, to_plain
 
 Planner = Callable[..., Plan]
@@ -222,7 +221,7 @@ def test_a_student_exported_with_other_layers_is_another_run(plan: Planner) -> N
 
 def test_more_tokens_than_the_backbone_has_positions_for_are_refused(plan: Planner) -> None:
     with pytest.raises(ValueError, match="max_length"):
-        plan("nli", {"train.max_length": 500}).check()
+        validate.check(plan("nli", {"train.max_length": 500}))
 
 
 # -- the functions behind them -------------------------------------------------------------------------------------------
@@ -269,14 +268,6 @@ def test_objective_versions_count(plan: Planner, monkeypatch: pytest.MonkeyPatch
     before = ids(plan("nli"))
     monkeypatch.setitem(CATALOG, "nli", replace(CATALOG["nli"], version=2))
     assert ids(plan("nli")) != before
-
-
-def test_python_overrides_of_a_given_pipeline_are_not_lost(small_world: Path, tmp_path: Path) -> None:
-    from raysts.commands.look import plan as plan_recipe
-
-    base: Pipeline = apply_overrides(pipeline("nli"), {"members": 2})
-    made = plan_recipe(base, {"members": 3}, data=small_world, storage=tmp_path)
-    assert made.pipeline.members == 3
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -54,13 +54,5 @@ def test_an_ensemble_of_the_members_that_finished(small_world: Path, tmp_path: P
     assert "left out" not in Path(second["report"]).read_text()
 
 
-def test_min_members_must_make_sense(small_world: Path, tmp_path: Path) -> None:
-    for given, said in (({"min_members": 4}, "min_members=4 must be from 1 to members, 3"),
-                        ({"min_members": 1, "select_top": 2}, "min_members=1 must be at least select_top, 2"),
-                        ({"resources.min_workers": 2}, "min_workers=2 must be from 1 to workers, 1")):  # fmt: skip
-        outcome = raysts("plan", "nli-sed", "--data", small_world, "--storage", tmp_path, *overrides(SMALL, given))
-        assert outcome.code == 2 and said in outcome.err, outcome.err
-
-
 def _of(nodes: list[dict[str, Any]], kind: str) -> str:
     return next(node["id"] for node in nodes if node["kind"] == kind)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,17 +114,3 @@ def test_names_cannot_break_out_of_their_place() -> None:
         "# &lt;script>alert(1)&lt;/script> # heading | cell ```"
     ]
     front(text)
-
-
-def test_sentence_transformers_reads_the_directory_with_its_card(tmp_path: Path) -> None:
-    sentence_transformers = pytest.importorskip("sentence_transformers")
-    huggingface_hub = pytest.importorskip("huggingface_hub")
-    from raysts.data.world import write_tiny_backbone
-    from raysts.models.pretrained import load
-
-    write_tiny_backbone(tmp_path / "tiny", 0)
-    load(tmp_path / "tiny", device="cpu").save(tmp_path / "model", card())
-    found = huggingface_hub.ModelCard.load(tmp_path / "model" / "README.md")
-    assert found.data.pipeline_tag == "sentence-similarity"
-    model = sentence_transformers.SentenceTransformer(str(tmp_path / "model"), device="cpu")
-    assert model.encode(["A man sings."]).shape[0] == 1

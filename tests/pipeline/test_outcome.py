@@ -90,8 +90,8 @@ def test_what_comes_out(
         selected=selected,
         selected_by=selected_by,
     )
-    assert found.of_role("members") == found.members and found.of_role("ensemble") == found.ensemble
-    assert found.of_role("student") == ((selected,) if students else ())
+    assert found.models_of("members") == found.members and found.models_of("ensemble") == found.ensemble
+    assert found.models_of("student") == ((selected,) if students else ())
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_a_weight_average_comes_out_where_members_are_combined_so(
     soups = {"soup": Candidate("u", 0.5), "greedy-soup": Candidate("g", 0.6, "dev")}
     found = decide(MEMBERS, [], soups=soups, combine=combine, select_top=None, dev="dev")
     assert (found.selected, found.selected_by, found.choice) == (selected, selected_by, None)
-    assert found.of_role("soup") == ("u",) and found.of_role("greedy-soup") == ("g",)
-    assert decide(MEMBERS, [], combine="ensemble", select_top=None, dev="dev").of_role("soup") == ()
+    assert found.models_of("soup") == ("u",) and found.models_of("greedy-soup") == ("g",)
+    assert decide(MEMBERS, [], combine="ensemble", select_top=None, dev="dev").models_of("soup") == ()
 
 
 def test_how_a_choice_is_said() -> None:

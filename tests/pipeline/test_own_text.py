@@ -200,9 +200,9 @@ def test_two_encoders_and_a_file_of_text_give_a_student_and_its_page(
 
     text = open_text(own / "docs.csv", "text").holding_out()
     (written,) = Path(result["storage"], "tables").glob("[!.]*.parquet")
-    assert text.held and not {*text.held_out} & {*pq.read_table(written).column("sentence").to_pylist()}
+    assert text.held_count and not {*text.held_out} & {*pq.read_table(written).column("sentence").to_pylist()}
     # Each teacher reads each text once to teach; held-out texts it reads to agree, and as every model to be measured.
-    assert (passes.texts["vectors"], passes.texts["agreement"]) == (2 * text.rows, (2 + 4) * text.held)
+    assert (passes.texts["vectors"], passes.texts["agreement"]) == (2 * text.rows, (2 + 4) * text.held_count)
     (path,) = Path(result["storage"], "agreements").glob("*.parquet")
     pairs = pq.read_table(path, filters=[("split", "=", "test")])
     one, two = (

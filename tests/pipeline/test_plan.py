@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import run_commands
-from run_commands import EVALUATION, TINY, overrides, raysts, result
+from run_commands import EVALUATION, EVERY, TINY, overrides, raysts, result
 
 from raysts.recipes.names import RECIPES, pipeline
 from raysts.recipes.overrides import load_pipeline
@@ -78,7 +78,7 @@ def test_status_before_during_and_after(small_world: Path, tmp_path: Path) -> No
 # -- ids -----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", EVERY)
 def test_what_show_prints_runs(name: str, small_world: Path, tmp_path: Path) -> None:
     arguments = overrides(TINY, EVALUATION)
     shown = raysts("show", name, *arguments)
@@ -94,10 +94,9 @@ def test_what_show_prints_runs(name: str, small_world: Path, tmp_path: Path) -> 
 # -- overrides -----------------------------------------------------------------------------------------------------------
 
 COMMON = {"backbone": "tiny", "members": 3, "seed": 5, "train.max_steps": 7, "optim.lr": 3e-4, "batch": 24}
-OF_A_STAGE = {"nli.batch": 32, "ct.train.max_steps": 9, "sed.optim.lr": 1e-4}
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", EVERY)
 def test_the_overrides_that_every_pipeline_has(name: str, small_world: Path, tmp_path: Path) -> None:
     found = result("plan", name, "--data", small_world, "--storage", tmp_path, *overrides(COMMON))
     tree = result("show", name, *overrides(COMMON))["recipe"]
@@ -108,25 +107,6 @@ def test_the_overrides_that_every_pipeline_has(name: str, small_world: Path, tmp
     assert len(trained) == _trained(made) + (made.sed is not None) + len(made.post)
     # Steps times batch, times the texts of an example where it has several (three of a pair of pairs would be wrong).
     assert all(node["sentences"] % (7 * 24) == 0 and node["sentences"] <= 7 * 24 * 4 for node in trained)
-
-
-@pytest.mark.parametrize("name", RECIPES)
-@pytest.mark.parametrize("key", OF_A_STAGE)
-def test_overrides_of_one_stage(name: str, key: str) -> None:
-    stage, _, rest = key.partition(".")
-    outcome = raysts("show", name, "--set", f"{key}={OF_A_STAGE[key]}", "--json")
-    if stage not in pipeline(name).recipes:
-        assert outcome.code == 2 and f"unknown option '{key}'" in outcome.err
-        return
-    before, after = pipeline(name), pipeline(name, {key: OF_A_STAGE[key]})
-    assert outcome.code == 0
-    value: Any = after.recipes[stage]
-    for part in rest.split("."):
-        value = getattr(value, part)
-    assert value == OF_A_STAGE[key]
-    assert {s: r for s, r in after.recipes.items() if s != stage} == {
-        s: r for s, r in before.recipes.items() if s != stage
-    }
 
 
 def test_lists_may_be_written_with_commas() -> None:

@@ -50,11 +50,14 @@ def test_the_clock_counts_devices_and_the_longest_chain(tmp_path: Path) -> None:
     of_four = price.price(steps, left, Store(tmp_path), 4, {"cpu-hour": 3.6})
     assert of_four.seconds == 80 / 4 + 80, "one unit has one device"
     assert (of_four.device_seconds, of_four.bytes, of_four.objects, of_four.moved) == (160, 1000, 5, 0)
+    assert of_four.requests == 2 * 5 + 4, "two for each file that is written, one for each that is read"
     assert of_four.money == pytest.approx(0.16) and of_four.measured == 1
     del left["a"]
     assert price.price(steps, left, Store(tmp_path), 4).bytes == 500, "what is done costs nothing"
     more = price.scale_texts([step("a", units=4, grows=True), steps[1]], 100)
     assert [(one.sentences, one.load.units, one.bytes) for one in more] == [(100_000, 400, 50_000), (1000, 1, 500)]
+    (windows,) = price.scale_texts([step("a", units=4, grows=True, most=2_000)], 100)
+    assert windows.load.units == 50, "a unit of a small text is part of a window, of a large one a whole window"
 
 
 @pytest.mark.parametrize("text", ["3.2", "x/gpu-hour", "-1/gpu-hour", "1/day", "1/gpu-hour,"])

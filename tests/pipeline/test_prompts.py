@@ -14,6 +14,7 @@ from raysts.errors import InputError
 from raysts.models.modules import describe
 from raysts.models.pretrained import load
 from raysts.models.prompts import Prompts
+from raysts.pipeline import validate
 from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import Context
@@ -48,7 +49,7 @@ def test_a_student_of_a_teacher_with_prompts(
         prompt="house of ", teacher_prompt=asked, precision="fp32",
     )  # fmt: skip
     plan = Plan(pipeline=pipeline, corpus=small_corpus, storage=tmp_path / "storage")
-    plan.check()
+    validate.check(plan)
     assert plan.teacher is not None
     assert sorted(spec.prompt for spec in plan.specs.values()) == sorted(["house of ", text])
     context = Context(LocalExecutor(device="cpu", threads=1), plan.store)
@@ -99,4 +100,4 @@ def test_a_prompt_that_is_not_there(
         **{field: name},
     )  # type: ignore[arg-type]
     with pytest.raises(InputError, match=f"prompt '{name}': the model has no prompt of that name"):
-        Plan(pipeline=pipeline, corpus=small_corpus, storage=tmp_path / "storage").check()
+        validate.check(Plan(pipeline=pipeline, corpus=small_corpus, storage=tmp_path / "storage"))

@@ -102,4 +102,4 @@ def test_from_python(world: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="part-1.parquet"):
         plan_study("lower-bound", changes, RunOptions(data=world, storage=tmp_path))
     study = plan_study("lower-bound", changes, RunOptions(data=world, storage=tmp_path, skip_bad=True))
-    assert [each["file"] for each in study.plan.skipped] == ["sts/stsb_train/part-1.parquet"]
+    assert [each["file"] for each in study.plan.skipped_files] == ["sts/stsb_train/part-1.parquet"]

@@ -48,7 +48,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, small_corpus: Corpus) -> Pat
 
 def make(models: list[Path], store: Path, folder: Path, layers: int = 1, **how: Any) -> None:
     context = Context(LocalExecutor(device="cpu"), Store.of(folder))
-    sources = [teacher.Source(model, store, "mean", layers, "") for model in models]
+    sources = [teacher.TeacherSource(model, store, "mean", layers, "") for model in models]
     teacher.write_targets(context, sources, folder, **how)
 
 
@@ -219,7 +219,7 @@ def test_a_target_on_the_axes_of_the_student(members: list[Path], store: Path, t
         if reduced:
             teacher.FitTarget("cpu", cache / "plain.npy", 5, reduced, None)(32)
             plain = means_of(store, cache, cache / "plain.npy")
-        start = teacher.Source(members[2], store, "mean", 1, "")
+        start = teacher.TeacherSource(members[2], store, "mean", 1, "")
         teacher.FitTarget("cpu", cache / "turned.npy", 5, reduced, start)(32)
         turned = means_of(store, cache, cache / "turned.npy")
         np.testing.assert_allclose(turned @ turned.T, plain @ plain.T, rtol=1e-4, atol=1e-4)

@@ -148,6 +148,7 @@ def test_an_override_holds_for_every_stage_that_has_it_or_for_the_one_it_names()
     lower = pipeline("nli-sts", {"settings.lower_bound": 0.25})
     assert lower.stages["sts"].settings == STSRegressionSettings(lower_bound=0.25)
     assert lower.stages["nli"] == pipeline("nli-sts").stages["nli"]
+    assert pipeline("nli", {"precision": "fp16", "train.precision": "fp32"}).precision == "fp16", "members embed in it"
     assert pipeline("raw", {"optim.lr": 1e-4}) == pipeline("raw")  # an option of every pipeline
 
 
@@ -194,6 +195,67 @@ def test_an_unknown_key_names_the_nearest(key: str, nearest: str) -> None:
 SPREAD = {"resources.shard": True, "resources.workers": 2}
 
 
+def of_sed(name: str, message: str, **settings: Any) -> tuple[str, dict[str, Any], list[str]]:
+    return name, {f"sed.settings.{key}": value for key, value in settings.items()}, [f"sed.settings.{message}"]
+
+
+def nested(name: str, stage: str, message: str, dims: tuple[int, ...] = (8,)) -> tuple[str, dict[str, Any], list[str]]:
+    return name, {f"{stage}.matryoshka": [*dims]}, [f"{stage}.settings.matryoshka={[*dims]}{message}"]
+
+
+SETTINGS = [
+    ("gausscse-ent", {"gausscse.loss": "con", "gausscse.similarity": "js", "gausscse.activation": "relu"},
+     ["loss='con': must be one of ent, ent+con, ent+rev, ent+con+rev", "similarity='js': must be one of per_dimension, paper",
+      "activation='relu': must be one of tanh, identity"]),
+    ("gausscse-ent", {"gausscse.temperature": 0.0}, ["gausscse.settings.temperature=0.0 must be above 0"]),
+    ("simcse-sup", {"simcse-sup.head": "relu", "simcse-sup.false_negatives": "relu", "simcse-sup.temperature": 0.0},
+     ["head='relu': must be one of tanh, none", "false_negatives='relu': must be one of kept, masked", "temperature=0.0 must"]),
+    ("simcse-sup", {"simcse-sup.temperature": float("nan")}, ["simcse-sup.settings.temperature=nan: must be finite"]),
+    ("ct", {"ct.reduction": "max", "ct.negatives": "max"}, ["must be one of mean, sum", "must be one of fresh, anchored"]),
+    ("sts", {"sts.lower_bound": -0.05}, ["sts.settings.lower_bound=-0.05 must be at least 0 and below 1"]),
+    ("sts", {"sts.lower_bound": 1.0}, ["sts.settings.lower_bound=1.0 must be at least 0 and below 1"]),
+    ("sts", {"sts.lower_bound": float("nan")}, ["sts.settings.lower_bound=nan: must be finite"]),
+    ("mlm", {"mlm.rate": 0.0}, ["mlm.settings.rate=0.0 must be between 0 and 1"]),
+    ("mlm", {"mlm.rate": 1.0}, ["mlm.settings.rate=1.0 must be between 0 and 1"]),
+    ("flow", {"flow.levels": 0, "flow.depth": 0, "flow.width": 0}, ["levels=0 must", "depth=0 must", "width=0 must be from 1"]),
+    ("whiten", {"whiten.dimensions": 0}, ["whiten.settings.dimensions=0 must be at least 1, or none"]),
+    ("latte-ae", {"latte-ae.dims": 0, "latte-ae.encoder_layers": 4}, ["dims=0 must", "encoder_layers=4 must be from 1 to 3"]),
+    ("latte-normal",
+     {f"latte-normal.{key}": value for key, value in
+      {"hidden": 0, "encoder_layers": 0, "free_bits": -0.1, "beta_warmup_fraction": 1.5}.items()},
+     ["hidden=0 must", "encoder_layers=0 must", "free_bits=-0.1 must", "beta_warmup_fraction=1.5 must be from 0 to 1"]),
+    ("latte", {f"latte.{key}": value for key, value in
+               {"dims": 0, "free_bits": -1.0, "classes": 1, "tau": 0.0, "tau_test": -1.0}.items()},
+     ["dims=0 must", "free_bits=-1.0 must", "classes=1 must be at least 2", "tau=0.0 must", "tau_test=-1.0 must be above 0"]),
+    of_sed("nli-sed", "target='median': must be one of mean, unit-mean, concat, similarity", target="median"),
+    of_sed("nli-sed", "loss=mse: target=similarity is the cosines of a batch", target="similarity", loss="mse"),
+    of_sed("nli-sed", "loss=infonce: target=similarity is the cosines", target="similarity", loss="infonce"),
+    of_sed("nli-sed", "projection=8: loss=similarity compares cosines", target="similarity", projection=8),
+    of_sed("nli-sed", "projection=8: loss=similarity compares cosines", loss="similarity", projection=8),
+    of_sed("nli-sed", "temperature=0.1 is of loss=infonce alone", temperature=0.1),
+    of_sed("nli-sed", "bank=0.1: loss=similarity leaves the student a space of its own", loss="similarity", bank=0.1),
+    of_sed("nli-sed", "temperature=0.0 must be above 0", loss="infonce", temperature=0.0),
+    of_sed("nli-sed", "loss={'cosine': 1, 'cosinus': 2}: must be one of mse", loss={"cosine": 1, "cosinus": 2}),
+    of_sed("nli-sed", "loss={'cosine': 0}: must be one of mse, cosine, similarity, infonce, nll, kl", loss={"cosine": 0}),
+    of_sed("nli-sed", "weights='equal': must be one number above 0 for each teacher", weights="equal"),
+    of_sed("nli-sed", "weights=[1.0, 0.0]: must be one number above 0", weights=(1.0, 0.0)),
+    of_sed("gausscse-ent-sed", "loss=mse: kl is the loss of target=gaussian", target="gaussian", loss="mse"),
+    of_sed("gausscse-ent-sed", "loss=kl: kl is the loss of target=gaussian, which has no other; leave loss out", loss="kl"),
+    of_sed("gausscse-ent-sed", "loss={'kl': 1.0, 'cosine': 1.0}: kl", target="gaussian", loss={"kl": 1.0, "cosine": 1.0}),
+    of_sed("gausscse-ent-sed", "target=gaussian: takes no bank", target="gaussian", bank=0.1),
+    of_sed("gausscse-ent-sed", "target=gaussian: takes no bank", target="gaussian", axes="student"),
+    of_sed("ct-sed", "matryoshka=[8]: sed: the projection reads all", matryoshka=[8], projection=64, target="concat"),
+    nested("ct-sed", "sed", " must be numbers of dimensions, each once", (0,)),
+    nested("ct-sed", "sed", " must be numbers of dimensions, each once", (8, 8)),
+    nested("mlm-ct-sed", "mlm", ": mlm: it is no loss of sentence vectors"),
+    nested("nli-sed-flow", "flow", ": flow: it is no loss of sentence vectors"),
+    nested("latte", "latte", ": latte: it is no loss of sentence vectors"),
+    nested("gausscse-ent", "gausscse", ": gausscse: its similarity is of Gaussians in all their dimensions"),
+    nested("simcse-unsup@paper", "simcse-unsup", ": simcse-unsup: head=tanh reads all dimensions"),
+]  # fmt: skip
+"""Settings of objectives, as they are typed; several of one message in a row."""
+
+
 @pytest.mark.parametrize(
     ("name", "overrides", "messages"),
     [
@@ -208,6 +270,7 @@ SPREAD = {"resources.shard": True, "resources.workers": 2}
         ("nli", {"optim.floor": 1.0}, ["nli.optim.floor=1.0 must be from 0 to lr, 2e-05"]),
         ("nli", {"train.precision": "fp16"}, ["nli.train.precision=fp16 is for embedding alone"]),
         ("nli", {"precision": "fp16"}, ["precision=fp16 is for embedding alone", "set nli.train.precision too"]),
+        ("nli", {"precision": "int8"}, ["precision='int8': must be one of"]),
         ("nli-ct", {"ct.batch": 12}, ["ct.batch=12 must be a multiple of 8"]),
         ("nli-ct", {"optim.lr": -1}, ["nli.optim.lr=-1.0 must be above 0\nct.optim.lr=-1.0 must be above 0"]),
         ("ct", {"ct.optim.weight_decay": 0.1}, ["ct.optim.weight_decay: rmsprop has none here"]),
@@ -243,6 +306,7 @@ SPREAD = {"resources.shard": True, "resources.workers": 2}
         ("nli-ct", {"routes": [["nli"], ["ct"]], "ct.pooling": "cls"}, ["their last stages differ in pooling: mean, cls"]),
         ("nli-ct", {"routes": [["nli"], ["ct"]], "nli.layers": 2}, ["differ in pooled layers: 2, 1"]),
         ("nli-gausscse-ent", {"routes": [["nli"], ["gausscse"]]}, ["differ in development set: sts/stsb_dev, nli/snli_dev"]),
+        *SETTINGS,
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(name: str, overrides: dict[str, Any], messages: list[str]) -> None:

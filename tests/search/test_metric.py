@@ -66,7 +66,7 @@ def test_a_metric_that_is_never_reported_is_exit_code_2(
         (
             without_dev,
             {"metric": "loss", "train.keep": "last", "asha": "true"},
-            "asha: goes by what trials report at dev",
+            "asha: goes by the evaluations on",
         ),
     ):
         arguments = sets({"backbone": tiny_backbone, **THREE, **given})
@@ -148,6 +148,33 @@ def test_samplers_and_early_stopping_go_the_metrics_way(
     mode = "min" if metric == "loss" else "max"
     sampler = Sampler(study.search, [], 0)
     assert study.search.objective.mode == mode and sampler.study.direction.name == f"{mode.upper()}IMIZE"
+
+
+@pytest.mark.parametrize("metric", ["pearson", "loss"])
+def test_the_median_rule_knows_the_trials_of_earlier_sessions(
+    metric: str, small_world: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    tune = pytest.importorskip("raysts.cluster.tune")
+    given = {**THREE, "backbone": str(tiny_backbone), "metric": metric, "median": True}
+    study: Study = plan_study("lower-bound", given, RunOptions(data=small_world, storage=tmp_path))
+    for number, value in enumerate((0.2, 0.4, 0.6, 0.8)):  # some of them are worse than the median themselves
+        study.records[str(number)] = Record(
+            id=str(number),
+            point={BOUND: 0.0},
+            seed=0,
+            status="finished",
+            steps=4,
+            curve=((1, value), (2, value)),
+            finished_at="",
+        )
+    made = tune.scheduler(study)
+    decided = {}
+    for value in (0.9, 0.1):
+        trial = tune.EarlierTrial(f"new {value}")
+        made.on_trial_add(None, trial)
+        decided[value] = made.on_trial_result(None, trial, {tune.FRACTION: 50.0, tune.METRIC: value})
+    good, bad = (0.1, 0.9) if metric == "loss" else (0.9, 0.1)
+    assert decided == {good: "CONTINUE", bad: "STOP"}
 
 
 def test_none_is_worst_whichever_way_is_better() -> None:

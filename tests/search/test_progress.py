@@ -43,7 +43,7 @@ class Terminal:
         while self._read():
             pass
         os.close(self.master)
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=300)
 
     def _read(self) -> bool:
         try:

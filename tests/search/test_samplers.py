@@ -14,7 +14,7 @@ from raysts.search.record import Record
 from raysts.search.sampler import Sampler, importance
 from raysts.search.scores import PointScores, clearly_worse, front, grouped
 from raysts.search.search import Search, find_search
-from raysts.search.space import Dimension, Point
+from raysts.search.space import Dimension, Point, grid, key_of
 
 SPACE = {"space.optim.lr": "1e-6..1e-3 log", "space.batch": "8..64"}
 
@@ -53,6 +53,18 @@ def test_every_sampler_proposes_points_of_the_space_and_most_learn(name: str) ->
         sampler.complete(PointScores(1, [scored(point, values[-1], float(batch), number)]))
     if name in ("tpe", "gp"):
         assert sum(values[12:]) > sum(values[:12]), "what it proposes later is better"
+
+
+def test_where_a_sampler_repeats_itself_the_rest_of_the_space_comes_as_the_dice_fall(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("raysts.search.sampler.REPEATS", 0)
+    made = search(**{"space.optim.lr": "1e-5", "space.batch": "8,16,24,32,40"})
+    sampler, found = Sampler(made, [], 3), list[Point]()
+    while (point := sampler.propose({key_of(point) for point in found})) is not None:
+        found.append(point)
+    in_order = list(grid(made.space) or [])
+    assert sorted(map(key_of, found)) == sorted(map(key_of, in_order)) and found != in_order
 
 
 @pytest.mark.parametrize(
@@ -100,6 +112,20 @@ def test_importance_has_an_interval() -> None:
     found = importance(made, grouped([scored(p, math.log10(p[rate])) for p in points], 1))
     (first, (share, low, high)), *_ = found.items()
     assert first == rate and low - 0.01 < share < high + 0.01 and share > 0.5
+
+
+def test_the_front_of_nsga2_is_that_of_the_whole_grid(small_world: Path, tmp_path: Path) -> None:
+    settings = {
+        "backbone": "tiny", "space.backbone_layers": "1,2", "space.pooling": "mean,cls,max", "space.optim.lr": "1e-4,1e-3,1e-2",
+        "cost": "bytes", "train.max_steps": 4, "batch": 16, "train.eval_every": 4,
+    }  # fmt: skip
+    place = ["simcse-unsup", "--data", small_world, "--storage", tmp_path, "--address", "none"]
+    whole = result("tune", *place, *overrides(settings))
+    sampled = result("tune", *place, *overrides({**settings, "sampler": "nsga2", "num_samples": 15}), "--name", "nsga2")
+    assert (whole["trials"], sampled["trials"]) == (18, 15)
+    assert sampled["front"] == whole["front"]
+    runs = {point["run"] for point in whole["points"]}
+    assert {point["run"] for point in sampled["points"]} < runs, "no run is trained twice"
 
 
 def test_a_search_of_two_measures_with_a_race(small_world: Path, tmp_path: Path) -> None:

@@ -195,18 +195,20 @@ def test_a_sweep_beside_a_writer_raises_nothing(tmp_path: Path) -> None:
     done = threading.Event()
 
     def write() -> None:
-        for number in range(400):
-            with atomic_write(tmp_path / "model", synced=False) as draft:
-                for part in "abcd":
-                    (draft / part / str(number)).mkdir(parents=True)
-        done.set()
+        try:
+            for number in range(400):
+                with atomic_write(tmp_path / "model", synced=False) as draft:
+                    for part in "abcd":
+                        (draft / part / str(number)).mkdir(parents=True)
+        finally:
+            done.set()
 
     writer = threading.Thread(target=write)
     writer.start()
     while not done.is_set():
         remove_drafts(tmp_path)
     writer.join()
-    assert len(list((tmp_path / "model").iterdir())) == 4
+    assert (tmp_path / "model/d/399").is_dir() and len(list((tmp_path / "model").iterdir())) == 4
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
@@ -259,32 +261,10 @@ def test_who_waited_for_a_lock_that_was_removed_holds_the_next_one_of_its_name(t
 
     holder = threading.Thread(target=hold)
     holder.start()
-    assert held.wait(30)
-    with lock(path, "the second", wait=30), pytest.raises(InputError, match="the second"), lock(path, "the third"):
+    assert held.wait(120)
+    with lock(path, "the second", wait=120), pytest.raises(InputError, match="the second"), lock(path, "the third"):
         raise AssertionError("two hold it")
     holder.join()
-
-
-def test_a_lock_dies_with_its_process(tmp_path: Path) -> None:
-    """A killed driver leaves no lock behind."""
-    program = (
-        "import sys, time; from pathlib import Path; from raysts.storage.atomic import lock\n"
-        "with lock(Path(sys.argv[1]), 'a driver'):\n    print('held', flush=True)\n    time.sleep(600)\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path / "x.lock")], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None and process.stdout.readline() == "held\n"
-        with pytest.raises(InputError, match=f"a driver .process {process.pid}"), lock(tmp_path / "x.lock", "me"):
-            pass
-    finally:
-        process.kill()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-    with lock(tmp_path / "x.lock", "me"):
-        time.sleep(0)
 
 
 def test_writable(tmp_path: Path) -> None:

@@ -272,7 +272,7 @@ def test_an_interruption_ends_a_request_that_nobody_answers(monkeypatch: pytest.
         process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
         silent.accept()
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=120)[0] == "interrupted\n" and process.returncode == 0
+        assert process.communicate(timeout=300)[0] == "interrupted\n" and process.returncode == 0
 
 
 # -- credentials ---------------------------------------------------------------------------------------------------------

@@ -115,16 +115,14 @@ def test_a_file_whose_writer_fails_is_what_it_was(store: Any) -> None:
     assert store.read_json("a.json", fresh=True) == {"x": 1} and relative(store, store.list()) == ["a.json"]
 
 
-@pytest.mark.parametrize(
-    "name", ["a b", "ü", "100%", "a+b", "a%20b", "x#1", "[z]", "a&b=c", "it's", "a:b", "~", "-", "a,b;c", "(x)"]
-)
-def test_names_of_any_kind(name: str, store: Any) -> None:
-    put(store, f"own/{name}/{name}.txt", name)
-    assert store.get(f"own/{name}/{name}.txt", fresh=True).read_text() == name
-    assert relative(store, store.list("own", recursive=True)) == [f"own/{name}/{name}.txt"]
-    assert relative(store, store.list("own")) == [f"own/{name}"]
-    store.delete(f"own/{name}")
-    assert store.list("own", recursive=True) == []
+def test_names_of_any_kind(store: Any) -> None:
+    for name in ("a b", "ü", "100%", "a+b", "a%20b", "x#1", "[z]", "a&b=c", "it's", "a:b", "~", "-", "a,b;c", "(x)"):
+        put(store, f"own/{name}/{name}.txt", name)
+        assert store.get(f"own/{name}/{name}.txt", fresh=True).read_text() == name
+        assert relative(store, store.list("own", recursive=True)) == [f"own/{name}/{name}.txt"]
+        assert relative(store, store.list("own")) == [f"own/{name}"]
+        store.delete(f"own/{name}")
+        assert store.list("own", recursive=True) == []
 
 
 def test_json_of_another_kind(store: Any) -> None:
@@ -353,11 +351,11 @@ def test_who_waits_gets_a_lock_when_its_holder_ends(store: Any) -> None:
     def hold() -> None:
         with store.lock("locks/a.lock", "a dying worker"):
             held.set()
-            release.wait(30)
+            release.wait(120)
 
     holder = threading.Thread(target=hold)
     holder.start()
-    assert held.wait(30)
+    assert held.wait(120)
     threading.Timer(0.2, release.set).start()
     with store.lock("locks/a.lock", "its successor", wait=60):
         assert release.is_set()
@@ -443,7 +441,7 @@ def test_an_error_ends_what_has_not_begun(monkeypatch: pytest.MonkeyPatch) -> No
         begun.append(item)
         if item == 3:
             raise ZeroDivisionError
-        time.sleep(0.05)
+        time.sleep(0.5)  # on a busy machine the news of an error travels slowly
 
     with pytest.raises(ZeroDivisionError):
         run_parallel(fails, range(1000))
@@ -466,5 +464,5 @@ try:
 except KeyboardInterrupt:
     print("interrupted")
 """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
     assert (ended.returncode, ended.stdout) == (0, "interrupted\n"), ended.stderr

@@ -30,7 +30,6 @@ ASKED = {
     "pipeline/verdict.py": "member.model.exists",
     "pipeline/deliver.py": "Path(name).exists path.is_file",
     # files of the user and of the machine
-    "training/record.py": "Path('/proc/cpuinfo').read_text",
     "pipeline/price.py": "GPUS.glob Path(text).is_file Path(text).read_text path.read_text",
     "pipeline/embed.py": "output.exists output.glob output.is_dir output.iterdir",
     "search/exports.py": "old.unlink path.parent.glob",

@@ -36,7 +36,8 @@ def test_how_all_of_it_stands_is_said_where_there_is_no_terminal(
     monkeypatch.setattr(log.sys, "stderr", SimpleNamespace(isatty=lambda: False, write=len, flush=int))
     said: list[str] = []
     jobs = [job(tmp_path, number) for number in range(3)]
-    with listening(said.append), RunMonitor(10) as watched:
+    with listening(said.append), log.screen.working(), RunMonitor(10) as watched:
+        log.screen.follow("10 runs train", 10.0, 10.0)
         stand(jobs[0], 100, "done")
         stand(jobs[1], 50, dev=0.75)
         stand(jobs[2], 50, loss=1.0)

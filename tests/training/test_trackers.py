@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import run_commands
+from processes import wait_until
 from run_commands import listening
 
 import raysts
@@ -104,12 +105,15 @@ def test_other_tools_take_the_runs(
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     monkeypatch.setattr(trackers, "GRACE", 300)  # a busy machine starts their processes late
-    library = pytest.importorskip(tool)
+    for name in ("WANDB_X_SERVICE_WAIT", "WANDB_INIT_TIMEOUT"):
+        monkeypatch.setenv(name, "300")
+    pytest.importorskip(tool)
     messages: list[str] = []
     with listening(messages.append):
         raysts.run("nli", FEW, small_world, tmp_path / "s", address="none", track={tool: "mine"})
     assert not [text for text in messages if text.startswith(f"{tool}: ")]
     if tool == "wandb":
-        assert len([*(tmp_path / "s").rglob("run-*.wandb")]) == 3, library
+        # W&B's own process writes them, on a busy machine after the run has ended.
+        wait_until(lambda: len([*(tmp_path / "s").rglob("run-*.wandb")]) == 3, pause=0.1)
     else:
         assert len([*(tmp_path / "trackio").rglob("mine*")]) >= 1

@@ -35,7 +35,7 @@ _STARTERS = _words(
 _BOUNDARY = re.compile(r"""(?<![.!?])([.!?]++)(["'”’)\]]*+)\s+(?=["'“‘(\[]*[^\W_a-z])""")
 _LAST_TOKEN = re.compile(r"""[\w.\-’']+$""")
 _DOTTED = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]|ph\.d|[ap]\.m", re.I)
-_FIRST_WORD = re.compile(r"""["'“‘(\[]*([^\W_]+)(?![.\w])""")
+_FIRST_WORD = re.compile(r"""["'“‘(\[]*(?P<word>[^\W_]+)(?![.\w])""")
 
 _START = re.compile(r"""["“‘']?[^\W_]""")
 _END = re.compile(r"""[.!?]["”’')]*$""")

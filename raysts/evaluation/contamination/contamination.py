@@ -71,14 +71,11 @@ class Contamination:
     def entries(self, model: str) -> list[dict[str, Any]]:
         """Return plain data for the JSON line: one entry per task, or one without a task."""
         shared = {"of": model, "training_tables": list(self.tables), "unknown": list(self.unknown)}
-        entries = [
-            {
-                **shared, "task": name, "rows": task.rows, "trained_rows": task.trained, "sentence_rows": task.sentence,
-                "clean_rows": task.clean,
-            }
-            for name, task in self.tasks.items()
-        ]  # fmt: skip
-        return entries or [{**shared, "task": None}]
+        names = {"rows": "rows", "trained_rows": "trained", "sentence_rows": "sentence", "clean_rows": "clean"}
+        rows = {
+            task: {key: getattr(counts, name) for key, name in names.items()} for task, counts in self.tasks.items()
+        }
+        return [{**shared, "task": task, **numbers} for task, numbers in rows.items()] or [{**shared, "task": None}]
 
     def lines(self, model: str) -> list[str]:
         """Return a line per task with training text, one for all others, one for what is not known."""
@@ -126,17 +123,10 @@ def contamination(
     """
     tables = tuple(sorted({table for sets in tasks.values() for labelled in sets for table in labelled.rows}))
     texts = [text for text in trained.texts if text.table != TARGETS]
-    present = [
-        text
-        for text in texts
-        if corpus.files(text.table) or corpus.sources(text.table)
-        if corpus.fingerprint(text.table) == text.sha256
-    ]
-    missing = [
-        f"{text.label} as it was trained on (not in {corpus.sources_text or corpus.where})"
-        for text in texts
-        if text not in present
-    ]
+    stored = [text for text in texts if corpus.files(text.table) or corpus.sources(text.table)]
+    present = [text for text in stored if corpus.fingerprint(text.table) == text.sha256]
+    place = corpus.sources_text or corpus.where
+    missing = [f"{text.label} as it was trained on (not in {place})" for text in texts if text not in present]
     masks: Masks = {}
     for text in present:
         for table, (row, sentence) in _occurrences(corpus, text, tables, cache).items():
@@ -157,10 +147,8 @@ def _occurrences(corpus: Corpus, text: TrainingText, tables: Sequence[str], cach
     record = Store.of(path).read_json(path)
     try:
         if record:
-            return {
-                name: (_mask(size, row), _mask(size, sentence))
-                for name, (size, row, sentence) in record["rows"].items()
-            }
+            sets = record["rows"].items()
+            return {name: (_mask(size, row), _mask(size, sentence)) for name, (size, row, sentence) in sets}
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):  # a record of another form
         set_aside(path)
     masks = occurrences(corpus, text.table, text.data, tables)
@@ -185,11 +173,9 @@ def _count_rows(sets: Sequence[LabelledSet], masks: Masks) -> TaskContamination:
     if not were_trained:
         return TaskContamination(size, 0, have_sentence, size)
     clean = {labelled.name: _clean(labelled, of_set) for labelled, of_set in zip(sets, trained, strict=True)}
-    clean_rows = sum(int(mask.sum()) for mask in clean.values())
-    scored = {
-        name: clean[labelled.name] for labelled in sets for name in labelled.datasets if clean[labelled.name].any()
-    }
-    return TaskContamination(size, were_trained, have_sentence, clean_rows, scored)
+    scored = {name: clean[labelled.name] for labelled in sets for name in labelled.datasets}
+    scored = {name: mask for name, mask in scored.items() if mask.any()}
+    return TaskContamination(size, were_trained, have_sentence, sum(int(m.sum()) for m in clean.values()), scored)
 
 
 def _clean(labelled: LabelledSet, trained: np.ndarray) -> np.ndarray:

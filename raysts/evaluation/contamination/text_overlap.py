@@ -75,32 +75,28 @@ def overlap(
     Returns:
         One dict per (training table, evaluation set) that share anything: ``train``, ``eval``, ``rows`` (of the
         evaluation set), ``pair_rows`` (the two sentences are a training pair, in either order; None where one side
-        has no pairs), ``both_rows`` (whose sentences both_rows occur, anywhere), ``sentence_rows`` (at least one occurs) and
+        has no pairs), ``both_rows`` (both sentences occur, anywhere), ``sentence_rows`` (at least one occurs) and
         ``examples`` (``row`` and ``text`` of a few, shared pairs first).
     """
     keys = {name: _read_keys(corpus, name) for name in eval_tables}
-    entries = []
+    entries: list[dict[str, Any]] = []
     for train in train_tables:
         corpus.require([train])
         paired = len(text_columns(train)) == 2
         for name, (pair, both_rows, either) in _search(corpus.batches(train, text_columns(train)), keys).items():
             if not either.any():
                 continue
-            most_telling_first = np.argsort(3 - 1 * pair - 1 * both_rows - 1 * either, kind="stable")[
-                : int(either.sum())
-            ]
-            is_pair = len(text_columns(name)) == 2
+            is_pair, shared = len(text_columns(name)) == 2, int(either.sum())
+            first = np.argsort(3 - 1 * pair - 1 * both_rows - 1 * either, kind="stable")[: min(shared, examples)]
+            texts = corpus.read(name, text_columns(name)).take(pa.array(first, pa.int64())).to_pylist()
             entries.append(
                 {
-                    "train": train,
-                    "eval": name,
-                    "rows": len(either),
+                    "train": train, "eval": name, "rows": len(either), "sentence_rows": shared,
                     "pair_rows": int(pair.sum()) if is_pair and paired else None,
                     "both_rows": int(both_rows.sum()) if is_pair else None,
-                    "sentence_rows": int(either.sum()),
-                    "examples": _examples(corpus, name, most_telling_first[:examples]),
+                    "examples": [{"row": int(r), "text": list(t.values())} for r, t in zip(first, texts, strict=True)],
                 }
-            )
+            )  # fmt: skip
     return entries
 
 
@@ -161,25 +157,15 @@ def check_folder(corpus: Corpus) -> dict[str, Any]:
         tables[name] = {"rows": rows, "files": len(corpus.files(name))}
         problems += bad
         usable += [] if bad else [name]
-    return {
-        "root": corpus.where,
-        "tables": tables,
-        "missing": [name for name in TABLES if name not in tables and name not in DERIVED],
-        "problems": problems,
-        "unused": _find_unused(corpus),
-        "overlaps": overlap(
-            corpus,
-            [name for name in TRAIN_TABLES if name in usable],
-            [name for name in (*EVAL_TABLES, *corpus.tests()) if name in usable],
-        ),
-    }
-
-
-def _find_unused(corpus: Corpus) -> list[dict[str, str]]:
-    if corpus.empty or corpus.store.remote:
-        return []
-    read = {path for name in corpus.tables() for path in corpus.files(name)}
-    return find_unused(corpus.root, lambda path: path in read or path.name == "manifest.json" or "words" in path.parts)
+    files = {path for name in tables for path in corpus.files(name)}
+    unused = []
+    if not (corpus.empty or corpus.store.remote):
+        unused = find_unused(corpus.root, lambda p: p in files or p.name == "manifest.json" or "words" in p.parts)
+    train, tested = (filter(usable.__contains__, names) for names in (TRAIN_TABLES, (*EVAL_TABLES, *corpus.tests())))
+    missing = [name for name in TABLES if name not in tables and name not in DERIVED]
+    overlaps = overlap(corpus, [*train], [*tested])
+    shared = {"problems": problems, "unused": unused, "overlaps": overlaps}
+    return {"root": corpus.where, "tables": tables, "missing": missing, **shared}
 
 
 def format_check(report: dict[str, Any]) -> str:
@@ -223,40 +209,26 @@ def _read_keys(corpus: Corpus, name: str) -> Keys:
 def _search(
     batches: Iterable[pa.RecordBatch], sets: Mapping[str, Keys]
 ) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return by set and row if its pair, both_rows its sentences, or any of them occur in training text."""
+    """Return by set and row if its pair, both its sentences, or any of them occur in training text."""
     searched = {key for rows in sets.values() for keys in rows for key in keys}
-    wanted_pairs = {_pair_key(keys) for rows in sets.values() for keys in rows if len(keys) == 2}
-    sentences, pairs = set[bytes](), set[bytes]()
+    wanted_pairs = {frozenset(keys) for rows in sets.values() for keys in rows if len(keys) == 2}
+    sentences, pairs = set[bytes](), set[frozenset[bytes]]()
     for batch in batches:
         for keys in _keys(batch):
             shared = [key for key in keys if key in searched]
             sentences.update(shared)
             if len(shared) > 1:  # of a triplet its anchor makes a pair with each of the others
-                pairs.update(key for other in keys[1:] if (key := _pair_key((keys[0], other))) in wanted_pairs)
+                pairs.update(wanted_pairs.intersection(frozenset((keys[0], other)) for other in keys[1:]))
     masks = {}
     for name, rows in sets.items():
         occurs = [[key in sentences for key in keys] for keys in rows]
-        pair = [len(keys) == 2 and _pair_key(keys) in pairs for keys in rows]
+        pair = [len(keys) == 2 and frozenset(keys) in pairs for keys in rows]
         both_rows, either = ([test(row) for row in occurs] for test in (all, any))
         masks[name] = np.array(pair, bool), np.array(both_rows, bool), np.array(either, bool)
     return masks
 
 
-def _pair_key(keys: Sequence[bytes]) -> bytes:
-    return b"".join(sorted(keys))
-
-
 def _keys(batch: pa.RecordBatch) -> Iterator[tuple[bytes, ...]]:
-    columns = [
-        [
-            hashlib.blake2b(normalise(text or "").encode("utf-8", "surrogatepass"), digest_size=16).digest()
-            for text in texts
-        ]
-        for texts in (column.to_pylist() for column in batch.columns)
-    ]
-    yield from zip(*columns, strict=True)
-
-
-def _examples(corpus: Corpus, name: str, rows: np.ndarray) -> list[dict[str, Any]]:
-    texts = corpus.read(name, text_columns(name)).take(pa.array(rows, pa.int64())).to_pylist()
-    return [{"row": int(row), "text": list(text.values())} for row, text in zip(rows, texts, strict=True)]
+    for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+        texts = (normalise(text or "").encode("utf-8", "surrogatepass") for text in row)
+        yield tuple(hashlib.blake2b(text, digest_size=16).digest() for text in texts)

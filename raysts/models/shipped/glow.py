@@ -1,6 +1,7 @@
-"""Glow over sentence embeddings (BERT-flow, Li et al. 2020; SED B.3), as a module of sentence-transformers too.
+"""Glow over sentence embeddings, as a module of sentence-transformers too.
 
-Model directories hold a copy of this file, ``raysts_glow.py``; it imports nothing of raysts.
+BERT-flow, Li et al. 2020, and SED B.3. Model directories hold a copy of this file, ``raysts_glow.py``. It imports nothing of
+raysts.
 
 Each of L levels is ``depth`` steps: actnorm, reversal of the dimensions, additive coupling by a small network. After a
 level half of the dimensions leave; z is what left, then what remained. The prior is N(0, I). Actnorm, coupling network
@@ -31,7 +32,7 @@ LOG_SCALE = 3.0
 
 
 class ActNorm(nn.Module):
-    """(x + bias) exp(3 logs), one bias and one scale a dimension; fitted to zero mean and unit variance, then trained."""
+    """Map (x + bias) exp(3 logs) of each dimension, fitted to zero mean and unit variance, then trained."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -39,7 +40,7 @@ class ActNorm(nn.Module):
         self.logs = nn.Parameter(torch.zeros(dim))
 
     def forward(self, x_BD: Tensor, mean: Mean | None = None) -> Tensor:
-        """[B, D] -> [B, D]; with ``mean`` fitted to ``x_BD`` first."""
+        """Map [B, D] -> [B, D]. With a ``mean`` fit to ``x_BD`` first."""
         if mean is not None:
             centre_D = mean(x_BD)
             deviation_D = mean((x_BD - centre_D).square()).sqrt()
@@ -48,12 +49,11 @@ class ActNorm(nn.Module):
         return (x_BD + self.bias) * (LOG_SCALE * self.logs).exp()
 
     def inverse(self, z_BD: Tensor) -> Tensor:
-        """The x of which ``forward`` makes z."""
         return z_BD * (-LOG_SCALE * self.logs).exp() - self.bias
 
 
 class Shift(nn.Module):
-    """The network of a coupling: two hidden layers with actnorm and ReLU; it begins as zero."""
+    """Network of a coupling: two hidden layers with actnorm and ReLU. It begins as zero."""
 
     def __init__(self, dim: int, width: int) -> None:
         super().__init__()
@@ -67,7 +67,6 @@ class Shift(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, x_BD: Tensor, mean: Mean | None = None) -> Tensor:
-        """[B, D] -> [B, D]."""
         for linear, actnorm in zip(self.linear, self.actnorm, strict=True):
             x_BD = F.relu(actnorm(linear(x_BD), mean))
         return self.out(x_BD) * (LOG_SCALE * self.logs).exp()
@@ -82,19 +81,19 @@ class GlowStep(nn.Module):
         self.shift = Shift(dim // 2, width)
 
     def forward(self, x_BD: Tensor, mean: Mean | None = None) -> Tensor:
-        """[B, D] -> [B, D]."""
         a, b = self.actnorm(x_BD, mean).flip(-1).chunk(2, -1)
         return torch.cat([a, b + self.shift(a, mean)], -1)
 
     def inverse(self, z_BD: Tensor) -> Tensor:
-        """The x of which ``forward`` makes z."""
         a, b = z_BD.chunk(2, -1)
         return self.actnorm.inverse(torch.cat([a, b - self.shift(a)], -1).flip(-1))
 
 
 class Glow(nn.Module):
-    """An invertible map of embeddings whose values follow N(0, I) once it is trained. ``dim``: D; every level halves it, so
-    2^levels must divide it. ``levels``: L (2 in the paper's Table 7, 3 in the official code's default file).
+    """Invertible map of embeddings to values that follow N(0, I) once it is trained.
+
+    ``dim``: D. Every level halves it, so 2^levels must divide it. ``levels``: L (2 in the paper's Table 7, 3 in the official
+    code's default file).
 
     Raises:
         ValueError: a size below 1, or a ``dim`` that the levels do not divide.
@@ -119,7 +118,7 @@ class Glow(nn.Module):
         self.register_buffer("initialized", torch.tensor(False))
 
     def encode(self, x_BD: Tensor, mean: Mean | None = None) -> Tensor:
-        """x -> z, both [B, D]; with ``mean`` every actnorm is fitted on the way."""
+        """Map x -> z, both [B, D]. With a ``mean`` fit every actnorm on the way."""
         left = []
         with torch.autocast(x_BD.device.type, enabled=False):  # bf16 has no digits for densities
             for steps in self._steps:
@@ -144,14 +143,14 @@ class Glow(nn.Module):
         return LOG_SCALE * torch.stack(logs).sum()
 
     def bits_per_dimension(self, x_BD: Tensor) -> Tensor:
-        """-(log N(z; 0, I) + log |det dz/dx|) / (D ln 2) per text -> [B]: BERT-flow's objective."""
+        """Return -(log N(z | 0, I) + log |det dz/dx|) / (D ln 2) per text [B], BERT-flow's objective."""
         z_BD = self.encode(x_BD)
         log_prior_B = -0.5 * (z_BD.square() + math.log(2 * math.pi)).sum(-1)
         return -(log_prior_B + self.log_det()) / (self.dim * math.log(2))
 
     @torch.no_grad()
     def initialize(self, x_BD: Tensor, mean: Mean) -> None:
-        """Fit every actnorm to zero mean and unit variance over the first texts (Glow, Kingma and Dhariwal 2018)."""
+        """Fit every actnorm over the first texts (Glow, Kingma and Dhariwal 2018)."""
         self.encode(x_BD, mean)
         self.initialized.fill_(True)
 

@@ -1,7 +1,7 @@
-"""Latent distributions of token vectors: modules between a transformer and its mean pooling (Latte-Mix, section 2.3).
+"""Latent distributions of token vectors, as modules of sentence-transformers (Latte-Mix, section 2.3).
 
-This file is copied beside a saved model as ``raysts_latent.py``, where sentence-transformers runs it: it imports nothing
-of raysts.
+They stand between a transformer and its mean pooling. This file is copied beside a saved model as ``raysts_latent.py``,
+where sentence-transformers runs it: it imports nothing of raysts.
 
 Shapes: N tokens (any leading axes in ``encode`` and ``embed``), H hidden dimensions, V latent variables, K classes, D
 latent dimensions, W numbers per token that the pooling averages.
@@ -23,7 +23,7 @@ CODE = "raysts_latent.py"
 
 
 def mlp(sizes: list[int]) -> nn.Sequential:
-    """Linear layers of these sizes with ReLU between them."""
+    """Return linear layers of these sizes with ReLU between them."""
     parts: list[nn.Module] = []
     for wide, narrow in zip(sizes, sizes[1:]):  # noqa: B905 (one shorter on purpose)
         parts += [nn.ReLU(), nn.Linear(wide, narrow)] if parts else [nn.Linear(wide, narrow)]
@@ -31,8 +31,7 @@ def mlp(sizes: list[int]) -> nn.Sequential:
 
 
 class Latent(nn.Module, ABC):
-    """An MLP from token vectors to the parameters of a latent distribution. ``parameters``: numbers that the MLP gives per
-    token."""
+    """MLP from token vectors to the parameters of a latent distribution, so many per token."""
 
     def __init__(self, in_features: int, parameters: int, layers: int, hidden: int) -> None:
         super().__init__()
@@ -46,19 +45,19 @@ class Latent(nn.Module, ABC):
 
     @abstractmethod
     def embed(self, u_NH: Tensor) -> Tensor:
-        """Token vectors -> [N, W], what the pooling averages; no noise."""
+        """Map token vectors to what the pooling averages [N, W], without noise."""
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
         """Arguments of the constructor."""
 
     def encode(self, u_NH: Tensor) -> Tensor:
-        """What the MLP gives [N, parameters], in float32 or better: a small temperature magnifies bf16's rounding."""
+        """Return the parameters [N, ...] in float32 or better: a small temperature magnifies rounding."""
         first = self.encoder[0]
         assert isinstance(first, nn.Linear)
         with torch.autocast(u_NH.device.type, enabled=False):
-            found = self.encoder(u_NH.to(first.weight.dtype))
-        return found if found.dtype == torch.float64 else found.float()
+            parameters = self.encoder(u_NH.to(first.weight.dtype))
+        return parameters if parameters.dtype == torch.float64 else parameters.float()
 
     def forward(self, features: dict[str, Any]) -> dict[str, Any]:
         """Replace ``token_embeddings`` [B, T, H] by [B, T, W], as a module of sentence-transformers does."""
@@ -87,8 +86,10 @@ class Latent(nn.Module, ABC):
 
 
 class Categorical(Latent):
-    """q(z | u): V independent variables of K classes each; pooled, it is a mixture (equation 2). ``tau``: temperature of the
-    softmax of ``embed``."""
+    """q(z | u): V independent variables of K classes each. Pooled, it is a mixture (equation 2).
+
+    ``tau``: temperature of the softmax of ``embed``.
+    """
 
     def __init__(
         self, in_features: int, variables: int, classes: int, tau: float, layers: int = 1, hidden: int = 768
@@ -102,11 +103,11 @@ class Categorical(Latent):
         return self.variables * self.classes
 
     def logits(self, u_NH: Tensor) -> Tensor:
-        """Unnormalised log probabilities [N, V, K]."""
+        """Return unnormalised log probabilities [N, V, K]."""
         return self.encode(u_NH).unflatten(-1, (self.variables, self.classes))
 
     def embed(self, u_NH: Tensor) -> Tensor:
-        """softmax(logits / tau) of every variable, flattened -> [N, V K]."""
+        """Return softmax(logits / tau) of every variable, flattened [N, V K]."""
         return torch.softmax(self.logits(u_NH) / self.tau, dim=-1).flatten(-2)
 
     def config(self) -> dict[str, Any]:
@@ -114,46 +115,37 @@ class Categorical(Latent):
         return {name: getattr(self, name) for name in names}
 
 
-class Normal(Latent):
-    """q(z | u): a diagonal Gaussian in D dimensions."""
+class Dimensions(Latent):
+    """Latent distribution with the same parameters for each of D dimensions."""
+
+    per_dimension = 1
 
     def __init__(self, in_features: int, dims: int, layers: int = 1, hidden: int = 768) -> None:
-        super().__init__(in_features, 2 * dims, layers, hidden)
+        super().__init__(in_features, self.per_dimension * dims, layers, hidden)
         self.dims = dims
 
     @property
     def dim(self) -> int:
-        """D."""
         return self.dims
 
+    def embed(self, u_NH: Tensor) -> Tensor:
+        """Return the code, or mu [N, D]."""
+        return self.encode(u_NH)[..., : self.dims]
+
+    def config(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("in_features", "dims", "layers", "hidden")}
+
+
+class Normal(Dimensions):
+    """q(z | u): a diagonal Gaussian in D dimensions."""
+
+    per_dimension = 2
+
     def gaussians(self, u_NH: Tensor) -> tuple[Tensor, Tensor]:
-        """(mu, log of the variance), both [N, D]."""
+        """Return mu and the log of the variance, both [N, D]."""
         mu, log_var = self.encode(u_NH).chunk(2, dim=-1)
         return mu, log_var
 
-    def embed(self, u_NH: Tensor) -> Tensor:
-        """mu [N, D]."""
-        return self.gaussians(u_NH)[0]
 
-    def config(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("in_features", "dims", "layers", "hidden")}
-
-
-class Point(Latent):
+class Point(Dimensions):
     """The code of an autoencoder: D numbers, no distribution."""
-
-    def __init__(self, in_features: int, dims: int, layers: int = 1, hidden: int = 768) -> None:
-        super().__init__(in_features, dims, layers, hidden)
-        self.dims = dims
-
-    @property
-    def dim(self) -> int:
-        """D."""
-        return self.dims
-
-    def embed(self, u_NH: Tensor) -> Tensor:
-        """The code [N, D]."""
-        return self.encode(u_NH)
-
-    def config(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("in_features", "dims", "layers", "hidden")}

@@ -1,4 +1,4 @@
-"""The tokenizer of word vectors; model directories hold a copy of this file, ``raysts_words.py``.
+"""The tokenizer of word vectors. Model directories hold a copy of this file, ``raysts_words.py``.
 
 It imports nothing of raysts: sentence-transformers runs the copy where its own reading of the tokenizer's files would give
 a text without a known word no vector that can be pooled.
@@ -16,17 +16,17 @@ PADDING = "[PAD]"
 
 
 class Words(PreTrainedTokenizerFast):
-    """A text is its known words; one without any is a single padding token, whose vector is zero."""
+    """Tokenizer that keeps known words. A text without any is a padding token, with a zero vector."""
 
     model_input_names = ["input_ids"]
 
     def __call__(self, text: Any, **options: Any) -> BatchEncoding:
-        """``input_ids`` of a text, or of each of several."""
-        found = super().__call__(text, **options)
+        """Return ``input_ids`` of a text, or of each of several."""
+        encoded = super().__call__(text, **options)
         nothing = [self.pad_token_id]
-        ids = found["input_ids"]
-        found["input_ids"] = ids or nothing if isinstance(text, str) else [row or nothing for row in ids]
-        return found
+        ids = encoded["input_ids"]
+        encoded["input_ids"] = ids or nothing if isinstance(text, str) else [row or nothing for row in ids]
+        return encoded
 
     @staticmethod
     def load(folder: str | Path) -> Words:

@@ -63,25 +63,21 @@ class EmbedTexts:
     tasks: Sequence[WordSets] = ()
 
     def __call__(self, unit: Unit) -> EmbeddedTexts:
-        """Return vectors, row scores and cost."""
         folder, content, pooling = unit
-        options = {"pooling": pooling, "prompt": self.prompt, "device": self.device}
-        embedder = load_embedder(folder, content=content, **options)
+        embedder = load_embedder(folder, content=content, pooling=pooling, prompt=self.prompt, device=self.device)
         if embedder.find_missing(self.texts) is not None:
             return EmbeddedTexts({}, {})
         scores: dict[Layers, list[RowScores]] = {}
-        if isinstance(embedder, EncoderModel):
-            for task in self.tasks:
-                for choice, row_scores in task.row_scores(embedder.model, self.layers).items():
-                    scores.setdefault(choice, []).extend(row_scores)
+        measured: Any = getattr(embedder, "model", embedder if isinstance(embedder, OnnxModel) else None)
+        for task in self.tasks if isinstance(embedder, EncoderModel) else ():
+            for choice, row_scores in task.row_scores(measured, self.layers).items():
+                scores.setdefault(choice, []).extend(row_scores)
         _, stored = embedder.stored_pooling or ("", 1)
         began, cpu_began = time.perf_counter(), time.process_time()
         vectors = embedder.represent_layers(self.texts, self.layers or (stored,))
         seconds = time.perf_counter() - began, time.process_time() - cpu_began
-        measured = getattr(embedder, "model", embedder if isinstance(embedder, OnnxModel) else None)
-        return EmbeddedTexts(
-            vectors, scores, ModelCost.measure(measured, self.texts, *seconds) if measured and self.texts else None
-        )
+        cost = ModelCost.measure(measured, self.texts, *seconds) if measured and self.texts else None
+        return EmbeddedTexts(vectors, scores, cost)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,15 +91,11 @@ class Agreement:
     def step(self) -> Step:
         """Return the step that writes the mean cosines of pairs of held-out texts."""
         inputs, top = self.inputs, self.inputs.pipeline.select_top
-        step = step_id(
-            "agreement",
-            members=[member.id for member in self.members],
-            top=top,
-            texts=sorted(self.texts),
-            prompt=inputs.pipeline.teacher_prompt,
-            **({"side": self._side} if self._side else {}),
-        )
+        side = {"side": self._side} if self._side else {}
+        members, prompt = [member.id for member in self.members], inputs.pipeline.teacher_prompt
+        step = step_id("agreement", members=members, top=top, texts=sorted(self.texts), prompt=prompt, **side)
         count, role = top or len(self.members), "teacher" if inputs.pipeline.teachers else "member"
+        size, tokens = inputs.size_of([member.model for member in self.members]), inputs.tokens_of(self.texts)
         return new_step(
             inputs,
             "agreement",
@@ -112,13 +104,7 @@ class Agreement:
             title=f"agreement of {count} {role}{'s' if count > 1 else ''} on {len(self.texts):,} held-out texts",
             work=self._embed,
             sentences=len(self.texts) * len(self.members),
-            load=Load(
-                "agreement",
-                inputs.size_of([member.model for member in self.members]),
-                inputs.tokens_of(self.texts),
-                inputs.pipeline.precision,
-                units=len(self.members),
-            ),
+            load=Load("agreement", size, tokens, inputs.pipeline.precision, units=len(self.members)),
             bytes=2 * sum(map(len, self.texts)),  # each in about four pairs, compressed
         )
 
@@ -148,19 +134,13 @@ class Agreement:
         inputs, half = self.inputs, len(self.texts) // 2
         chosen = select_members(self.members, inputs.pipeline.select_top)
         units = [(member.model, inputs.contents.get(member.model), None) for member in chosen]
-        texts: Sequence[Text] = self.texts
-        if self._side:
-            texts = [SideText(text, self._side) for text in self.texts]
-        args = (texts, (), inputs.pipeline.teacher_prompt)
+        texts = [SideText(text, self._side) for text in self.texts] if self._side else self.texts
         sums: list[Any] = [np.float32(0), np.float32(0)]
-        for embedding in context.map(EmbedTexts, args, units):
+        for embedding in context.map(EmbedTexts, (texts, (), inputs.pipeline.teacher_prompt), units):
             (representation,) = embedding.vectors.values()
             unit_ND = unit(representation["vectors"])
             sums = [total + part @ part.T for total, part in zip(sums, np.split(unit_ND, [half]), strict=True)]
-        halves = self.texts[:half], self.texts[half:]
-        parts = [
-            pairs_of(texts, total / np.float32(len(units)), split)
-            for texts, total, split in zip(halves, sums, SPLITS, strict=True)
-        ]
+        halves = zip((self.texts[:half], self.texts[half:]), sums, SPLITS, strict=True)
+        parts = [pairs_of(texts, total / np.float32(len(units)), split) for texts, total, split in halves]
         with context.store.put(self.step.output) as draft:
             pq.write_table(pa.concat_tables(parts), draft)

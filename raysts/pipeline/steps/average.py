@@ -19,7 +19,7 @@ from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.outcome import best, join_names, members_dev
 from raysts.pipeline.step import Context, Load, Model, Step, new_step, run_id, select_members, step_id
 from raysts.recipes.recipe import Soup
-from raysts.storage.runs import RunFolder
+from raysts.storage.runs import RunFolder, State
 from raysts.training.job import ORPHAN_WAIT
 
 Score = float | None
@@ -32,14 +32,8 @@ TITLES: dict[Role, str] = {"soup": "weight average", "greedy-soup": "greedy weig
 def average_step(inputs: Inputs, role: Role, members: Sequence[Model]) -> Step:
     """Return the step that averages the weights of members, at most ``select_top`` of them."""
     top, table = inputs.pipeline.select_top, members_dev(inputs.pipeline)
-    by_dev = role == "greedy-soup" or top is not None
-    step = step_id(
-        "average",
-        role=role,
-        members=[member.id for member in members],
-        top=top,
-        dev=inputs.corpus.fingerprint(table) if by_dev else None,
-    )
+    dev = inputs.corpus.fingerprint(table) if role == "greedy-soup" or top is not None else None
+    step = step_id("average", role=role, members=[member.id for member in members], top=top, dev=dev)
     count = top or len(members)
     averages = 2 * count - 1 if role == "greedy-soup" else 1
     title = f"{TITLES[role]} of {count} members"
@@ -102,7 +96,7 @@ def _average(inputs: Inputs, role: Role, step: str, title: str, members: Sequenc
         def name(average: tuple[int, ...]) -> str:
             return "+".join(members[index].id for index in average)
 
-        def write(status: str, average: tuple[int, ...], **fields: Any) -> None:
+        def write(status: State, average: tuple[int, ...], **fields: Any) -> None:
             averaged = [members[index] for index in average]
             stage = next(reversed(pipeline.stages), role)
             record = {
@@ -121,7 +115,7 @@ def _average(inputs: Inputs, role: Role, step: str, title: str, members: Sequenc
             units = [[members[index].model for index in average] for average in unscored]
             for average, scores in zip(unscored, context.map(ScoreAverage, (dev,), units), strict=True):
                 scored[name(average)] = scores
-                write("running", average)
+                write(State.RUNNING, average)
             return [scored[name(average)][dev.metrics[0]] for average in averages]
 
         chosen = (0,) if role == "first" else tuple(range(len(members)))
@@ -133,5 +127,5 @@ def _average(inputs: Inputs, role: Role, step: str, title: str, members: Sequenc
         labels = {members[index].record.get("selected_by") for index in chosen}
         labels |= {dev.name} if dev and (role == "greedy-soup" or pipeline.select_top is not None) else set()
         scores = None if dev is None else {"kept": reached, "scores": scored[name(chosen)]}
-        write("done", chosen, dev=scores, selected_by=join_names(labels))
+        write(State.DONE, chosen, dev=scores, selected_by=join_names(labels))
         say(f"{title}: members {', '.join(map(str, chosen))} are in it; {len(scored)} averages were scored")

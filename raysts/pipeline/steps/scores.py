@@ -17,6 +17,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from raysts.errors import RunFailed
 from raysts.evaluation import harness, results, retrieval, scores
@@ -36,8 +38,8 @@ from raysts.ops import ensemble
 from raysts.ops.ensemble import Target
 from raysts.ops.similarity import Similarity, cosine_of_vectors
 from raysts.pipeline.inputs import Inputs
-from raysts.pipeline.outcome import decide, members_dev
-from raysts.pipeline.step import Context, Load, Model, Step, candidates, new_step, run_id, select_members, step_id
+from raysts.pipeline.outcome import Candidate, decide, members_dev
+from raysts.pipeline.step import Context, Load, Model, Step, new_step, run_id, select_members, step_id
 from raysts.pipeline.steps.agreement import Agreement, EmbeddedTexts, EmbedTexts
 from raysts.pipeline.steps.vectors import Teachers, foreign
 from raysts.storage.atomic import remove_drafts
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 ROW_BYTES = 12
 """Bytes of scores and results that a model writes for each sentence, roughly."""
+ON_MAP, LETTERS = 300, 300
+"""Most texts of the page's map, and their first letters that it shows."""
 Role = Literal["backbone", "member", "soup", "greedy-soup", "student"]
 TITLES: dict[Role, str] = {
     "backbone": "backbone", "member": "members", "soup": "soup", "greedy-soup": "greedy soup", "student": "student"
@@ -74,7 +78,7 @@ class Subject:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class RoleEvaluation:
     """The models of one role, the step that scores them, and their scores.
 
     Attributes:
@@ -94,19 +98,17 @@ class Evaluation:
     def step(self) -> Step:
         """Return the step that scores the models and writes their results rows."""
         inputs, pipeline, weights = self.inputs, self.inputs.pipeline, self._weights_by
+        combined = [pipeline.combine, pipeline.select_top, str(pipeline.compared_layers), inputs.target, weights]
         step = step_id(
-            "scores",
-            role=self.role,
-            row_scores=[subject.file.stem for subject in (*self.subjects, *self.besides)],
+            "scores", role=self.role, row_scores=[subject.file.stem for subject in (*self.subjects, *self.besides)],
             training_text=sorted(inputs.specs),  # clean rows do not hold it
-            resamples=pipeline.evaluation.resamples,
-            system=pipeline.name,
-            ensemble=[pipeline.combine, pipeline.select_top, str(pipeline.compared_layers), inputs.target, weights],
-        )
-        judged = len(self.dev.texts) if self.dev and not inputs.by_agreement else 0
+            resamples=pipeline.evaluation.resamples, system=pipeline.name, ensemble=combined,
+        )  # fmt: skip
+        judged = len(self.dev.texts) if self.dev and not inputs.uses_agreement else 0
         judged += len(self.agreement.texts) if self.agreement else 0
         models = max(1, len(self.models)) + len(self.besides)
-        heavy = [name for name in inputs.tasks if name in harness.HEAVY]
+        sentences, heavy = (inputs.test_sentences + judged) * models, [n for n in inputs.tasks if n in harness.HEAVY]
+        size = inputs.size_of([model.model for model in self.models])
         return new_step(
             inputs,
             "scores",
@@ -114,11 +116,9 @@ class Evaluation:
             [*self.models, self.agreement.step if self.agreement else None, weights],
             title=" with ".join([f"evaluate {TITLES[self.role]}", *heavy]),
             work=self._measure,
-            sentences=(inputs.test_sentences + judged) * models,
-            load=Load(
-                "scores", inputs.size_of([model.model for model in self.models]), inputs.test_tokens, units=models
-            ),
-            bytes=round((inputs.test_sentences + judged) * models * ROW_BYTES),
+            sentences=sentences,
+            load=Load("scores", size, inputs.test_tokens, units=models),
+            bytes=round(sentences * ROW_BYTES),
             scratch=(inputs.storage / "evaluations" / step,),
         )
 
@@ -126,7 +126,6 @@ class Evaluation:
 
     @cached_property
     def subjects(self) -> list[Subject]:
-        """Return the models of this role at their poolings."""
         if self.role == "backbone":
             choices = self._choices.items()
             return [self._subject(self.inputs.backbone_id, pooling, layers) for pooling, layers in choices]
@@ -146,27 +145,21 @@ class Evaluation:
     @cached_property
     def ensemble(self) -> Subject | None:
         """Return the combination of the members, or None if the pipeline combines none."""
-        if self.role != "member" or not self.inputs.pipeline.combine:
+        inputs = self.inputs
+        if self.role != "member" or not inputs.pipeline.combine:
             return None
-        content = [
-            "ensemble",
-            [[model.id, self._pooled_by(model)] for model in self.chosen],
-            str(self.inputs.pipeline.compared_layers),
-            [self.inputs.target, self._weights_by],
-        ]
+        members = [[model.id, self._pooled_by(model)] for model in self.chosen]
+        content = ["ensemble", members, str(inputs.pipeline.compared_layers), [inputs.target, self._weights_by]]
         return self._subject(content, self.pooling, self._choices[self.pooling])
 
     def _subject(self, content: Any, pooling: str, layers: tuple[Layers, ...], model: Model | None = None) -> Subject:
         """Return what is measured of a model. ``content`` identifies the model in ids."""
         identity = [harness.VERSION, [content, pooling, [str(choice) for choice in layers]], self._prompt, self._data]
-        identity += [self.agreement.step.id if self.agreement else None, *([self.index.id] if self.index else [])]
-        return Subject(
-            pooling=pooling,
-            layers=layers,
-            file=self.inputs.storage / "row_scores" / f"{content_id(identity)}.parquet",
-            folder=model.model if model else self.inputs.start,
-            model=model,
-        )
+        identity += [self.agreement.step.id if self.agreement else None]
+        identity += [self.index.id] if self.index else []
+        file = self.inputs.storage / "row_scores" / f"{content_id(identity)}.parquet"
+        folder = model.model if model else self.inputs.start
+        return Subject(pooling=pooling, layers=layers, file=file, folder=folder, model=model)
 
     @cached_property
     def chosen(self) -> list[Model]:
@@ -204,7 +197,7 @@ class Evaluation:
             (pooling,) = poolings
         choices = {pooling: pipeline.measured_layers}
         if self.role == "backbone":
-            distributed, layers = inputs.distributed
+            distributed, layers = inputs.distributed_pooling
             choices[distributed] = tuple(dict.fromkeys([*choices.get(distributed, ()), layers]))
         return choices
 
@@ -217,8 +210,7 @@ class Evaluation:
     @property
     def _prompt(self) -> str | None:
         """Return the prompt for models that configure none."""
-        pipeline = self.inputs.pipeline
-        return {"backbone": pipeline.prompt, "member": pipeline.teacher_prompt}.get(self.role)
+        return {"backbone": self.inputs.pipeline.prompt, "member": self.inputs.pipeline.teacher_prompt}.get(self.role)
 
     @property
     def _weights_by(self) -> str | None:
@@ -236,10 +228,8 @@ class Evaluation:
 
         They are by its first similarity, or the named one.
         """
-        return {
-            choice: scores.scores_by_set(part for part in row_scores if similarity in (None, part.similarity))
-            for choice, row_scores in self._read_scores(model).items()
-        }
+        by_choice = self._read_scores(model).items()
+        return {c: scores.scores_by_set(s for s in rows if similarity in (None, s.similarity)) for c, rows in by_choice}
 
     def costs(self) -> dict[str, dict[str, Any]]:
         """Return the costs of the measured models, by id, and of an ensemble of several together."""
@@ -247,25 +237,20 @@ class Evaluation:
         costs = {model: cost for model, cost in stored.items() if cost}
         members = [costs[member.id] for member in self.chosen if member.id in costs]
         if self.ensemble and len(members) > 1 and len(members) == len(self.chosen):
-            sizes = [None if None in column else sum(column) for column in zip(*map(_size, members), strict=True)]
-            together = dict(zip(("parameters", "bytes", "dimensions"), sizes, strict=True))
+            columns = {name: [cost[name] for cost in members] for name in members[0]}
+            sums = {n: None if None in columns[n] else sum(columns[n]) for n in ("parameters", "bytes", "dimensions")}
             if self.inputs.target != "concat":
-                together["dimensions"] = members[0]["dimensions"]
-            together["tokens"] = float(np.mean([cost["tokens"] for cost in members]))
-            for name in ("texts_per_second", "texts_per_cpu_second"):
-                together[name] = 1 / sum(1 / cost[name] for cost in members)
-            costs["ensemble"] = together
+                sums["dimensions"] = columns["dimensions"][0]
+            speeds = {n: 1 / sum(1 / x for x in columns[n]) for n in ("texts_per_second", "texts_per_cpu_second")}
+            costs["ensemble"] = {**sums, "tokens": float(np.mean(columns["tokens"])), **speeds}
         return costs
 
     def dev_scores(self, model: str) -> dict[Choice, float]:
         """Return a model's scores on the development set, which also select checkpoints."""
         if (dev := self.dev) is None:
             return {}
-        on_dev = {
-            choice: [set_scores for set_scores in row_scores if set_scores.split == "dev"]
-            for choice, row_scores in self._read_scores(model).items()
-        }
-        return {choice: dev.values(row_scores)[dev.metrics[0]] for choice, row_scores in on_dev.items() if row_scores}
+        by_choice = {choice: [s for s in rows if s.split == "dev"] for choice, rows in self._read_scores(model).items()}
+        return {choice: dev.values(on_dev)[dev.metrics[0]] for choice, on_dev in by_choice.items() if on_dev}
 
     def _read_scores(self, model: str) -> dict[Choice, list[RowScores]]:
         by_choice: dict[Choice, list[RowScores]] = {}
@@ -287,12 +272,14 @@ class Evaluation:
     # -- the work ----------------------------------------------------------------------------------------------------
 
     def _measure(self, context: Context) -> None:
-        store = context.store
-        inputs, subjects = self.inputs, [*self.subjects, *self.besides]
+        store, inputs, subjects = context.store, self.inputs, [*self.subjects, *self.besides]
         combined, title = self.ensemble, self.step.title
-        measured = [*subjects, *([combined] if combined else [])]
+        measured = [*subjects, combined] if combined else subjects
         missing = {id(subject) for subject in measured if store.get(subject.file) is None}
-        weights = self._weights(store) if combined else {}
+        weights: dict[str, float] = {}
+        if combined:
+            of_chosen = self.teachers.weights(store) if self.teachers else [1.0] * len(self.chosen)
+            weights = dict(zip((model.id for model in self.chosen), of_chosen, strict=True))
         index = self._embed_index(context) if missing else {}
         sums = PartialSums(store, self.step.id)
         summed = [id(subject) for subject in self.subjects if subject.model and subject.model.id in weights]
@@ -310,9 +297,8 @@ class Evaluation:
             if subject.model:
                 say(f"{title}: {subjects.index(subject) + 1} of {len(subjects)}")
             if not vectors:
-                say(
-                    f"{title}: {subject.folder} has no vectors of the test texts; neither it nor an ensemble is measured"
-                )
+                lacks = "has no vectors of the test texts; neither it nor an ensemble is measured"
+                say(f"{title}: {subject.folder} {lacks}")
         rows = [self._rows(subject) for subject in subjects]
         if combined and all(rows):
             if id(combined) in missing:
@@ -328,11 +314,9 @@ class Evaluation:
     def _embed(self, subjects: Sequence[Subject], context: Context) -> Iterable[tuple[Subject, EmbeddedTexts]]:
         """Yield each subject with the result of :class:`EmbedTexts` for its model."""
         for layers, group in itertools.groupby(subjects, key=lambda subject: subject.layers):
-            batch = list(group)
+            batch, args = list(group), (self.texts, layers, self._prompt, self.inputs.model_sets)
             units = [(s.folder, self.inputs.contents.get(s.folder), s.pooling) for s in batch]
-            args = (self.texts, layers, self._prompt, self.inputs.model_sets)
-            embedded = context.map(EmbedTexts, args, units)
-            yield from zip(batch, embedded, strict=True)
+            yield from zip(batch, context.map(EmbedTexts, args, units), strict=True)
 
     @property
     def index(self) -> Model | None:
@@ -349,10 +333,6 @@ class Evaluation:
         (embedding,) = context.map(EmbedTexts, args, [unit])
         vectors = next(iter(embedding.vectors.values()), None)  # none of vectors that lack a document
         return dict(zip(documents, vectors["vectors"], strict=True)) if vectors else {}
-
-    def _weights(self, store: Store) -> dict[str, float]:
-        weights = self.teachers.weights(store) if self.teachers else [1.0] * len(self.chosen)
-        return dict(zip((model.id for model in self.chosen), weights, strict=True))
 
     def _as_taught(self, model: Model, vectors: Mapping[Layers, Representation]) -> dict[Layers, np.ndarray]:
         """Return a member's vectors for the ensemble. An external member has its own pooling."""
@@ -373,14 +353,10 @@ class Evaluation:
         return vectors if measured else {model.job.recipe.layers: next(iter(vectors.values()))}
 
     def _write(
-        self,
-        subject: Subject,
-        vectors: Mapping[Layers, Representation],
-        similarities: Mapping[str, Similarity],
+        self, subject: Subject, vectors: Mapping[Layers, Representation], similarities: Mapping[str, Similarity],
         of_model: Mapping[Layers, list[RowScores]] = MappingProxyType({}),
-        index: Mapping[Text, np.ndarray] = MappingProxyType({}),
-        cost: ModelCost | None = None,
-    ) -> None:
+        index: Mapping[Text, np.ndarray] = MappingProxyType({}), cost: ModelCost | None = None,
+    ) -> None:  # fmt: skip
         """Compute the row scores of a subject, and of its queries in an ``index``, and store them.
 
         ``of_model``: row scores that need no vectors, which are stored too.
@@ -396,8 +372,7 @@ class Evaluation:
             try:
                 of_layers = harness.row_scores(sets, represent, similarities)
                 of_layers += retrieval.index_scores(sets, represent, index) if index else []
-                if self.dev is not None:
-                    of_layers += self.dev.row_scores(represent, similarities)
+                of_layers += self.dev.row_scores(represent, similarities) if self.dev else []
                 harness.rows_of(of_layers, {}, 0)
             except UndefinedCorrelationError as error:  # which of several
                 raise RunFailed(f"{self.step.title}: '{subject.folder}': {error}") from None
@@ -405,21 +380,43 @@ class Evaluation:
         for layers, row_scores in of_model.items():
             by_choice.setdefault((subject.pooling, str(layers)), []).extend(row_scores)
         inputs.corpus.check_unchanged(inputs.test_tables)
+        if vectors and subject in self.map_subjects:
+            self._write_map(subject, vectors)
         scores.write(subject.file, by_choice, asdict(cost) if cost else None)
+
+    @property
+    def map_subjects(self) -> list[Subject]:
+        """Return what the map of texts on the page shows: the ensemble, or students."""
+        if self.role == "student":
+            return self.subjects
+        return [self.ensemble] if self.ensemble else []
+
+    def map_file(self, subject: Subject) -> Path:
+        """Return the file with the vectors of a map."""
+        return self.inputs.storage / "maps" / subject.file.name
+
+    def _write_map(self, subject: Subject, vectors: Mapping[Layers, Representation]) -> None:
+        """Keep the vectors of some texts, the same ones for the ensemble and its students."""
+        among = self.agreement.texts if self.agreement else harness.sentences(self.inputs.corpus, self.inputs.tasks)
+        texts = [among[place] for place in np.random.default_rng(0).permutation(len(among))[:ON_MAP]]
+        chosen = vectors.get(self.inputs.pipeline.compared_layers) or next(iter(vectors.values()))
+        vectors_ND = lookup(self.texts, chosen)(texts)["vectors"].astype(np.float16)
+        table = pa.table({"text": [str(text)[:LETTERS] for text in texts], "vector": list(vectors_ND)})
+        with Store.of(subject.file).put(self.map_file(subject)) as draft:
+            pq.write_table(table, draft)
 
     # -- results rows, when the members are done -----------------------------------------------------------------------
 
     def _rows(self, subject: Subject) -> list[Row]:
         """Return the results rows of a subject's stored scores, with the columns of this pipeline."""
         rows: list[Row] = []
-        resamples = self.inputs.pipeline.evaluation.resamples
+        inputs, resamples = self.inputs, self.inputs.pipeline.evaluation.resamples
+        sets = harness.sets_of(inputs.corpus, inputs.tasks) if self.role == "backbone" else []
         for (pooling, layers), row_scores in (scores.read(subject.file) or {}).items():
             columns = {**self._columns(subject), "pooling": pooling, "layers": layers}
             tested = [of_set for of_set in row_scores if of_set.split != "dev"]
             rows += harness.rows_of(tested, columns, resamples, self._contamination.clean)
-            if self.role == "backbone":
-                sets = harness.sets_of(self.inputs.corpus, self.inputs.tasks)
-                rows += harness.baseline_rows(sets, columns, resamples, self._contamination.clean)
+            rows += harness.baseline_rows(sets, columns, resamples, self._contamination.clean)
         return rows
 
     @cached_property
@@ -429,9 +426,9 @@ class Evaluation:
     @cached_property
     def _selected_by(self) -> dict[str, str | None]:
         """Return the development set that selected a model, by model id or ``ensemble``."""
-        pipeline = self.inputs.pipeline
+        pipeline, members = self.inputs.pipeline, [Candidate.of(model.id, model.record) for model in self.members]
         dev, top = self.inputs.dev_name(members_dev(pipeline)), pipeline.select_top
-        outcome = decide(candidates(self.members), [], combine=pipeline.combine, select_top=top, dev=dev)
+        outcome = decide(members, [], combine=pipeline.combine, select_top=top, dev=dev)
         return {"ensemble": dev if top is not None else None, outcome.selected or "": outcome.selected_by}
 
     def _columns(self, subject: Subject) -> Row:
@@ -439,11 +436,11 @@ class Evaluation:
         inputs, model = self.inputs, subject.model
         role = "ensemble" if subject is self.ensemble else self.role
         record, job = (model.record, model.job) if model else ({}, None)
-        parents = [inputs.backbone_id] if role == "backbone" else [run_id(member) for member in self.chosen]
+        parents = record.get("parents") or ([inputs.backbone_id] if role == "backbone" else [*map(run_id, self.chosen)])
         transductive = role == "ensemble" and any(member.record.get("transductive") for member in self.chosen)
         return {
             "run_id": run_id(model) if model else None,
-            "parent_run_ids": record.get("parents") or parents,
+            "parent_run_ids": parents,
             "system": inputs.pipeline.name,
             "recipe": "-".join(inputs.pipeline.stages) or "raw",
             "role": role,
@@ -454,10 +451,6 @@ class Evaluation:
             "selected_by": record.get("selected_by") or self._selected_by.get(model.id if model else role),
             "step": (record.get("kept") or {}).get("step"),
         }
-
-
-def _size(cost: Mapping[str, Any]) -> list[Any]:
-    return [cost[name] for name in ("parameters", "bytes", "dimensions")]
 
 
 class PartialSums:
@@ -482,10 +475,8 @@ class PartialSums:
         for layers, values in vectors.items():
             self.totals[layers] = ensemble.added(target, self.totals.get(layers), values, weight)
         arrays: dict[str, Any] = {str(layers): total for layers, total in self.totals.items()}
-        with self.store.put(self._file(self.count + 1)) as draft, draft.open("wb") as file:
-            np.savez(file, **arrays)
-        self.store.delete(self._file(self.count))
+        file, before = (self.folder / f"members-{count:03d}.npz" for count in (self.count + 1, self.count))
+        with self.store.put(file) as draft, draft.open("wb") as opened:
+            np.savez(opened, **arrays)
+        self.store.delete(before)
         self.count += 1
-
-    def _file(self, members: int) -> Path:
-        return self.folder / f"members-{members:03d}.npz"

@@ -9,9 +9,8 @@ from typing import Any
 
 from raysts.data.derive import TARGETS
 from raysts.data.user import TEXT
-from raysts.data.windows import Group, StoreSpec, finish_store, tokenize_group
-from raysts.evaluation.dev import Dev
-from raysts.ids import unchanged
+from raysts.data.windows import GroupPart, StoreSpec, finish_store, tokenize_group
+from raysts.ids import guard_content
 from raysts.log import say
 from raysts.models.embedders import open_embedder
 from raysts.models.layers import Layers
@@ -27,10 +26,11 @@ from raysts.training.job import Job
 
 def tokens_step(inputs: Inputs, spec: StoreSpec) -> Step:
     """Return the step that writes a token store."""
-    recipes = [*inputs.pipeline.recipes.values()]
-    tokens = next(
-        (inputs.tokens(recipe) for recipe in recipes if inputs.resolve_recipe(recipe).table == spec.table), 1.0
-    )
+    recipes = [
+        recipe for recipe in inputs.pipeline.recipes.values() if inputs.resolve_recipe(recipe).table == spec.table
+    ]
+    tokens, groups = inputs.tokens(recipes[0]) if recipes else 1.0, inputs.groups(spec)
+    sentences = sum(group.size for group in groups) * len(spec.texts)
     return Step(
         kind="tokens",
         id=spec.id,
@@ -38,8 +38,8 @@ def tokens_step(inputs: Inputs, spec: StoreSpec) -> Step:
         output=inputs.store_folder(spec),
         work=partial(_tokenize, inputs, spec),
         resources={"workers": 1, "cpus": 1, "gpus": 0},
-        sentences=(sentences := sum(group.size for group in inputs.groups(spec)) * len(spec.texts)),
-        load=Load("tokens", SMALLEST, tokens, units=len(inputs.groups(spec)), grows=spec.table == TEXT),
+        sentences=sentences,
+        load=Load("tokens", SMALLEST, tokens, units=len(groups), grows=spec.table == TEXT),
         bytes=round(sentences * (8 + 4 * tokens)),
     )
 
@@ -52,11 +52,11 @@ class TokenizeGroup:
     """
 
     def __init__(self, device: str | None, spec: StoreSpec, tokenizer: Path, content: str | None, folder: Path) -> None:
-        with unchanged(tokenizer, content, lambda path: open_embedder(path).tokenizer_id):
+        with guard_content(tokenizer, content, lambda path: open_embedder(path).tokenizer_id):
             self.tokenizer = open_embedder(tokenizer).tokenizer
         self.spec, self.folder = spec, folder
 
-    def __call__(self, unit: tuple[int, Group]) -> dict[str, Any]:
+    def __call__(self, unit: tuple[int, GroupPart]) -> dict[str, Any]:
         number, group = unit
         return tokenize_group(group, self.spec, self.tokenizer, self.folder, number)
 
@@ -74,18 +74,9 @@ def _tokenize(inputs: Inputs, spec: StoreSpec, context: Context) -> None:
 
 
 def train_step(
-    inputs: Inputs,
-    stage: str,
-    recipe: Recipe,
-    seed: int,
-    parent: Model,
-    *,
-    member: int | None,
-    role: str = "member",
-    teachers: Teachers | None = None,
-    agreement: Agreement | None = None,
-    layers: Layers | None = None,
-) -> Step:
+    inputs: Inputs, stage: str, recipe: Recipe, seed: int, parent: Model, *, member: int | None, role: str = "member",
+    teachers: Teachers | None = None, agreement: Agreement | None = None, layers: Layers | None = None,
+) -> Step:  # fmt: skip
     """Return the step that trains a recipe from the model ``parent``.
 
     ``member`` is the number of the member or student, None of a single one. A distillation learns from ``teachers``.
@@ -97,91 +88,51 @@ def train_step(
     if max_length is None and recipe.train.max_length == "auto":  # it reads what it was taught to read
         max_length = inputs.reading_length(recipe).tokens
     recipe = inputs.resolve_recipe(recipe)
-    spec, corpus = inputs.store_spec(recipe), inputs.corpus
-    dev, judge = inputs.dev(recipe.spec.dev), None
-    if dev is None and agreement is not None:
-        dev, judge = agreement.dev, agreement.step.id
-    selected_by = None
+    spec, corpus, dev = inputs.store_spec(recipe), inputs.corpus, inputs.dev(recipe.spec.dev)
+    judge = agreement if dev is None else None
+    dev, selected_by = judge.dev if judge else dev, None
     if recipe.uses_dev_labels or recipe.train.patience is not None:
-        selected_by = judge or corpus.fingerprint(recipe.spec.dev)
+        selected_by = judge.step.id if judge else corpus.fingerprint(recipe.spec.dev)
+    vectors = teachers.vectors.id if teachers else None
     run = step_id(
-        "train",
-        recipe=recipe.identity,
-        version=recipe.spec.version,
-        seed=seed,
-        parent=parent.id,
-        tokens=spec.id,
-        vectors=teachers.vectors.id if teachers else None,
-        layers=layers,
-        dev=selected_by,
-        max_length=max_length,
-    )
-    parents = [parent.id, teachers.vectors.id] if teachers else [parent.id]
-    data = {
-        "table": spec.table,
-        "sha256": spec.fingerprint,
-        "rows": inputs.rows(recipe),
-        "skipped": corpus.find_skipped([spec.table]),
-    }
-    if name := inputs.own_title(spec.table):
-        data["name"] = name
-    if queries := inputs.queries(recipe):
-        data["queries"] = queries
+        "train", recipe=recipe.identity, version=recipe.spec.version, seed=seed, parent=parent.id, tokens=spec.id,
+        vectors=vectors, layers=layers, dev=selected_by, max_length=max_length,
+    )  # fmt: skip
+    data = {"table": spec.table, "sha256": spec.fingerprint, "rows": inputs.rows(recipe)}
+    data |= {"skipped": corpus.find_skipped([spec.table])}
+    named = {"name": inputs.own_title(spec.table), "queries": inputs.queries(recipe)}
+    data |= {key: value for key, value in named.items() if value}
     resources, folder = inputs.pipeline.resources, inputs.storage / "runs" / run
+    facts = inputs.facts(stage, role, member, [parent.id, vectors] if vectors else [parent.id])
+    steps = inputs.optimiser_steps(recipe)
+    scored, times = 0.0, 0
+    if dev is not None:
+        texts, interval = judge.texts[::2] if judge else [str(text) for text in dev.texts], recipe.train.eval_every
+        times = min(steps, 10 if recipe.uses_dev_labels else 4)
+        times = (steps // interval if interval else times) + recipe.train.eval_first
+        scored = times * len(texts) * inputs.tokens_of(texts[:MEASURED])
+    grows = spec.table == TEXT and recipe.train.max_steps is None
     return new_step(
         inputs,
         "train",
         run,
-        [parent, *(teachers.steps if teachers else ()), judge, spec.id],
+        [parent, *(teachers.steps if teachers else ()), judge.step if judge else None, spec.id],
         title=stage if member is None else f"{role} {member}: {stage}",
         resources={
-            "workers": resources.workers,
-            "cpus": resources.cpus,
-            "gpus": resources.gpus,
+            "workers": resources.workers, "cpus": resources.cpus, "gpus": resources.gpus,
             "memory": resources.memory or inputs.worker_gigabytes,
         },
-        sentences=inputs.optimiser_steps(recipe) * recipe.batch * recipe.spec.sentences,
-        load=Load(
-            f"train {recipe.objective}",
-            inputs.size,
-            inputs.tokens(recipe),
-            recipe.train.precision,
-            _count_scored(inputs, recipe, dev, agreement if judge else None),
-            grows=spec.table == TEXT and recipe.train.max_steps is None,
-        ),
+        sentences=steps * recipe.batch * recipe.spec.sentences,
+        load=Load(f"train {recipe.objective}", inputs.size, inputs.tokens(recipe), recipe.train.precision, scored, grows=grows),
         bytes=inputs.model_bytes,
         scratch=(folder / "checkpoints",),
         job=Job(
-            id=run,
-            recipe=recipe,
-            seed=seed,
-            folder=folder,
-            parent=parent.model,
-            content=inputs.contents.get(parent.model),
-            store=inputs.store_folder(spec),
-            prompt=spec.prompt,
-            teacher=teachers.vectors.output if teachers else None,
-            to_target=teachers.target.output if teachers and teachers.target else None,
-            export_layers=layers,
-            max_length=max_length,
-            dev=dev,
-            facts={
-                **inputs.facts(stage, role, member, parents),
-                "data": data,
-                "transductive": recipe.table == TARGETS,
-            },
+            id=run, recipe=recipe, seed=seed, folder=folder, parent=parent.model, content=inputs.contents.get(parent.model),
+            store=inputs.store_folder(spec), prompt=spec.prompt, teacher=teachers.vectors.output if teachers else None,
+            to_target=teachers.target.output if teachers and teachers.target else None, export_layers=layers,
+            max_length=max_length, dev=dev, facts={**facts, "data": data, "transductive": recipe.table == TARGETS},
         ),
-    )
-
-
-def _count_scored(inputs: Inputs, recipe: Recipe, dev: Dev | None, agreement: Agreement | None) -> float:
-    """Return the tokens of all evaluations of a run on its development set, or on ``agreement``, roughly."""
-    if dev is None:
-        return 0.0
-    texts = agreement.texts[::2] if agreement else [str(text) for text in dev.texts]
-    steps, every = inputs.optimiser_steps(recipe), recipe.train.eval_every
-    times = steps // every if every else min(steps, 10 if recipe.uses_dev_labels else 4)
-    return (times + recipe.train.eval_first) * len(texts) * inputs.tokens_of(texts[:MEASURED])
+    )  # fmt: skip
 
 
 def train_all(steps: Sequence[Step], context: Context) -> list[str]:

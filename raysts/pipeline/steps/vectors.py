@@ -27,7 +27,7 @@ from raysts.evaluation.tasks import lookup
 from raysts.ids import derive_seed
 from raysts.log import say, screen
 from raysts.models import pretrained
-from raysts.models.embedders import Embedder, EncoderModel, load_embedder, open_embedder
+from raysts.models.embedders import Embedder, load_embedder, open_embedder
 from raysts.models.layers import Layers
 from raysts.models.modules import describe
 from raysts.models.precision import Precision
@@ -86,50 +86,44 @@ class Teachers:
 
     @property
     def settings(self) -> DistillationSettings:
-        """Return the settings of the distillation."""
         assert isinstance(self.recipe.settings, DistillationSettings)
         return self.recipe.settings
 
     @property
     def steps(self) -> list[Step]:
-        """Return the steps in order."""
-        return [self.vectors, *([self.target] if self.target else [])]
+        return [self.vectors, self.target] if self.target else [self.vectors]
 
     @cached_property
     def vectors(self) -> Step:
         """Return the step that writes the combined vectors of the selected teachers, one shard per window."""
         inputs, recipe, top = self.inputs, self.recipe, self.inputs.pipeline.select_top
-        spec, count = inputs.store_spec(recipe), top or len(self.members)
+        spec, count, target = inputs.store_spec(recipe), top or len(self.members), self.settings.target
         chooser = {"weighted": inputs.corpus.fingerprint(members_dev(inputs.pipeline))} if self._uses_dev else {}
         step = step_id(
-            "vectors",
-            **chooser,
-            members=[member.id for member in self.members],
-            top=top,
-            tokens=spec.id,
-            pooling=recipe.pooling,
-            layers=recipe.layers,
+            "vectors", **chooser, members=[member.id for member in self.members], top=top, tokens=spec.id,
+            pooling=recipe.pooling, layers=recipe.layers,
             dev=inputs.corpus.fingerprint(STSB_DEV) if top is not None else None,
-            named=[_how_named_reads(inputs, recipe, member) for member in self.members],
-            target=self.settings.target,
-            weights=self.settings.weights,
-            precision=inputs.pipeline.precision,
-        )
-        role = "teacher" if inputs.pipeline.teachers else "member"
+            named=[_how_named_reads(inputs, recipe, member) for member in self.members], target=target,
+            weights=self.settings.weights, precision=inputs.pipeline.precision,
+        )  # fmt: skip
+        role, rows = "teacher" if inputs.pipeline.teachers else "member", inputs.all_rows(recipe)
+        size, tokens = inputs.size_of([member.model for member in self.members]), inputs.tokens(recipe)
+        blocks = -(-rows // (BLOCK if rows <= MOST_SPLIT * WINDOW else WINDOW))
         return new_step(
             inputs,
             "vectors",
             step,
             [*self.members, spec.id, *(tokens.id for tokens in inputs.teacher_specs(recipe))],
-            title=f"{TITLES[self.settings.target]} of {count} {role}{'s' if count > 1 else ''}",
+            title=f"{TITLES[target]} of {count} {role}{'s' if count > 1 else ''}",
             work=self._embed,
-            sentences=(rows := inputs.all_rows(recipe)) * count,
+            sentences=rows * count,
             load=Load(
                 "vectors",
-                inputs.size_of([member.model for member in self.members]),
-                inputs.tokens(recipe),
+                size,
+                tokens,
                 inputs.pipeline.precision,
-                units=-(-rows // (BLOCK if rows <= MOST_SPLIT * WINDOW else WINDOW)),
+                units=blocks,
+                most=WINDOW * count,
                 grows=spec.table == TEXT,
             ),
             bytes=rows * (8 + 4 * self.width),
@@ -137,11 +131,9 @@ class Teachers:
 
     @cached_property
     def width(self) -> int:
-        """Return the dimensions of the combined vectors."""
-        wide = self.settings.target in ("concat", "similarity")
         widths = [open_embedder(folder).dim for folder in self.inputs.teacher_folders]
         widths = widths or [self.inputs.student_width] * len(self.members)
-        return sum(widths) if wide else max(widths)
+        return sum(widths) if self.settings.target in ("concat", "similarity") else max(widths)
 
     @cached_property
     def target(self) -> Step | None:
@@ -185,26 +177,25 @@ class Teachers:
         stored = self.inputs.store.read_json(self.vectors.output / WEIGHTS, fresh=True) if self._uses_dev else None
         return stored["note"] if stored else None
 
-    def sources(self, chosen: Sequence[Model]) -> list[Source]:
-        """Return how each of the chosen teachers reads the sentences."""
+    def sources(self, chosen: Sequence[Model]) -> list[TeacherSource]:
         specs = dict(zip(self.inputs.teacher_folders, self.inputs.teacher_specs(self.recipe), strict=True))
         return [self._source(m.model, specs.get(m.model), as_trained=not foreign(self.inputs, m)) for m in chosen]
 
-    def _source(self, model: Path, spec: StoreSpec | None = None, as_trained: bool = True) -> Source:
+    def _source(self, model: Path, spec: StoreSpec | None = None, as_trained: bool = True) -> TeacherSource:
         """Return how a model reads (as the student, or its own tokens) and pools (as trained or not)."""
         inputs, spec = self.inputs, spec or self.inputs.store_spec(self.recipe)
         pooling, layers = (self.recipe.pooling, self.recipe.layers) if as_trained else (None, None)
         tokens, content = inputs.store_folder(spec), inputs.contents.get(model)
-        return Source(model, tokens, pooling, layers, spec.prompt, inputs.pipeline.precision, content)
+        return TeacherSource(model, tokens, pooling, layers, spec.prompt, inputs.pipeline.precision, content)
 
     def _embed(self, context: Context) -> None:
-        inputs, folder = self.inputs, self.vectors.output
-        chosen = select_members(self.members, inputs.pipeline.select_top)
+        folder, top = self.vectors.output, self.inputs.pipeline.select_top
+        chosen = select_members(self.members, top)
         remove_drafts(folder)
         sources = self.sources(chosen)
         self._compare(context, sources)
         write_targets(context, sources, folder, self.settings.target, self.weights(context.store))
-        facts = {"store": inputs.store_folder(inputs.store_spec(self.recipe)).name}
+        facts = {"store": self.inputs.store_spec(self.recipe).id}
         finish(Windows(sources[0].tokens), folder, [member.id for member in chosen], facts)
 
     def _fit(self, context: Context) -> None:
@@ -214,19 +205,25 @@ class Teachers:
         args = (self.target.output, len(Windows(tokens)), self.settings.is_reduced, start)
         list(context.map(FitTarget, args, [self.inputs.student_width]))
 
-    def _compare(self, context: Context, sources: Sequence[Source]) -> None:
+    def _compare(self, context: Context, sources: Sequence[TeacherSource]) -> None:
         """Refuse a mean of vectors of different lengths, and find weights by agreement, on a sample."""
         inputs, weights = self.inputs, self.vectors.output / WEIGHTS
-        if self._uses_dev and not context.store.exists(weights):
-            weighed = self._weigh(context, [source.model for source in sources])
+        unweighted = not context.store.exists(weights)
+        if self._uses_dev and unweighted:
+            # The gain is cross-validated: weights that one half of the rows chose are measured on the other half.
+            dev = inputs.dev(members_dev(inputs.pipeline))
+            assert dev is not None, "the checks ask for it"
+            units = [(source.model, source.content, None) for source in sources]
+            embedded = context.map(EmbedTexts, (dev.texts, (), inputs.pipeline.teacher_prompt), units)
+            vectors = [next(iter(texts.vectors.values()))["vectors"] for texts in embedded]
+            weighed = weigh(dev, vectors, self.settings.target, inputs.pipeline.evaluation.resamples)
             context.store.write_json(weights, weighed)
             say(weighed["note"])
-        by_agreement = self.settings.weights == AGREEMENT and not context.store.exists(weights)
+        by_agreement = self.settings.weights == AGREEMENT and unweighted
         unlike = self.settings.target == "mean" and bool(inputs.pipeline.teachers) and len(sources) > 1
         if not (by_agreement or unlike):
             return
-        numbers = range(len(sources))
-        sampled = list(context.map(SampleTeachers, (sources,), numbers))
+        sampled = list(context.map(SampleTeachers, (sources,), range(len(sources))))
         names = dict(zip(inputs.teacher_folders, inputs.pipeline.teachers, strict=True))
         if unlike and (problem := norms_problem([names[source.model] for source in sources], sampled)):
             raise InputError(problem)
@@ -234,23 +231,10 @@ class Teachers:
             agreement = ensemble.agreement(sampled)
             if not any(agreement):
                 raise InputError(
-                    "sed.weights=agreement: no two teachers agree on the text; name the weights, or leave it out"
+                    "sed.weights=agreement: no two teachers agree on the text; name the weights, or remove it"
                 )
             context.store.write_json(weights, {"weights": agreement})
             say(f"teachers: weights by agreement {', '.join(f'{weight:.2f}' for weight in agreement)}")
-
-    def _weigh(self, context: Context, teachers: Sequence[Path]) -> dict[str, Any]:
-        """Return the weights that are best on the development set, and a note on their gain over equal ones.
-
-        The gain is cross-validated: weights that one half of the rows chose are measured on the other half.
-        """
-        inputs, target = self.inputs, self.settings.target
-        dev = inputs.dev(members_dev(inputs.pipeline))
-        assert dev is not None, "the checks ask for it"
-        units = [(model, inputs.contents.get(model), None) for model in teachers]
-        embedded = context.map(EmbedTexts, (dev.texts, (), inputs.pipeline.teacher_prompt), units)
-        vectors = [next(iter(texts.vectors.values()))["vectors"] for texts in embedded]
-        return weigh(dev, vectors, target, inputs.pipeline.evaluation.resamples)
 
 
 def weigh(dev: Dev, vectors: Sequence[np.ndarray], target: Target, resamples: int) -> dict[str, Any]:
@@ -293,7 +277,7 @@ def weigh(dev: Dev, vectors: Sequence[np.ndarray], target: Target, resamples: in
     return {"weights": list(weights), "gain": [gain.value, gain.low, gain.high], "note": note}
 
 
-class Source(NamedTuple):
+class TeacherSource(NamedTuple):
     """A teacher and how it reads the student's sentences.
 
     Attributes:
@@ -312,7 +296,6 @@ class Source(NamedTuple):
     content: str | None = None
 
     def load(self, device: str | None) -> Embedder:
-        """Load the teacher."""
         return load_embedder(self.model, device=device, **self._how)
 
     def load_untrained(self, device: str | None) -> SentenceModel:
@@ -348,7 +331,7 @@ class EmbedTeachers:
     def __init__(
         self,
         device: str | None,
-        sources: Sequence[Source],
+        sources: Sequence[TeacherSource],
         folder: Path,
         target: Target,
         weights: Sequence[float],
@@ -375,12 +358,8 @@ class EmbedTeachers:
             assert rows is None or rows.equals(table.column("row")), "the teachers read other rows"
             rows, teacher = table.column("row"), self.held.get(number) or source.load(self.device)
             tokens = columns_of(table, ("sentence",), ())["sentence"]
-            if self.target == "gaussian":
-                assert isinstance(teacher, EncoderModel)
-                vectors_ND = teacher.vectors(tokens, variance=True)
-            else:
-                vectors_ND = teacher.vectors(tokens)
-            total = ensemble.added(self.target, total, vectors_ND, self.weights[number])
+            variance = {"variance": True} if self.target == "gaussian" else {}
+            total = ensemble.added(self.target, total, teacher.vectors(tokens, **variance), self.weights[number])
         assert total is not None
         write_embeddings(path, rows, ensemble.combine(self.target, total, self.weights))
 
@@ -401,7 +380,7 @@ class SampleTeachers:
     """Embeds the same few sentences with each teacher. Units are numbers of teachers."""
 
     device: str | None
-    sources: Sequence[Source]
+    sources: Sequence[TeacherSource]
 
     def __call__(self, number: int) -> np.ndarray:
         source = self.sources[number]
@@ -424,7 +403,7 @@ class FitTarget:
         start: the student before it learns; the target is turned to its axes. None: it is not turned.
     """
 
-    def __init__(self, device: str | None, path: Path, shards: int, reduced: bool, start: Source | None) -> None:
+    def __init__(self, device: str | None, path: Path, shards: int, reduced: bool, start: TeacherSource | None) -> None:
         self.device, self.path, self.shards, self.is_reduced, self.start = device, path, shards, reduced, start
 
     def __call__(self, width: int) -> None:
@@ -461,10 +440,10 @@ def write_embeddings(path: Path, rows: Any, embeddings_ND: np.ndarray) -> None:
 
 def write_targets(
     context: Context,
-    sources: Sequence[Source],
+    sources: Sequence[TeacherSource],
     folder: Path,
     target: Target = "mean",
-    weights: Sequence[float] | None = None,
+    weights: Sequence[float] = (),
 ) -> None:
     """Write the shards that are missing or damaged.
 
@@ -478,12 +457,12 @@ def write_targets(
         parts = [Block(window, first, min(first + rows, size), size) for first in range(0, size, rows)]
         blocks += [] if shard_name(window) in intact else parts
     args = (sources, folder, target, weights or [1.0] * len(sources), context.resources)
-    total, done, told = windows.rows, windows.rows - sum(block.end - block.first for block in blocks), 0
+    total, done, tenths = windows.rows, windows.rows - sum(block.end - block.first for block in blocks), 0
     for block, _ in zip(blocks, context.map(EmbedTeachers, args, blocks), strict=True):
         done += block.end - block.first
         screen.within(done / total)
-        if 10 * done // total > told:
-            told = 10 * done // total
+        if 10 * done // total > tenths:
+            tenths = 10 * done // total
             say(f"teachers: {done:,} of {total:,} texts")
         if block.end == block.size and block.first:
             _join(folder, [part for part in blocks if part.window == block.window])
@@ -495,9 +474,8 @@ def _join(folder: Path, blocks: Sequence[Block]) -> None:
     files = [store.get(folder / block.file) for block in blocks]
     table = pa.concat_tables([pq.read_table(file) for file in files if file])
     assert table.num_rows == blocks[0].size, f"window {blocks[0].window} has lost a block"
-    write_embeddings(
-        folder / shard_name(blocks[0].window), table.column("row"), columns_of(table, (), ("embedding",))["embedding"]
-    )
+    embeddings_ND = columns_of(table, (), ("embedding",))["embedding"]
+    write_embeddings(folder / shard_name(blocks[0].window), table.column("row"), embeddings_ND)
     for block in blocks:
         store.delete(folder / block.file)
 
@@ -537,13 +515,9 @@ def _how_named_reads(inputs: Inputs, recipe: Recipe, member: Model) -> list[Any]
         return None
     if open_embedder(member.model).kind == "vectors":
         return ["vectors"]
-    described = describe(member.model)
+    described, as_student = describe(member.model), [recipe.pooling, recipe.layers]
     prompt, *query = inputs.sides(recipe, described.prompts, inputs.pipeline.teacher_prompt).values()
-    pooled = [described.pooling, described.layers] if foreign(inputs, member) else [recipe.pooling, recipe.layers]
+    pooled = [described.pooling, described.layers] if foreign(inputs, member) else as_student
     reads = [*pooled, prompt, described.prompts.pooled, described.normalize, described.truncate_dim]
     reads += [open_embedder(member.model).tokenizer_id, *query]
-    return (
-        None
-        if reads == [recipe.pooling, recipe.layers, inputs.prompt, True, False, None, inputs.tokenizer_id]
-        else reads
-    )
+    return None if reads == [*as_student, inputs.prompt, True, False, None, inputs.tokenizer_id] else reads

@@ -8,7 +8,7 @@ from words_fakes import sentences, words_of
 
 from raysts.evaluation import words as word_scores
 from raysts.evaluation.word_components import contextual_words, find_words, principal
-from raysts.evaluation.words import UNKNOWN, Words
+from raysts.evaluation.words import UNKNOWN, WordTable
 from raysts.models.sentence_model import SentenceModel
 
 RNG = np.random.default_rng(0)
@@ -145,7 +145,9 @@ def test_purity_counts_the_largest_class_of_each_cluster() -> None:
 def test_categories_that_lie_apart_are_found() -> None:
     names = [f"w{i}" for i in range(24)]
     centres = np.repeat(np.eye(3, 8) * 5, 8, axis=0)
-    words = Words({name: i for i, name in enumerate(names)}, (centres + RNG.normal(size=(24, 8))).astype(np.float32))
+    words = WordTable(
+        {name: i for i, name in enumerate(names)}, (centres + RNG.normal(size=(24, 8))).astype(np.float32)
+    )
     classes = np.repeat([0, 1, 2], 8)
     assert word_scores.best_clusters(words, names, classes, 0).mean() == 1.0
     shuffled = RNG.permutation(classes)

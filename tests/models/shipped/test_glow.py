@@ -3,20 +3,14 @@ from __future__ import annotations
 import ast
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from raysts.models.pretrained import load
-from raysts.models.sentence_model import SentenceModel
 from raysts.models.shipped import glow
 from raysts.models.shipped.glow import ActNorm, Glow
-from raysts.models.shipped_heads import FlowHead
-
-TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house", "a cat"]
 
 
 def moved(flow: Glow, scale: float = 0.1) -> Glow:
@@ -162,44 +156,3 @@ def test_the_file_needs_nothing_of_raysts() -> None:
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert {name.split(".")[0] for name in names} <= {"torch", "safetensors", *sys.stdlib_module_names}
-
-
-def flow_model(backbone: Path) -> SentenceModel:
-    """The backbone with a flow behind it that is not the identity."""
-    model = load(backbone, layers=2, device="cpu")
-    torch.manual_seed(0)
-    head = FlowHead(Glow(model.dim, levels=3, depth=2, width=7))
-    head.shipped.initialize(torch.from_numpy(model.encode([*TEXTS, "a dog", "the house"])), mean)
-    moved(head.shipped, 0.05)
-    return SentenceModel(model.encoder.followed_by(head), model.tokenizer, model.max_length)
-
-
-def test_a_saved_model_comes_back(tiny_backbone: Path, tmp_path: Path) -> None:
-    model = flow_model(tiny_backbone)
-    model.save(tmp_path / "model")
-    again = load(tmp_path / "model", device="cpu")
-    head = again.encoder.heads[-1]
-    assert isinstance(head, FlowHead) and head.config() == {"dim": 32, "levels": 3, "depth": 2, "width": 7}
-    assert head.shipped.initialized and again.layers == 2
-    np.testing.assert_array_equal(again.encode(TEXTS), model.encode(TEXTS))
-    plain = load(tmp_path / "model", device="cpu", heads=False)
-    assert np.abs(plain.encode(TEXTS) - model.encode(TEXTS)).max() > 0.1
-
-
-def test_sentence_transformers_loads_it(tiny_backbone: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    sentence_transformers = pytest.importorskip("sentence_transformers")
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
-    model = flow_model(tiny_backbone)
-    model.save(tmp_path / "model")
-    options = {"device": "cpu", "local_files_only": True}
-    with pytest.raises(ValueError, match="trust_remote_code"):
-        sentence_transformers.SentenceTransformer(str(tmp_path / "model"), **options)
-    theirs = sentence_transformers.SentenceTransformer(str(tmp_path / "model"), trust_remote_code=True, **options)
-    assert type(theirs[-1]).__module__.startswith("transformers_modules.") and not isinstance(theirs[-1], Glow)
-    assert theirs.get_embedding_dimension() == 32
-    np.testing.assert_allclose(theirs.encode(TEXTS), model.encode(TEXTS), rtol=0, atol=1e-5)
-    theirs.save(str(tmp_path / "theirs"))
-    again = sentence_transformers.SentenceTransformer(str(tmp_path / "theirs"), trust_remote_code=True, **options)
-    np.testing.assert_array_equal(again.encode(TEXTS), theirs.encode(TEXTS))
-    np.testing.assert_allclose(load(tmp_path / "theirs", device="cpu").encode(TEXTS), model.encode(TEXTS), atol=1e-5)

@@ -10,14 +10,11 @@ from scipy.special import softmax
 from small_runs import tiny_encoder
 
 from raysts.models.encoder import Encoder
-from raysts.models.pretrained import load
-from raysts.models.sentence_model import SentenceModel
 from raysts.models.shipped import latent
 from raysts.models.shipped.latent import Categorical, Normal, Point
 from raysts.models.shipped_heads import CategoricalHead, LatentHead, NormalHead, PointHead
 from raysts.ops.similarity import cosine, jensen_shannon, l2, l2_mixture
 
-TEXTS = ["a dog runs", "a cat", "the small dog and the cat are sleeping near the house", "dog", ""]
 LENGTHS = [5, 9, 2, 5]
 
 
@@ -120,35 +117,3 @@ def test_autocast_leaves_the_mlp_in_its_precision(kind: str) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             assert torch.equal(found(u_NH), expected)
         np.testing.assert_allclose(found.double()(u_NH.double()), expected, atol=1e-6)
-
-
-@every
-@pytest.mark.parametrize("layers", [1, "only-1"])
-def test_a_saved_model_gives_the_same_vectors_here_and_in_sentence_transformers(
-    kind: str, layers: int | str, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And once more after sentence-transformers has saved it."""
-    sentence_transformers = pytest.importorskip("sentence_transformers")
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    base = load(tiny_backbone, pooling="cls", layers=layers, max_length=9, device="cpu")  # type: ignore[arg-type]
-    made = head(kind, base.encoder.width, 2)
-    model = SentenceModel(base.encoder.followed_by(made), base.tokenizer, 9)
-    model.save(tmp_path / "model")
-    again = load(tmp_path / "model", device="cpu")
-    expected, found = model.represent(TEXTS), again.represent(TEXTS)
-    assert expected.keys() == found.keys() and list(again.similarities) == list(model.similarities)
-    for name, values in expected.items():
-        for ours, theirs in zip(values, found[name], strict=True):
-            np.testing.assert_array_equal(ours, theirs)
-    with pytest.raises(ValueError, match="trust_remote_code"):
-        sentence_transformers.SentenceTransformer(str(tmp_path / "model"), device="cpu", local_files_only=True)
-    for place in ("model", "theirs"):
-        theirs = sentence_transformers.SentenceTransformer(
-            str(tmp_path / place), device="cpu", trust_remote_code=True, local_files_only=True
-        )
-        code = next(part for part in theirs if type(part).__name__ == type(made.shipped).__name__)
-        assert type(code).__module__.startswith("transformers_modules."), "it is the copy that runs"
-        assert theirs.get_embedding_dimension() == model.dim
-        np.testing.assert_allclose(theirs.encode(TEXTS), expected["vectors"], rtol=0, atol=1e-5)
-        theirs.save(str(tmp_path / "theirs"))
-    np.testing.assert_array_equal(load(tmp_path / "theirs", device="cpu").encode(TEXTS), expected["vectors"])

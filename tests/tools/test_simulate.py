@@ -1,0 +1,69 @@
+"""The simulation of many slots: its clock, and that the real driver gets to its end on it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from raysts.commands.look import plan
+from raysts.pipeline.local import LocalExecutor
+from raysts.pipeline.run import run
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="needs a checkout")
+
+
+@pytest.fixture(scope="module")
+def simulate() -> Iterator[ModuleType]:
+    sys.path.insert(0, str(BENCHMARKS))
+    import simulate
+
+    yield simulate
+    sys.path.remove(str(BENCHMARKS))
+
+
+@pytest.mark.parametrize("every", [float("inf"), 10.0])
+def test_deaths_cost_time_and_a_seed_gives_one_result(simulate: ModuleType, every: float) -> None:
+    def play(seed: int, nodes: float, deaths: float = 0.0) -> tuple[float, float]:
+        slots = simulate.Slots(20, simulate.Outages(seed, nodes, deaths))
+        tasks = iter([simulate.Task(number, 600.0, every) for number in range(200)])
+        ended = [task.key for _, task in slots.play(lambda: next(tasks, None))]
+        assert sorted(ended) == [*range(200)], "each task ends once, however often it died"
+        assert slots.work == pytest.approx(200 * 600)
+        assert bool(slots.deaths) == bool(nodes or deaths) == bool(slots.lost)
+        if every < float("inf"):
+            assert slots.lost <= every * slots.deaths, "training loses what came after its last checkpoint"
+        return slots.now, slots.lost
+
+    assert play(1, 0) == (6000.0, 0.0), "without deaths the slots are always busy"
+    assert play(1, 50) == play(1, 50) != play(2, 50)
+    assert 6000 < play(1, 10)[0] < play(1, 100)[0]
+    assert play(1, 0, deaths=200)[0] > 6000
+
+
+class Refusing(LocalExecutor):
+    """An executor for which nothing may be left to do."""
+
+    def map(self, worker: Any, args: Any, units: Any, resources: Any) -> Iterator[Any]:
+        raise AssertionError(worker)
+
+    def train(self, chains: Any, resources: Any) -> list[str | None]:
+        raise AssertionError(chains)
+
+
+def test_the_real_driver_runs_to_its_end_and_finds_all_done(
+    simulate: ModuleType, small_world: Path, tmp_path: Path
+) -> None:
+    changes = {"members": 5, "evaluation.resamples": 0, "evaluation.tasks": ["stsb"]}
+    planned = plan("nli-ct", {**changes, "backbone": "tiny"}, small_world, tmp_path)
+    slots = simulate.Slots(2, simulate.Outages(0, nodes=500, deaths=0))
+    simulate.play_run(planned, simulate.SimulatedExecutor(slots, simulate.Meter()))
+    assert slots.deaths and slots.now > 0
+    assert len([*tmp_path.glob("runs/*/model/config.json")]) == 10, "five members of two stages"
+    again = plan("nli-ct", {**changes, "backbone": "tiny"}, small_world, tmp_path)
+    assert run(again, Refusing(), "simulated", "again")["status"] == "done"
