@@ -160,6 +160,7 @@ def checked_plan(pipeline: Pipeline, options: RunOptions) -> Plan:
     """Return the checked plan of a pipeline (see :func:`raysts.plan`)."""
     plan = plan_of(pipeline, options)
     validate.check(plan)
+    plan.steps  # noqa: B018 (their ids need teachers and tokenizers that load)
     if options.strict_contamination:
         plan.refuse_contamination()
     if options.verify:

@@ -266,7 +266,7 @@ def _teacher_widths(inputs: Inputs, problems: _Problems) -> list[int]:
             dims.append(embedder.dim)
             if inputs.target == "gaussian" and not any(name.startswith("gauss") for name in embedder.similarities):
                 problems.append(f"sed.target=gaussian: model '{name}' gives no variance; take a GaussCSE model")
-            embedder.prompt, embedder.tokenizer_id  # noqa: B018 (refuse an unknown name, and a broken tokenizer)
+            embedder.prompt  # noqa: B018 (refuses an unknown name)
             if embedder.kind == "vectors":
                 _check_every_text(inputs, embedder)
             dev = record_of(path).get("dev") or {}
