@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -147,5 +146,5 @@ def agreement_sets(teacher: Model, content: str, text: UserText) -> list[Labelle
     unit_QD = unit(vectors["vectors"][: len(held_out)])
     table = pairs_of(held_out, unit_QD @ unit_QD.T, SPLITS[1]).drop_columns("split")
     pairs = replace(pairs_from_table(table, AGREEMENT, sha256), aggregations=("all",))
-    shared: dict[str, Any] = {"name": AGREEMENT, "sha256": sha256, "texts": pool, "size": len(held_out)}
-    return [pairs, NearestTexts(nearest=nearest_texts(vectors, similarity, len(held_out)), **shared)]
+    nearest = nearest_texts(vectors, similarity, len(held_out))
+    return [pairs, NearestTexts(name=AGREEMENT, sha256=sha256, texts=pool, size=len(held_out), nearest=nearest)]

@@ -7,7 +7,6 @@ larger variance. Shapes: N pairs.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -107,9 +106,15 @@ class TwoWay(LabelledSet):
                 on_others = two_way_scores(pairs, representations[pairs.name], similarity)
                 candidates = GRID if called in ON_THE_GRID else np.append(np.unique(on_others), np.inf)
                 right_N = (scores_N >= best_threshold(on_others, pairs.gold == 1, candidates)) == (self.gold == 1)
-                columns: dict[str, Any] = {"dataset": dataset, "draw": f"{self.name}/{self.split}"}
-                columns |= {"similarity": called, "compared": dataset == self.name}
-                scores.append(self.make_scores(right_N, "accuracy", **columns))
+                row_scores = self.make_scores(
+                    right_N,
+                    "accuracy",
+                    similarity=called,
+                    dataset=dataset,
+                    draw=f"{self.name}/{self.split}",
+                    compared=dataset == self.name,
+                )
+                scores.append(row_scores)
         return scores
 
 
@@ -117,8 +122,17 @@ def two_way(name: str, pairs: Pairs, thresholds: Mapping[str, Pairs] | None = No
     """Return labelled pairs as a set of two-way inference."""
     chosen = thresholds or {}
     texts = list(dict.fromkeys(text for part in (pairs, *chosen.values()) for text in part.texts))
-    shared: dict[str, Any] = {"sha256": pairs.sha256, "size": pairs.size, "rows": pairs.rows, "gold": pairs.gold}
-    return TwoWay(name=name, split=split, texts=texts, pairs=pairs, thresholds=chosen, **shared)
+    return TwoWay(
+        name=name,
+        split=split,
+        texts=texts,
+        pairs=pairs,
+        thresholds=chosen,
+        sha256=pairs.sha256,
+        size=pairs.size,
+        rows=pairs.rows,
+        gold=pairs.gold,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -140,8 +154,10 @@ class Direction(LabelledSet):
         by_model = right_by_model(self.pairs, represent(self.texts), similarities)
         longer_N = words[self.pairs.right] > words[self.pairs.left]
         scores = [self.make_scores(r_N, "accuracy", similarity=name, subsets=groups) for name, r_N in by_model.items()]
-        baseline: dict[str, Any] = {"similarity": "length", "role": "baseline", "compared": False, "subsets": groups}
-        return [*scores, self.make_scores(longer_N, "accuracy", **baseline)]
+        baseline = self.make_scores(
+            longer_N, "accuracy", similarity="length", role="baseline", compared=False, subsets=groups
+        )
+        return [*scores, baseline]
 
 
 def right_by_model(pairs: Pairs, representation: Representation, similarities: Similarities) -> dict[str, np.ndarray]:
@@ -183,8 +199,9 @@ def _read_two_way(corpus: Corpus, source: Source) -> TwoWay:
 
 def _read_direction(corpus: Corpus, source: Source) -> Direction:
     pairs = load_entailment(corpus, source.tables[0], entailed=True)
-    shared: dict[str, Any] = {"sha256": pairs.sha256, "size": pairs.size, "rows": pairs.rows, "texts": pairs.texts}
-    return Direction(name=source.name, pairs=pairs, **shared)
+    return Direction(
+        name=source.name, sha256=pairs.sha256, size=pairs.size, rows=pairs.rows, texts=pairs.texts, pairs=pairs
+    )
 
 
 def two_way_task(name: str, table: str, *own_thresholds: str, unasked: bool = True) -> Task:

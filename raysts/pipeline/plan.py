@@ -146,13 +146,18 @@ class Plan(Inputs):
             return []
         for number in range(self.pipeline.students):
             identity: dict[str, Any] = {"member": number if self.pipeline.students > 1 else None, "role": "student"}
-            taught: Any = {
-                "teachers": self.teacher,
-                "agreement": self.agreement,
-                "layers": self.pipeline.student_pooling,
-            }
             seed = derive_seed(self.pipeline.seed, "sed", number)
-            student = train_step(self, "sed", recipe, seed, self._student_start, **taught, **identity)
+            student = train_step(
+                self,
+                "sed",
+                recipe,
+                seed,
+                self._student_start,
+                teachers=self.teacher,
+                agreement=self.agreement,
+                layers=self.pipeline.student_pooling,
+                **identity,
+            )
             chains.append([student, *self._chain(self.pipeline.post, student, number, **identity)])
         return chains
 
@@ -201,8 +206,15 @@ class Plan(Inputs):
             for model_id, key, stored in models or [(self.backbone_id, "backbone", self.distributed_pooling)]:
                 scores = evaluation.dev_scores(key) if stored else {}
                 for pooling, text in sorted(scores, key=lambda choice: (choice[0], as_layers(choice[1])) != stored):
-                    choice: dict[str, Any] = {"what": evaluation.role, "id": model_id, "pooling": pooling}
-                    options.append(Option(**choice, layers=as_layers(text), score=scores[pooling, text]))
+                    options.append(
+                        Option(
+                            what=evaluation.role,
+                            id=model_id,
+                            pooling=pooling,
+                            layers=as_layers(text),
+                            score=scores[pooling, text],
+                        )
+                    )
         return options
 
     @cached_property
@@ -211,10 +223,14 @@ class Plan(Inputs):
         models: dict[Role, Sequence[Model]] = {"backbone": [], "member": self.members}
         models |= {role: [soup] for role, soup in self.soups.items()}
         models["student"] = self.outcomes
-        shared: dict[str, Any] = {"inputs": self, "members": tuple(self.members), "agreement": self.agreement}
         return [
             RoleEvaluation(
-                role=role, models=tuple(chosen), teachers=self.teacher if role == "member" else None, **shared
+                inputs=self,
+                role=role,
+                models=tuple(chosen),
+                members=tuple(self.members),
+                teachers=self.teacher if role == "member" else None,
+                agreement=self.agreement,
             )
             for role, chosen in models.items()
             if chosen or role == "backbone"
