@@ -68,7 +68,8 @@ TITLES: Mapping[Target, str] = {
     "similarity": "cosines",
     "gaussian": "Gaussians",
 }
-"""Names of targets for people."""
+SINGLE: Mapping[Target, str] = {"mean": "embeddings", "unit-mean": "unit embeddings", "concat": "unit embeddings"}
+"""Names of targets for people, and those that differ for a single teacher."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,13 +109,14 @@ class Teachers:
         )  # fmt: skip
         role, rows = "teacher" if inputs.pipeline.teachers else "member", inputs.all_rows(recipe)
         size, tokens = inputs.size_of([member.model for member in self.members]), inputs.tokens(recipe)
+        kind = TITLES[target] if count > 1 else SINGLE.get(target, TITLES[target])
         blocks = -(-rows // (BLOCK if rows <= MOST_SPLIT * WINDOW else WINDOW))
         return new_step(
             inputs,
             "vectors",
             step,
             [*self.members, spec.id, *(tokens.id for tokens in inputs.teacher_specs(recipe))],
-            title=f"{TITLES[target]} of {count} {role}{'s' if count > 1 else ''}",
+            title=f"{kind} of {count} {role}{'s' if count > 1 else ''}",
             work=self._embed,
             sentences=rows * count,
             load=Load(
