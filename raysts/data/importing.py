@@ -261,8 +261,9 @@ class Import:
     def _distinct(self, source: ColumnSource, counts: dict[str, int]) -> Iterator[Values]:
         """Yield the rows to write, and refuse a file in which an id stands twice."""
         places = range(len(source.columns))
-        texts = [place for place in places if source.columns[place].kind == "text"] or places
         ids = [place for place in places if source.columns[place].name in ("query_id", "doc_id")]
+        # Documents of one text, or of a title alone, are judged each.
+        texts = places if ids else [place for place in places if source.columns[place].kind == "text"]
         seen: set[bytes] = set()
         seen_ids: set[int] = set()
         twice: dict[Values, None] = {}

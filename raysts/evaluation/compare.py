@@ -80,7 +80,7 @@ def compare_systems(
         InputError: a set of A is not the same rows as that of B.
     """
     sets = list(a[0])
-    counted = [name for name in sets if name not in APART] or sets
+    counted = _sets_of_mean(sets)
     assert all(list(model) == sets for model in (*a, *b)), "models with different sets"
     draws = _drawn("models/a", len(a), resamples), _drawn("models/b", len(b), resamples)
     rows: list[ComparisonRow] = []
@@ -105,6 +105,11 @@ def compare_systems(
         columns["aggregation"] = "all" if metric in METRICS else None
         rows.append(columns | _difference(first_MR, second_MR, draws))
     return [{column: row.get(column) for column in COLUMNS} for row in rows]
+
+
+def _sets_of_mean(sets: Sequence[str]) -> list[str]:
+    """Return the sets of the mean over sets."""
+    return [name for name in sets if name not in APART] or [*sets]
 
 
 def _mean_over_sets(sets: Sequence[np.ndarray], draw_sets: bool) -> np.ndarray:
@@ -177,15 +182,15 @@ def margins(rows: Sequence[ComparisonRow], margin: float, draw_sets: bool = Fals
         within (None: not shown) and rows_needed.
     """
     main = [row for row in rows if row["metric"] in MAIN]
-    single = {metric for metric in MAIN if [row["metric"] for row in main].count(metric) == 2}
+    sets = {metric: [row["dataset"] for row in main if row["metric"] == metric][:-1] for metric in MAIN}
     decided = []
     for row in main:
         gap, n = Difference.of(row), row["n"]
         unit = "queries" if row["metric"] == "ndcg@10" else "pairs"
-        if row["dataset"] == OVERALL and row["metric"] in single:
+        if row["dataset"] == OVERALL and len(sets[row["metric"]]) == 1:
             continue
         if row["dataset"] == OVERALL and draw_sets:
-            n, unit = [other["metric"] for other in main].count(row["metric"]) - 1, "sets"
+            n, unit = len(_sets_of_mean(sets[row["metric"]])), "sets"
         shared = {name: row[name] for name in ("dataset", "metric", "difference", "ci_low", "ci_high")}
         answers = {"within": gap.within(margin), "rows_needed": gap.rows_needed(margin, n)}
         decided.append({**shared, "margin": margin, "n": n, "unit": unit, **answers})
@@ -325,9 +330,8 @@ def conclusion(a: str, b: str, rows: Sequence[ComparisonRow], level: float = 0.0
     metric = next((name for name in ("spearman", "accuracy") if name in metrics), metrics[0])
     (mean,) = (row for row in rows if row["dataset"] == OVERALL and row["metric"] == metric)
     single = [row for row in rows if row["dataset"] != OVERALL and row["metric"] == metric]
-    name = (
-        f"the mean {metric} over {len(single)} sets" if len(single) > 1 else f"the {metric} on {single[0]['dataset']}"
-    )
+    sets = _sets_of_mean([row["dataset"] for row in single])
+    name = f"the mean {metric} over {len(sets)} sets" if len(sets) > 1 else f"the {metric} on {sets[0]}"
     values = f"{100 * mean['a']:.2f} against {100 * mean['b']:.2f} (x100)"
     numbers = f"{name} is {values}, a difference of {100 * mean['difference']:+.2f}"
     if mean["p"] is None:

@@ -12,6 +12,7 @@ from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.evaluation.dev import Dev, load_dev
 from raysts.evaluation.tasks import lookup
+from raysts.models.head import similarities_of
 from raysts.models.sentence_model import SentenceModel, quantize
 from raysts.ops.similarity import cosine_of_vectors
 
@@ -35,7 +36,7 @@ def check(model: SentenceModel, dims: int | None, dtype: str) -> None:
         problems.append(f"--dtype '{dtype}' must be one of {', '.join(DTYPES)}")
     if dims is not None and not 1 <= dims <= model.dim:
         problems.append(f"--dims {dims}: the model's vectors have {model.dim} dimensions; give a number from 1 to that")
-    elif dims is not None and len(model.similarities) > 1:
+    elif dims is not None and len(similarities_of(model.encoder.heads, "cosine")) > 1:
         compares = f"compares texts by '{next(iter(model.similarities))}', which needs all {model.dim}"
         problems.append(f"--dims {dims}: the model {compares}; leave --dims out")
     if problems:

@@ -68,7 +68,7 @@ def classify(features_ND: np.ndarray, codes_N: np.ndarray, splits: Sequence[Spli
     def final(chosen: tuple[Split, float]) -> Probe:
         (fit, test), penalty = chosen
         rng = np.random.RandomState(SEED)
-        stopping, training = np.split(fit[rng.permutation(len(fit))], [int(HELD_OUT * len(fit))])
+        stopping, training = np.split(fit[rng.permutation(len(fit))], [max(1, int(HELD_OUT * len(fit)))])
         weights_RDC, _ = _classifier(features_ND, codes_N, (training, stopping), classes, (penalty,), rng)
         return Probe((_append_one(features_ND[test]) @ weights_RDC[0]).argmax(axis=1), penalty)
 

@@ -208,7 +208,7 @@ class EncoderModel(Embedder):
     def represent_layers(
         self, texts: Sequence[Text], layers: Sequence[Layers], progress: Callable[[int], None] | None = None
     ) -> dict[Layers, Representation]:
-        return self.model.represent_layers(texts, layers, progress=progress)
+        return self.model.represent_layers(texts, layers, self.prompt_name, progress=progress)
 
 
 class OnnxModel(Embedder):
@@ -226,6 +226,12 @@ class OnnxModel(Embedder):
     @property
     def layers(self) -> Layers:
         return self.description.layers
+
+    @property
+    def similarities(self) -> Mapping[str, Similarity]:
+        from raysts.models.head import similarities_of
+
+        return similarities_of((), self.description.similarity)
 
     def represent(self, texts: Sequence[Text]) -> Representation:
         """Return the vectors of texts by name, as evaluations take them."""
@@ -312,9 +318,10 @@ class OnnxModel(Embedder):
         if not pooled:
             tokens_BTH = torch.from_numpy(output.astype(np.float32, copy=False))
             output = pool(tokens_BTH, mask_BT, lengths_B, self.description.pooling).numpy()
-        if self.description.normalize:
+        dim = self.description.truncate_dim
+        if self.description.normalize and not (pooled and output.shape[1] == dim):  # truncated after it in the graph
             output = unit(output)
-        return output[:, : self.description.truncate_dim].astype(np.float32, copy=False)  # type: ignore[no-any-return]
+        return output[:, :dim].astype(np.float32, copy=False)  # type: ignore[no-any-return]
 
 
 class VectorsModel(Embedder):
@@ -419,7 +426,7 @@ class VectorsModel(Embedder):
         self.row_numbers, self.table_RD  # noqa: B018 (reads them)
 
     def find_missing(self, texts: Sequence[Text]) -> int | None:
-        return next((number for number, text in enumerate(texts) if text not in self.row_numbers), None)
+        return next((number for number, text in enumerate(texts) if str(text) not in self.row_numbers), None)
 
     @property
     def tokenizer(self) -> Any:

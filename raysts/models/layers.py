@@ -38,7 +38,7 @@ def check_layers(layers: Layers) -> None:
         head, _, number = layers.partition("-")
         good = layers == "first_last" or (head == "only" and number.isdecimal()) or layer_weights(layers) is not None
     else:
-        good = layers >= 1
+        good = isinstance(layers, int) and layers >= 1
     if not good:
         raise ValueError(f"layers={layers!r} must be {RULE}")
 

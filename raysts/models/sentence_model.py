@@ -314,15 +314,23 @@ def represent_tokens(
     """Return representations of ``tokens`` (float32) for each choice of layers, without dropout.
 
     No gradients. Texts are sorted by length and pass through the encoder in batches of equal token count. The rows come
-    in the order of ``tokens``. A row depends on its batch only by floating-point rounding.
+    in the order of ``tokens``. A row depends on its batch only by floating-point rounding. Vectors of a text without
+    tokens, which a tokenizer without special tokens makes of an empty one, are zero.
     """
     if not len(tokens):
         return [{"vectors": np.empty((0, encoder.dim), np.float32)} for _ in layers]
+    if len(filled := np.flatnonzero(tokens.lengths)) < len(tokens):
+        parts = represent_tokens(encoder, tokens.take(filled), layers, precision, progress, batch_size)
+        results = [{name: np.zeros((len(tokens), *x.shape[1:]), x.dtype) for name, x in part.items()} for part in parts]
+        for result, part in zip(results, parts, strict=True):
+            for name, values in part.items():
+                result[name][filled] = values
+        return results
     device = next(encoder.parameters()).device
     computes = resolve(precision, device)
     if device.type == "cpu":
         keep_memory()
-    results: list[Representation] = [{} for _ in layers]
+    results = [{} for _ in layers]
     lengths, training = tokens.lengths, encoder.training
     computed: list[tuple[np.ndarray, list[Any]]] = []
 

@@ -86,12 +86,27 @@ def keep_layers(model: SentenceModel, layers: Sequence[int]) -> None:
     for module in backbone.modules():
         for name, child in module.named_children():
             if isinstance(child, nn.ModuleList) and len(child) == depth:
+                _give_modules(child[0], child[layers[0]])
                 setattr(module, name, nn.ModuleList(child[layer] for layer in layers))
     config = backbone.config
     for name, value in config.to_dict().items():  # some families describe each layer by an entry of a list
         if isinstance(value, list) and len(value) == depth:
             setattr(config, name, [value[layer] for layer in layers])
     setattr(config, family_of(config.model_type).depth, len(layers))
+
+
+def _give_modules(first: Any, layer: Any) -> None:
+    """Give a layer the modules that its family has in the first one alone (ModernBERT, T5).
+
+    A model with the layer in the first place is loaded with these.
+    """
+    for path, module in [*first.named_modules()][1:]:
+        parent, _, name = path.rpartition(".")
+        owner = layer.get_submodule(parent)
+        if type(getattr(owner, name, None)) is not type(module):
+            setattr(owner, name, module)
+            if hasattr(owner, f"has_{name}"):
+                setattr(owner, f"has_{name}", True)
 
 
 def randomise(encoder: Encoder, seed: int) -> None:

@@ -59,7 +59,7 @@ class WordVectors(nn.Module):
 
     def say_unknown(self, tokens: Tokens) -> None:
         """Print on stderr how many texts hold no known word, each line once."""
-        unknown = int(((tokens.lengths == 1) & (tokens.flat[tokens.offsets[:-1]] == 0)).sum())
+        unknown = int(((tokens.lengths == 1) & (tokens.flat[tokens.offsets[:-1]] == self.pad_id)).sum())
         counts = f"{unknown:,} of {len(tokens):,} sentences"
         line = f"{counts} hold no word that the word vectors know: their vectors are zero"
         if unknown and line not in self._said:

@@ -43,7 +43,8 @@ class MLM(Objective):
                 f"decoder is the embeddings themselves; take a BERT, DistilBERT or RoBERTa"
             )
         self.ordinary = np.ones(len(words), bool)
-        self.ordinary[[encoder.pad_id, *encoder.special_ids]] = False
+        special = np.array([encoder.pad_id, *encoder.special_ids])
+        self.ordinary[special[special < len(words)]] = False  # a tokenizer may have more tokens than the encoder
         self.dense = Linear(encoder.width, encoder.width)
         nn.init.normal_(self.dense.weight, std=INITIAL)
         nn.init.zeros_(self.dense.bias)

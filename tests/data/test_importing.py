@@ -81,6 +81,13 @@ def test_every_kind_becomes_the_table_that_is_read(tmp_path: Path) -> None:
     assert written == ["Dr. Who came.", "He left!", "Why?"]
 
 
+def test_documents_of_one_text_or_title_are_no_duplicates(tmp_path: Path) -> None:
+    texts = {"1": None, "2": None, "3": "same", "4": "same"}
+    rows = [{"doc_id": doc_id, "title": f"no. {doc_id}", "text": text} for doc_id, text in texts.items()]
+    found = import_table(lines(tmp_path / "faq.jsonl", [*rows, rows[3]]), "retrieval", tmp_path / "data", drop=True)
+    assert (found["rows_written"], found["exact_duplicates"]) == (4, 1)
+
+
 def pairs(score: str) -> dict[str, Any]:
     return {"columns": {"sentence1": "q", "sentence2": "a", "score": score}}
 

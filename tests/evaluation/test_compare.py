@@ -108,7 +108,10 @@ def test_overall_is_the_mean_over_sets_and_leaves_a_set_inside_another_out() -> 
     rows = by_key(compare_systems([a], [b], 200))
     whole = rows[OVERALL, "spearman"]
     assert whole["a"] == pytest.approx(np.mean([rows[name, "spearman"]["a"] for name in names[:3]]))
-    assert whole["n"] == 360
+    assert whole["n"] == 360 and "the mean spearman over 3 sets is" in conclusion("x", "y", [*rows.values()])
+    assert [(row["unit"], row["n"]) for row in margins([*rows.values()], 0.02, draw_sets=True)][-1] == ("sets", 3)
+    inner = compare_systems(*([{name: scores[name] for name in names[2:]}] for scores in (a, b)), 20)
+    assert "the spearman on sickr is" in conclusion("x", "y", inner)
     # independent sets: the variances add up
     widths = [rows[name, "spearman"]["ci_high"] - rows[name, "spearman"]["ci_low"] for name in names[:3]]
     assert whole["ci_high"] - whole["ci_low"] == pytest.approx(np.linalg.norm(widths) / 3, rel=0.3)

@@ -161,3 +161,12 @@ def test_a_set_is_measured_by_either_probe(tmp_path: Path) -> None:
 def test_what_is_refused(asked: dict[str, Any], reason: str, small_world: Path) -> None:
     with pytest.raises(InputError, match=reason):
         evaluate("nowhere", data=small_world, **asked)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_row_of_few_stops_the_last_fit() -> None:
+    codes = np.arange(212) % 2
+    features = (np.random.default_rng(0).normal(size=(212, 8)) + 6 * codes[:, None]).astype(np.float32)
+    rows = np.split(np.arange(212), [12])
+    (probe,) = senteval.classify(features, codes, [(rows[0], rows[1])])
+    assert (probe.predicted == codes[12:]).mean() > 0.6

@@ -16,6 +16,7 @@ from raysts.errors import InputError, RunFailed
 from raysts.models import onnx
 from raysts.models.embedders import load_embedder, open_embedder, short_names
 from raysts.models.pretrained import load
+from raysts.models.prompts import Prompts, SideText
 
 TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house", "a cat"]
 
@@ -26,6 +27,7 @@ def test_vectors_are_found_by_their_texts(tmp_path: Path) -> None:
     teacher = load_embedder(path)
     assert open_embedder(path).kind == open_embedder(tmp_path).kind == "vectors" and teacher.dim == 5
     np.testing.assert_array_equal(teacher.vectors(teacher.tokenize([TEXTS[2], TEXTS[0], TEXTS[2]])), vectors[[2, 0, 2]])
+    assert teacher.find_missing([SideText(TEXTS[0], "query"), TEXTS[1]]) is None
     rounded = vectors[0] * (1 + 2**-7)  # as bf16 may in another batch
     again = load_embedder(write_vectors(tmp_path / "again.parquet", [*TEXTS, TEXTS[0]], np.stack([*vectors, rounded])))
     np.testing.assert_array_equal(again.vectors(again.tokenize(TEXTS[:1])), vectors[:1])
@@ -83,6 +85,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "model"
 
 
+def test_a_named_prompt_stands_before_queries_and_documents_too(folder: Path, tmp_path: Path) -> None:
+    model = load(folder, device="cpu")
+    model.prompts = Prompts(texts={"query": "the cat ", "document": "a dog "})
+    model.save(tmp_path / "model")
+    texts = [SideText(TEXTS[0], "query"), SideText(TEXTS[0], "document")]
+    for prompt, expected in {None: ["query", "document"], "": ["", ""], "the house: ": ["the house: "] * 2}.items():
+        (found,) = load_embedder(tmp_path / "model", prompt=prompt, device="cpu").represent_layers(texts, (1,)).values()
+        alone = [model.encode(TEXTS[0], prompt=name) for name in expected]
+        np.testing.assert_allclose(found["vectors"], alone, atol=1e-6)
+
+
 def test_a_graph_gives_the_vectors_of_its_model(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
@@ -92,6 +105,11 @@ def test_a_graph_gives_the_vectors_of_its_model(folder: Path, tmp_path: Path) ->
     assert teacher.kind == "onnx" and teacher.dim == model.dim
     np.testing.assert_allclose(teacher.vectors(teacher.tokenize(TEXTS)), model.encode(TEXTS), atol=1e-5)
     assert teacher.vectors(teacher.tokenize([])).shape == (0, model.dim)  # where nothing is evaluated
+    model.truncate_dim, model.similarity_name = 8, "dot"
+    onnx.save(model, tmp_path / "short")
+    short = load_embedder(tmp_path / "short", device="cpu")
+    np.testing.assert_allclose(short.vectors(short.tokenize(TEXTS)), model.encode(TEXTS), atol=1e-5)
+    assert list(short.similarities) == list(model.similarities) == ["dot", "cosine"]
 
 
 def test_a_graph_that_gives_no_vectors(folder: Path, tmp_path: Path) -> None:

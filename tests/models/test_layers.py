@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,8 +25,8 @@ def test_indices(layers: int | str, indices: tuple[int, ...]) -> None:
     assert layer_indices(found, 3) == indices and as_layers(str(layers)) == layers and layer_weights(found) is None
 
 
-@pytest.mark.parametrize("layers", [0, -1, "last", "only-", "only-x", "2"])
-def test_no_choice_of_layers(layers: int | str) -> None:
+@pytest.mark.parametrize("layers", [0, -1, "last", "only-", "only-x", "2", (1, 2), 1.5])
+def test_no_choice_of_layers(layers: Any) -> None:
     with pytest.raises(ValueError, match="must be a number of last layers"):
         check_layers(layers)
 

@@ -117,6 +117,14 @@ def test_what_is_no_text_has_no_vector(nothing: Any, tiny_backbone: Path) -> Non
         load(tiny_backbone).encode(["a dog", nothing])
 
 
+def test_an_empty_text_without_special_tokens_has_zeros(tiny_backbone: Path) -> None:
+    model = load(tiny_backbone, device="cpu")
+    model.tokenizer.backend_tokenizer.post_processor = None  # as of many decoders
+    found = model.encode(["", "a dog", ""])
+    np.testing.assert_array_equal(found[1], model.encode("a dog"))
+    assert not found[[0, 2]].any() and not model.encode("").any()
+
+
 def test_a_folder_of_its_own_name_inside_is_another(
     tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from run_commands import overrides, raysts, result
 from scipy.stats import spearmanr
 
@@ -22,6 +23,8 @@ from raysts.models.pretrained import check, find, load, tokenizer_id
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.shipped.latent import Categorical
 from raysts.models.shipped_heads import CategoricalHead
+from raysts.models.tokens import Tokens
+from raysts.models.word_vectors import WordVectors
 from raysts.ops.similarity import cosine
 
 DIM = 8
@@ -101,6 +104,9 @@ def test_sentences_of_unknown_words_are_counted_and_like_nothing(
     ]
     model.represent(["a dog"])
     assert not capsys.readouterr().err
+    table = WordVectors(torch.eye(3), pad_id=2)  # of another library, whose first token is not the padding
+    table.say_unknown(Tokens(np.array([0, 0, 2], np.int32), np.arange(4)))
+    assert capsys.readouterr().err.startswith("1 of 3 sentences")
 
 
 def test_case_counts_where_the_vocabulary_has_it(tmp_path: Path) -> None:

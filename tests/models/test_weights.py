@@ -5,7 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import small_runs
+import transformers
 
+from raysts.data.world import world_tokenizer, world_vocabulary
 from raysts.models import pretrained
 from raysts.models.weights import keep_layers, spaced_layers
 
@@ -43,3 +45,19 @@ def test_kept_layers_are_saved_and_loaded(family: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(again.encode(TEXTS), kept, atol=1e-6)
     if family in ("bert", "distilbert", "roberta", "mpnet", "electra"):
         np.testing.assert_allclose(kept, first, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["modernbert", "t5"])
+def test_layers_without_the_first_have_what_it_alone_has(family: str, tmp_path: Path) -> None:
+    if family == "t5":
+        shape = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 3, "num_heads": 2}
+        config = transformers.T5Config(vocab_size=len(world_vocabulary()), **shape)
+        transformers.T5EncoderModel(config).save_pretrained(tmp_path / "whole")
+        world_tokenizer().save_pretrained(tmp_path / "whole")
+    else:
+        small_runs.write_backbone(tmp_path / "whole", family, depth=3)
+    model = pretrained.load(tmp_path / "whole", device="cpu")
+    keep_layers(model, [1, 2])
+    model.save(tmp_path / "kept")
+    again = pretrained.load(tmp_path / "kept", device="cpu")
+    np.testing.assert_allclose(again.encode(TEXTS), model.encode(TEXTS), atol=1e-6)

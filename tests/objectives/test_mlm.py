@@ -151,6 +151,12 @@ def test_the_encoder_alone_is_kept() -> None:
     assert list(objective.candidates().values()) == [objective.encoder] and not len(objective.encoder.heads)
 
 
+def test_special_tokens_that_the_encoder_lacks_are_no_words() -> None:
+    larger = encoder()
+    larger.special_ids = (*SPECIAL, WORDS)
+    np.testing.assert_array_equal(MLM(MLMSettings(), larger).ordinary, made().ordinary)
+
+
 def test_a_tokenizer_without_a_mask_is_refused() -> None:
     with pytest.raises(ValueError, match="no mask token"):
         MLM(MLMSettings(), tiny_encoder())

@@ -17,6 +17,9 @@ import torch
 from run_commands import raysts, result
 from safetensors.torch import load_file, save_file
 
+from raysts.errors import InputError
+from raysts.evaluation import compression
+from raysts.models.head import GaussianHead
 from raysts.models.precision import native_bf16
 from raysts.models.pretrained import load
 from raysts.pipeline import embed as bulk
@@ -342,6 +345,15 @@ def refused(model: Path, source: Path, column: str, output: Path, *more: object)
     assert outcome.code == 2 and outcome.out == "", outcome.err
     assert output.exists() == existed
     return outcome.err
+
+
+def test_first_dimensions_are_of_models_that_compare_vectors_alone(tiny_backbone: Path) -> None:
+    model = load(tiny_backbone, device="cpu")
+    model.similarity_name = "dot"
+    compression.check(model, 4, "float32")
+    model.encoder = model.encoder.followed_by(GaussianHead(model.dim, model.dim))
+    with pytest.raises(InputError, match="by 'gauss', which needs all"):
+        compression.check(model, 4, "float32")
 
 
 def test_wrong_input(tiny_backbone: Path, tmp_path: Path) -> None:
