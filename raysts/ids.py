@@ -44,7 +44,8 @@ def folder_id(folder: Path) -> str:
     """
     digest = hashlib.sha256()
     for path in _files(folder):
-        digest.update(str(path.relative_to(folder)).encode() + b"\0" + file_digest(path))
+        name = str(path.relative_to(folder)).encode(errors="surrogateescape")  # it may be no UTF-8
+        digest.update(name + b"\0" + file_digest(path))
     return digest.hexdigest()[:16]
 
 

@@ -277,4 +277,9 @@ def _pair(rank: int) -> dict[str, Any]:
     total = collective.total(value)
     vote, given = collective.AsyncMax(), ((0, 1, 1, 0, 0), (0, 0, 0, 2, 0))[rank]
     votes = [vote(number) for number in given]
-    return found | {"total": total, "total_has_gradient": total.requires_grad, "votes": votes}
+    usual, dist.get_backend = dist.get_backend, lambda: "nccl"  # that of GPUs, beside which hosts vote
+    before = dist.get_pg_count()
+    for _ in range(3):
+        collective.AsyncMax()(0)
+    groups, dist.get_backend = dist.get_pg_count() - before, usual
+    return found | {"total": total, "total_has_gradient": total.requires_grad, "votes": votes, "vote_groups": groups}

@@ -18,6 +18,7 @@ from raysts.recipes.recipe import Resources
 from raysts.training.job import Job
 
 IN_FLIGHT = 2  # units that an actor holds at once, so that it never waits for the driver
+DEATHS = 10  # of its processes that a unit survives: of more it may be the cause
 KERNELS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
 """Kernels that oneDNN and torch's bindings to it keep, 1 MB each: those of one batch, for batches differ in their shapes."""
 
@@ -79,7 +80,7 @@ def start_actors(
     kind = ray.remote(type(getattr(worker, "__name__", "Worker"), (UnitActor,), {})).options(
         num_cpus=resources.cpus, num_gpus=resources.gpus or None, memory=resources.bundle.get("memory"),
         accelerator_type=resources.accelerator_type, label_selector=resources.selector or None,
-        max_restarts=-1, max_task_retries=-1,
+        max_restarts=-1, max_task_retries=DEATHS,
     )  # fmt: skip
     return [kind.remote(worker, resources, requirements) for _ in range(count)]
 
@@ -112,7 +113,13 @@ def _results(actors: Sequence[Any], args: Any, units: Sequence[Any]) -> Generato
             if not queue:
                 end(starting.values())  # an autoscaler sees their demand no longer
                 starting.clear()
-        value, error = ray.get(results.pop(taken))
+        try:
+            value, error = ray.get(results.pop(taken))
+        except ray.exceptions.RayError as death:
+            cause = " ".join(str(death).split())
+            raise RunFailed(
+                f"its process died {DEATHS + 1} times in the same work, the last time so: {cause}"
+            ) from death
         if error is not None:
             raise error
         yield value

@@ -32,7 +32,7 @@ from raysts.models.pretrained import worker_gigabytes
 from raysts.pipeline.requirements import Requirements
 from raysts.recipes.recipe import Resources
 from raysts.storage.runs import RunFolder
-from raysts.training import checkpoint
+from raysts.storage.store import Store
 from raysts.training.attempt import attempt, fail_chain
 from raysts.training.job import Job
 from raysts.training.monitor import RunMonitor
@@ -245,8 +245,9 @@ def _take(queue: Any, slot: Slot, chains: Chains, runtime: Runtime) -> tuple[int
     taken: list[tuple[int, str | None] | None] = [None]
     if runtime.rank == 0 and (member := ray.get(queue.take.remote(slot))) is not None:
         folders, reason = [job.folder for job in chains[member]], None
-        stand = [
-            RunFolder(run).done_record() is not None or str(checkpoint.last(run / "checkpoints")) for run in folders
+        stand = [  # as the storage has it: this node may be new
+            RunFolder(run).done_record() is not None or max(Store.of(run).list(run / "checkpoints"), default=None)
+            for run in folders
         ]
         progress = ray.get(queue.begin.remote(slot, stand))
         if progress.deaths > DEATHS:

@@ -1,6 +1,7 @@
 """Communication between the processes of one training run. One process exchanges nothing."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -78,6 +79,13 @@ def sizes(count: int, world: int) -> list[int]:
     return [max(1, last - first) for first, last in bounds]
 
 
+@lru_cache(maxsize=1)
+def _hosts(world: Any) -> Any:
+    """Return the group of the same processes on their hosts, one for all runs."""
+    # Each holds threads and sockets.
+    return dist.new_group(backend="gloo")
+
+
 class AsyncMax:
     """Largest number that any process contributed, known to all of them at the same call.
 
@@ -87,7 +95,6 @@ class AsyncMax:
 
     def __init__(self) -> None:
         self._cast: tuple[Tensor, Any] | None = None
-        self._group: Any = None
 
     def __call__(self, number: int) -> int:
         """Exchange a number (0 for nothing) and return the answer."""
@@ -98,8 +105,8 @@ class AsyncMax:
             maximum, work = self._cast
             work.wait()
             answer = int(maximum)
-        if self._group is None and "gloo" not in dist.get_backend():
-            self._group = dist.new_group(backend="gloo")  # on hosts: no process waits for its GPU to vote
+        # On hosts: no process waits for its GPU to vote.
+        group = None if "gloo" in dist.get_backend() else _hosts(dist.group.WORLD)
         maximum = torch.tensor(0 if answer else number)
-        self._cast = maximum, dist.all_reduce(maximum, dist.ReduceOp.MAX, group=self._group, async_op=True)
+        self._cast = maximum, dist.all_reduce(maximum, dist.ReduceOp.MAX, group=group, async_op=True)
         return answer

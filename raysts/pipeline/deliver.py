@@ -47,13 +47,15 @@ def write_model(plan: Plan, outcome: Outcome) -> tuple[Path | None, Model | None
     if chosen is None or (chosen.pooling, chosen.layers) == describe(folder).stored_pooling:
         return folder, model
     target = store.path(f"runs/{chosen.pooled_id}/model" if model else f"backbones/pooled-{chosen.pooled_id}")
-    if not store.get_dir(target, fresh=True):
+    record = record_of(folder) if model else {}
+    # The record comes last: without it a kill came before.
+    if not store.get_dir(target, fresh=True) or (record and not store.exists(target.parent / "run.json")):
         remove_drafts(target.parent, "model" if model else target.name)
         options = {"pooling": chosen.pooling, "layers": chosen.layers, "content": plan.contents.get(folder)}
         pooled = pretrained.load(folder, device="cpu", **options)  # type: ignore[arg-type]
         with store.put_dir(target) as draft:
             pooled.save(draft)
-        if model and (record := record_of(folder)):
+        if record:
             store.write_json(target.parent / "recipe.json", store.read_json(folder.parent / "recipe.json") or {})
             store.write_json(
                 target.parent / "run.json", record | {"run_id": chosen.pooled_id, "pooled_again": chosen.id}

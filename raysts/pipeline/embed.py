@@ -170,9 +170,12 @@ def open_output(output: Path, spec: dict[str, Any], units: Sequence[Unit]) -> di
 
 
 def is_done(unit: Unit, shard: Path) -> bool:
-    """Return True if the shard of a unit exists with all its rows."""
+    """Return True if a unit's shard has all its rows, of the types that columns have now."""
     try:
-        return Store.of(shard).get(shard) is not None and pq.read_metadata(shard).num_rows == unit.rows
+        if Store.of(shard).get(shard) is None or pq.read_metadata(shard).num_rows != unit.rows:
+            return False
+        schema = pq.read_schema(shard)
+        return unit.schema is None or schema.remove(schema.get_field_index(ADDED)).equals(unit.schema)
     except (pa.ArrowException, OSError):
         return False
 

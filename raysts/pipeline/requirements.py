@@ -76,4 +76,4 @@ def digest_of(folder: Path) -> str:
         return ""
     files = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
     lines = sorted(f"{path.relative_to(folder).as_posix()} {path.stat().st_size}" for path in files)
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()

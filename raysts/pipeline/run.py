@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from raysts.errors import InputError, RunFailed, limit_reached
+from raysts.errors import InputError, RunFailed, StoreFailed, limit_reached
 from raysts.evaluation import harness
 from raysts.log import logger, say
 from raysts.pipeline.deliver import card_of, write_model
@@ -142,7 +142,12 @@ class _Driver:
 
         self._follow(batch, waiting)
         context = Context(self.executor, self.store, self.plan.pipeline.resources)
-        failures = run_batch(batch, context, around)
+        try:
+            failures = run_batch(batch, context, around)
+        except RunFailed as error:
+            if not isinstance(error, StoreFailed):  # which takes no record
+                self._write_record(State.FAILED)
+            raise
         for step in batch:
             if seconds := (step.record.get("timings") or {}).get("train_seconds"):
                 self.seconds[step.id] = seconds

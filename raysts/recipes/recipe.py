@@ -129,7 +129,7 @@ class Optim(Tree):
     factors: tuple[float, ...] = Field((), description="for steps: one factor on lr more than there are milestones")
     weight_decay: float = Field(0.0, ge=0, description="decoupled for adamw; biases and layer norms are not decayed")
     clip: float | None = Field(1.0, gt=0, description="maximal gradient norm; none: not clipped")
-    eps: float | None = Field(None, description="added to the denominator; none: 1e-8 (adam, adamw), 1e-7 (rmsprop)")
+    eps: float | None = Field(None, gt=0, description="added to the denominator; none: 1e-8 (adam, adamw), 1e-7 (rmsprop)")
     floor: float = Field(0.0, ge=0, description="the rate that warm-up begins and linear ends with, instead of 0")
     decay_all: bool = Field(False, description="decay biases and layer norms too")
 

@@ -9,6 +9,7 @@ import types
 import typing
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from datetime import date
 from pathlib import Path, PurePath
 from typing import Any, Literal, Self, TypeVar
 
@@ -193,13 +194,17 @@ def to_plain(value: Any) -> Any:
 
 
 def parse_value(text: str) -> Any:
-    """Return the value in ``--set key=value``, read as YAML (``none`` and ``null`` are None)."""
+    """Return the value in ``--set key=value``, read as YAML (``none`` and ``null`` are None).
+
+    What YAML takes for a date, or without braces for a mapping, is text: prompts end in a colon.
+    """
     if text.strip().lower() == "none":
         return None
     try:
-        return load_yaml(text)
+        value = load_yaml(text)
     except yaml.YAMLError:
         return text
+    return text if isinstance(value, date) or (isinstance(value, dict) and not text.lstrip().startswith("{")) else value
 
 
 class _Plain(yaml.SafeLoader):

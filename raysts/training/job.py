@@ -53,7 +53,8 @@ class Job:
 
 def total_steps(recipe: Recipe, order: BatchOrder) -> int:
     """Return the optimiser steps of a run."""
-    train, steps = recipe.train, math.ceil(recipe.train.epochs * order.steps_per_epoch)
+    train = recipe.train
+    steps = math.ceil(train.epochs * order.steps_per_epoch * (1 - 1e-12))  # 1.1 * 100 is 110.00000000000001
     if steps and train.min_steps and steps < train.min_steps:
         steps = math.ceil(train.min_steps / order.steps_per_epoch) * order.steps_per_epoch
     return min(steps, train.max_steps or steps)

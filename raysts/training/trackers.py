@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from raysts.errors import InputError, StoreFailed, without_secrets
+from raysts.errors import InputError, RunFailed, without_secrets
 from raysts.log import logger
 from raysts.recipes.tree import leaves, to_plain
 from raysts.storage.runs import RunFolder, State
@@ -233,7 +233,7 @@ class TrackerThread:
             ended = self._ended.wait(EVERY)  # and once more after the end
             try:
                 self._look(ended)
-            except (OSError, StoreFailed) as error:
+            except (OSError, RunFailed) as error:
                 logger.warning("--track: %s; it tries again", _reason(error))
 
     def _look(self, ended: bool) -> None:

@@ -28,6 +28,7 @@ from raysts.storage.foreign import read_json
 from raysts.storage.store import Store
 from raysts.training.job import Job
 from raysts.training.metrics import read_metrics
+from raysts.training.runtime import Runtime
 
 SHORT = {"train.max_steps": 10, "train.checkpoint_every": 5, "train.max_length": 24, "batch": 16, "members": 1}
 
@@ -253,6 +254,25 @@ def test_an_actor_serves_the_next_map_of_its_worker(cluster: None) -> None:
     wait_until(lambda: not Path(f"/proc/{other}").exists())
 
 
+def test_work_that_kills_its_process_ends_the_run(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from raysts.cluster import executor
+
+    class Deadly:
+        def __init__(self, device: str) -> None:
+            self.device = device
+
+        def __call__(self, unit: int) -> int:
+            if unit == 1:
+                os._exit(1)
+            return unit
+
+    monkeypatch.setattr(executor, "DEATHS", 1)
+    results = executor.RayExecutor().map(Deadly, (), [0, 1], Resources(gpus=0))
+    assert next(results) == 0
+    with pytest.raises(RunFailed, match="its process died 2 times in the same work, the last time so: .*actor"):
+        next(results)
+
+
 def test_a_node_that_goes_while_it_is_asked_is_no_reason(
     cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,3 +331,26 @@ def test_a_run_that_never_begins_a_member_is_given_up(
     monkeypatch.setattr(members.runs, "environment", lambda resources: {"RAY_TRAIN_CALLBACKS": "no.such.Callback"})
     (reason,) = members.train_members([[job]], Resources(gpus=0))
     assert reason is not None and "its workers do not start: " in reason and "no.such" in reason, reason
+
+
+def test_a_member_that_gets_on_survives_the_loss_of_any_number_of_nodes(cluster: None, stage: Stage, s3: str) -> None:
+    """Its checkpoints are in a bucket, and of its mirror each new node has nothing."""
+    import ray
+
+    from raysts.cluster.members import DEATHS, _take
+    from raysts.cluster.queue import Ended, MemberQueue
+
+    root = Store.open(s3).root
+    job, queue = stage.job("nli", root / "runs" / "nli"), ray.remote(MemberQueue).options(num_cpus=0).remote(1)
+    for gets_on in (True, False):
+        for number in range(DEATHS + 2):
+            if gets_on:
+                (job.folder / "checkpoints").mkdir(parents=True)
+                (job.folder / "checkpoints" / f"step-{number:07}.pt").write_bytes(bytes([number]))
+                Store.of(job.folder).seal(job.folder / "checkpoints")
+            shutil.rmtree(root, ignore_errors=True)
+            taken = _take(queue, (0, 0), [[job]], Runtime("cpu"))
+            ray.get(queue.release.remote(0, Ended("gone", {0: ("killed", False)})))
+            assert taken and (taken[1] is None) == (gets_on or number < DEATHS)
+    assert taken and taken[1] and "its processes died 5 times without getting on, the last time so: killed" in taken[1]
+    ray.kill(queue)

@@ -139,3 +139,10 @@ def test_a_run_that_delivers_the_best_means_what_it_delivered(options: list[obje
     assert {row["difference"] for row in found["comparison"]} == {0.0}
     assert run["delivered"]["what"] != "student", "else the name's role is meant and nothing is shown"
     assert compared(options, "best", "best:student")["comparison"][0]["difference"] != 0.0
+    record = Path(run["model"]).with_name("run.json")
+    written = json.loads(record.read_text(encoding="utf-8"))
+    record.unlink()  # a kill came after the model, and before its record
+    assert (
+        result("run", "nli-ct-sed", "--name", "best", *options, *chosen, "--address", "none")["model"] == run["model"]
+    )
+    assert json.loads(record.read_text(encoding="utf-8")) == written and written["pooled_again"]

@@ -74,6 +74,7 @@ def test_total_has_no_gradient(two_processes: Found) -> None:
 def test_a_vote_is_answered_at_the_next_call_and_once(two_processes: Found) -> None:
     for found in two_processes[0]:
         assert found["votes"] == [0, 0, 1, 0, 2]
+        assert found["vote_groups"] == 1, "of all runs: each group holds threads and open files"
 
 
 def test_a_vote_of_one_is_answered_at_once() -> None:

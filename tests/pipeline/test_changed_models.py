@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -109,6 +110,8 @@ def test_a_model_that_changes_during_a_run(
     with pytest.raises(RunFailed) as failed:
         distil(models, tmp_path, say)
     assert seen and f"{weights} (on " in str(failed.value) and "was changed after its id was made" in str(failed.value)
+    (record,) = (tmp_path / "storage" / "pipelines").glob("*.json")
+    assert json.loads(record.read_text(encoding="utf-8"))["status"] == "failed"
     how(kept, weights)
     again = load(distil(models, tmp_path)["model"], device="cpu")
     assert torch.equal(again.encoder.backbone.embeddings.word_embeddings.weight, undisturbed)

@@ -165,6 +165,9 @@ def test_shards_of_several_files_are_one_table(tiny_backbone: Path, tmp_path: Pa
         {"text": "a cat", "n": 2, "id": None, "of": "1.5", "by": 2, "more": True},
         {"text": "two cats", "n": None, "id": "x", "of": None, "by": None, "more": None},
     ]
+    (tmp_path / "in" / "d.jsonl").write_text('{"text": "a man", "n": "two"}')  # makes text of an earlier file's numbers
+    embed(tiny_backbone, tmp_path / "in", tmp_path / "out")
+    assert read(tmp_path / "out").column("n").to_pylist() == [None, "2", None, "two"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from raysts.data.world import EMBEDDED
 from raysts.ids import content_id, derive_seed, folder_id
 from raysts.pipeline import validate
 from raysts.pipeline.plan import Plan
+from raysts.pipeline.requirements import digest_of
 from raysts.pipeline.step import Step
 from raysts.recipes.names import RECIPES, pipeline
 from raysts.recipes.tree import paths, to_plain
@@ -258,6 +260,9 @@ def test_a_folder_id_sees_names_and_bytes(tmp_path: Path) -> None:
     assert folder_id(tmp_path / "one") == folder_id(tmp_path / "two")
     (tmp_path / "two" / "sub" / "b").write_text("3")
     assert folder_id(tmp_path / "one") != folder_id(tmp_path / "two")
+    (tmp_path / "one" / os.fsdecode(b"caf\xe9.txt")).touch()  # a name that is no UTF-8
+    assert folder_id(tmp_path / "one") != folder_id(tmp_path / "two")
+    assert digest_of(tmp_path / "one") != digest_of(tmp_path / "two")
 
 
 def test_objective_versions_count(plan: Planner, monkeypatch: pytest.MonkeyPatch) -> None:

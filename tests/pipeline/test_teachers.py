@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -233,5 +234,12 @@ def test_weights_by_the_development_set(options: list[str], unlike: list[Path]) 
     order = [texts.index(text) for text in dev.texts]
     found = weigh(dev, [good[order].astype(np.float32), noise[order].astype(np.float32)], "concat", 200)
     assert found["weights"][0] > 0.9 and found["gain"][1] > 0 and "above that with equal weights" in found["note"]
-    done = raysts("distill", *unlike, *options, "--set", "sed.weights=dev", "--name", "weighed", "--json")
-    assert done.code == 0 and any("Weights of the teachers by" in note for note in json.loads(done.out)["notes"])
+    command = ["distill", *unlike, *options, "--set", "sed.weights=dev", "--name", "weighed"]
+    done = result(*command)
+    assert any("Weights of the teachers by" in note for note in done["notes"])
+    (weights,) = Path(done["storage"]).glob("embeddings/*/weights.json")
+    before = weights.read_bytes()
+    weights.write_text("damaged")
+    shutil.rmtree(Path(done["storage"]) / "results")
+    result(*command)
+    assert weights.read_bytes() == before, "they are made again"

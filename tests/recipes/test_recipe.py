@@ -267,6 +267,7 @@ SETTINGS = [
         ("nli", {"nli.layers": "two"}, ["nli.layers='two': must be a number of last layers (2), 'first_last'"]),
         ("nli", {"nli.layers": "weights-0,0"}, ["nli.layers='weights-0,0': the weights must be finite"]),
         ("nli", {"nli.optim.schedule": "steps"}, ["nli.optim.factors: schedule 'steps' needs one factor more"]),
+        ("nli", {"optim.eps": 0}, ["nli.optim.eps=0.0 must be above 0, or none"]),
         ("nli", {"optim.floor": 1.0}, ["nli.optim.floor=1.0 must be from 0 to lr, 2e-05"]),
         ("nli", {"train.precision": "fp16"}, ["nli.train.precision=fp16 is for embedding alone"]),
         ("nli", {"precision": "fp16"}, ["precision=fp16 is for embedding alone", "set nli.train.precision too"]),

@@ -116,6 +116,7 @@ def test_all_problems_come_together() -> None:
     [
         ("3", 3), ("2e-5", "2e-5"), ("0.5", 0.5), ("none", None), ("None", None), ("null", None), ("true", True),
         ("[1, 2]", [1, 2]), ("nli/train", "nli/train"), ("a: [", "a: ["), ("", None),
+        ("query: ", "query: "), ("{a: 1}", {"a": 1}), ("2026-11-27", "2026-11-27"),
     ],
 )  # fmt: skip
 def test_values_on_a_command_line(text: str, value: Any) -> None:

@@ -23,7 +23,7 @@ from raysts.errors import InputError, RunFailed, StoreFailed
 from raysts.models.pretrained import load
 from raysts.models.tokens import LocalBatch
 from raysts.pipeline.local import LocalExecutor
-from raysts.recipes.recipe import Optim, Resources, Train
+from raysts.recipes.recipe import DEFAULTS, Optim, Resources, Train
 from raysts.storage.atomic import lock
 from raysts.storage.bucket import Bucket
 from raysts.storage.checksums import write_record
@@ -32,6 +32,7 @@ from raysts.storage.runs import RunFolder
 from raysts.storage.store import Store
 from raysts.training import checkpoint, loop
 from raysts.training.attempt import attempt
+from raysts.training.job import total_steps
 from raysts.training.loop import train
 from raysts.training.optim import learning_rate
 
@@ -241,6 +242,12 @@ def test_the_number_of_steps(options: dict[str, Any], steps: int, stage: Stage, 
     assert train(stage.job("nli", tmp_path, dev=False, **options), Watched())["steps"] == steps
     last = metrics(tmp_path)[-1]
     assert last["epoch"] == steps / 5 and last["lr"] > 0
+
+
+def test_a_part_of_a_pass_has_no_step_more_by_rounding() -> None:
+    """1.1 * 100 is 110.00000000000001."""
+    recipe = DEFAULTS["nli"].replace(train=Train(epochs=1.1))
+    assert total_steps(recipe, BatchOrder(np.array([1600]), recipe.group, 16, 0)) == 110
 
 
 def test_the_loss_of_a_line_is_the_mean_since_the_last(

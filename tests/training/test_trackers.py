@@ -14,6 +14,8 @@ from run_commands import listening
 
 import raysts
 from raysts.commands import parser
+from raysts.storage import store as store_module
+from raysts.storage.store import Store
 from raysts.training import trackers
 
 FEW = {
@@ -117,3 +119,19 @@ def test_other_tools_take_the_runs(
         wait_until(lambda: len([*(tmp_path / "s").rglob("run-*.wandb")]) == 3, pause=0.1)
     else:
         assert len([*(tmp_path / "trackio").rglob("mine*")]) >= 1
+
+
+def test_a_storage_that_takes_no_more_ends_no_tool(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was lost is the lease of the command, which ends with that message; the thread has none of its own."""
+    monkeypatch.setattr(trackers, "EVERY", 0.05)
+    store, said = Store.open(s3), list[str]()
+    with (
+        store.lock("locks/a.lock", "a test"),
+        listening(said.append),
+        trackers.TrackerThread({"tensorboard": trackers.TensorBoard("", "", tmp_path)}, store, "pipelines/a") as thread,
+    ):
+        for lease in store_module._leases:
+            lease.lost = "another process has taken it"
+        thread.sent["run"] = {}
+        wait_until(lambda: len(said) > 1)
+    assert all("--track: " in line and "another process has taken it; it writes no more" in line for line in said)

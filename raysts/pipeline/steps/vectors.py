@@ -489,7 +489,8 @@ def finish(windows: Windows, folder: Path, member_ids: Sequence[str], facts: dic
     for path in store.list(folder):
         if path.name.startswith("block-"):  # of a process that was killed before it removed them
             store.delete(path)
-    parts = [{"file": shard_name(window)} for window in range(len(windows))]
+    weights = [WEIGHTS] if store.exists(folder / WEIGHTS) else []
+    parts = [{"file": name} for name in [*map(shard_name, range(len(windows))), *weights]]
     manifest = {"members": list(member_ids), "rows": windows.rows, "parts": parts, **facts}
     store.write_json(folder / "manifest.json", manifest)
 
