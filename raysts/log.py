@@ -12,7 +12,9 @@ import functools
 import logging
 import math
 import os
+import shutil
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -127,7 +129,7 @@ class Screen(logging.Handler):
         """Return the percentage, the time so far and an estimate of the time left."""
         parts = [f"{100 * self.fraction:.0f} %"] if self.total else []
         parts.append(f"{duration(time.monotonic() - self.began)} so far")
-        parts += [] if self.seconds_left is None else [f"about {duration(self.seconds_left)} left"]
+        parts += [] if (left := self.seconds_left) is None else [f"about {duration(left)} left"]
         return ", ".join(parts)
 
     def show(self) -> None:
@@ -221,6 +223,19 @@ def progress_bars() -> Any:
 
     columns = TextColumn("{task.description:<16}"), BarColumn(), TextColumn("{task.fields[note]}")
     return Progress(*columns, console=console(), transient=True)
+
+
+def columns(usual: int = 100) -> int:
+    """Return the width of the terminal, ``usual`` without one."""
+    return shutil.get_terminal_size((usual, 24)).columns
+
+
+def fold(text: str) -> str:
+    """Return a sentence or a note in lines that fit the terminal. A file gets it in one."""
+    if not sys.stdout.isatty():
+        return text
+    indent = "  " if text.startswith("- ") else ""
+    return textwrap.fill(text, columns(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def duration(seconds: float | None) -> str:

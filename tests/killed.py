@@ -25,10 +25,16 @@ def forks() -> Any:
     return context
 
 
-def exit_code(program: str, *arguments: str) -> int:
-    """Run the text of a program with ``sys.argv[1:]`` and our environment; negative: the signal that ended it."""
+def start(program: str, *arguments: str) -> Any:
+    """Start a process with the text of a program, ``sys.argv[1:]`` and our environment."""
     process = forks().Process(target=_run, args=(program, arguments, dict(os.environ)))
     process.start()
+    return process
+
+
+def exit_code(program: str, *arguments: str) -> int:
+    """Run the text of a program as :func:`start` does; negative: the signal that ended it."""
+    process = start(program, *arguments)
     process.join(300)
     assert process.exitcode is not None
     return process.exitcode

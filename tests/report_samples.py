@@ -77,7 +77,7 @@ def report_data(members: int = 4, stages: tuple[str, ...] = ("nli", "ct")) -> Re
         rows += score_rows("member", member, base=0.69)
     rows += score_rows("ensemble", base=0.72) + score_rows("student", base=0.71)
     return ReportData(
-        name="quickstart", command="raysts run quickstart", created_at="2026-01-01T00:00:00+00:00",
+        name="quickstart", state="done", command="raysts run quickstart", created_at="2026-01-01T00:00:00+00:00",
         recipe_yaml="name: quickstart\nmembers: 4\n", nodes=nodes, runs=runs, rows=rows, compare_layers=1,
         distributed=("mean", 1),
         environment={"torch": "2.13", "host": "node-1"}, notes=["labels of STS-B dev chose the checkpoints"],

@@ -31,8 +31,7 @@ def claims(
         seeds: members of every system, and students of each ensemble, two at least.
         scale: small, or paper with the papers' backbones and sizes.
         plan: start nothing, and list the steps.
-        stand_ins: test claims on other sets of the same task (:data:`raysts.papers.claims.STAND_INS`), marked as such, if
-            the data lack their test sets.
+        stand_ins: test claims on other sets of the same task, marked as such, if the data lack their test sets.
 
     Returns:
         status, storage, claims (rows: :meth:`raysts.papers.verdicts.ClaimVerdict.as_plain` and ``paper``), reports (paths), text;

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from raysts.commands import options as opt
 from raysts.commands.options import Command, Result
 from raysts.errors import InputError
-from raysts.log import say
+from raysts.log import columns, fold, say
 
 if TYPE_CHECKING:
     from raysts.commands.models import System
@@ -49,7 +49,7 @@ def compare(
     """Test the difference of two systems on the same rows.
 
     Each has its own similarity, and both have the same choice of pooled layers: ``layers``, else the models' own if all
-    agree, else 1. See :func:`raysts.evaluation.compare.compare_systems` for intervals and tests.
+    agree, else 1.
 
     Args:
         a: a MODEL, a run or a system of the storage; NAME:members, :ensemble, :student, ... choose a part of a run (default:
@@ -112,10 +112,13 @@ def compare(
     first, second = (system.name for system in systems)
     named = (first, second) if first != second else (f"A ({first})", f"B ({second})")
     summary = conclusion(*named, rows)
-    lines = [format_comparison(systems[0].text, systems[1].text, rows), f"pooled layers of both: {layers_of_both}"]
+    lines = [
+        format_comparison(systems[0].text, systems[1].text, rows, columns(120)),
+        f"pooled layers of both: {layers_of_both}",
+    ]
     lines += [f"left out: {name}: {reason}" for name, reason in left_out.items()]
     costs = [[cost for model in models for cost in model.costs] for models in measured]
-    lines += [f"{side}: {cost.text}" for side, of_side in zip("AB", costs, strict=True) for cost in of_side]
+    lines += [fold(f"{side}: {cost.text}") for side, of_side in zip("AB", costs, strict=True) for cost in of_side]
     baselines = harness.baseline_rows(harness.sets_of(corpus, chosen), {}, resamples)
     main = [row for row in baselines if row["metric"] == "ndcg@10"]
     lines += [f"{row['role']} on {row['dataset']}: {row['metric']} {100 * row['value']:.2f}" for row in main]
@@ -137,7 +140,7 @@ def compare(
         ],
         "baselines": baselines,
         "left_out": left_out,
-        "text": "\n".join([*lines, "", summary]),
+        "text": "\n".join([*lines, "", *map(fold, summary.split("\n"))]),
     }
 
 

@@ -22,6 +22,7 @@ from raysts.pipeline import validate
 from raysts.pipeline.local import Executor, LocalExecutor
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Pipeline, name_problem
+from raysts.storage.runs import State
 from raysts.storage.store import Store
 
 if TYPE_CHECKING:
@@ -119,11 +120,25 @@ def run_names(store: Store) -> list[str]:
     return sorted(path.stem for path in store.list("pipelines") if path.suffix == ".json")
 
 
+def record_now(store: Store, key: str | Path, lock: str) -> dict[str, Any] | None:
+    """Return the record of a run or a study. Without a process that holds its lock it is stopped."""
+    record = store.read_json(key, fresh=True)
+    if record and record["status"] == State.RUNNING and not store.is_locked(f"locks/{lock}.lock"):
+        record = store.read_json(key, fresh=True)  # it may have ended between the two looks
+        if record and record["status"] == State.RUNNING:
+            record["status"] = State.STOPPED
+    return record  # type: ignore[no-any-return]
+
+
 def run_record(store: Store, name: str) -> dict[str, Any]:
-    """Return the record of the run called ``name``."""
-    record: dict[str, Any] | None = store.read_json(f"pipelines/{name}.json", fresh=True)
+    """Return the record of the run called ``name``, with its state now (:func:`record_now`)."""
+    record = record_now(store, f"pipelines/{name}.json", name)
     if record is None:
         names = run_names(store)
+        if study := store.read_json(f"studies/{name}/study.json", fresh=True):
+            raise InputError(
+                f"'{name}' is a study, not a run; 'raysts list' shows its state. Its command: {study['command']}"
+            )
         raise InputError(
             f"no run '{name}' in {store.uri}{nearest(name, names)}; it holds: {', '.join(names) or 'none'}"
         )

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from raysts.commands import options as opt
 from raysts.commands.options import Command, Result, local_path, option
 from raysts.errors import InputError, nearest
-from raysts.log import say
+from raysts.log import fold, say
 
 if TYPE_CHECKING:
     from raysts.data.corpora import Corpus
@@ -264,7 +264,7 @@ def _text(result: Result) -> str:
 
     # A model without a record of a run starts nothing here, although its rows have that role.
     rows = [{**row, "role": "model"} if row["role"] == "backbone" else row for row in result["results"]]
-    lines = [format_results(rows), *result.get("notes", [])]
+    lines = [format_results(rows), *map(fold, result.get("notes", []))]
     if files := result.get("mteb"):  # <folder>/results/<model>/<revision>/<task>.json
         lines.append(f"MTEB results: {len(files)} files, which mteb.ResultCache('{Path(files[0]).parents[3]}') reads")
     return "\n".join(lines)

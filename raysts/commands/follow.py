@@ -28,7 +28,7 @@ def list_runs(storage: opt.StoragePlace = None) -> Result:
         status, storage, runs (name, system, status, model: its folder, empty without one, bytes: of its artifacts,
         removable_bytes: of those that 'raysts remove' frees, command), studies (name, search, status, command).
     """
-    from raysts.commands.context import run_names, run_record, store_of
+    from raysts.commands.context import record_now, run_names, run_record, store_of
 
     store = store_of(storage)
     runs = []
@@ -42,8 +42,8 @@ def list_runs(storage: opt.StoragePlace = None) -> Result:
         model = str(store.path(record["model"])) if record["model"] else ""
         runs.append({**fields, "system": record["pipeline"]["name"], "model": model})
     paths = store.get_all("studies", "*/study.json")
-    records = [record for path in paths if (record := store.read_json(path))]
-    studies = [{key: record[key] for key in ("name", "search", "status", "command")} for record in records]
+    records = [record_now(store, path, f"study-{path.parent.name}") for path in paths]
+    studies = [{key: record[key] for key in ("name", "search", "status", "command")} for record in records if record]
     return {"status": "done", "storage": store.uri, "runs": runs, "studies": studies}
 
 
@@ -67,9 +67,9 @@ def status(name: RunName = None, storage: opt.StoragePlace = None) -> Result:
     """Show how far a run has come: its steps, its training, and what comes next.
 
     Returns:
-        status, storage, name, state (of its record: running until its last step has ended), steps (id, kind, title, status,
-        seconds, seconds_expected), training (of runs that have begun: title, step, steps, loss, dev), model (its folder or
-        None), command.
+        status, storage, name, state (running, done, failed, or stopped: no process drives it), steps (id, kind, title,
+        status, seconds, seconds_expected), training (of runs that have begun: title, step, steps, loss, dev), model (its folder
+        or None), command.
     """
     from raysts.commands.context import store_of
     from raysts.report.run import report_data
@@ -114,18 +114,19 @@ def _training(run: RunSummary) -> dict[str, Any]:
 
 
 def _training_text(result: Result) -> str:
-    """Return how many steps are done, and a line for each run in training."""
+    """Return the state, how many steps are done, and a line for each run that is not trained to its end."""
     from raysts.evaluation.standings import align_columns
 
-    done = sum(step["status"] == "done" for step in result["steps"])
+    state, done = result["state"], sum(step["status"] == "done" for step in result["steps"])
     rows = []
     for run in result["training"]:
         if run["step"] != run["steps"]:
             loss = f"loss {run['loss']:.4g}" if run["loss"] else ""
             dev = f"dev {100 * run['dev']:.2f}" if run["dev"] else ""
             rows.append((run["title"], f"step {run['step']:,} of {run['steps'] or 0:,}", loss, dev))
-    lines = [f"  training {line}" for line in align_columns(rows, range(4))] if rows else []
-    return "\n".join([f"{result['name']}: {done} of {len(result['steps'])} steps are done", *lines])
+    title = "training" if state == "running" else "trained"
+    lines = [f"  {title:<8} {line}" for line in align_columns(rows, range(4))] if rows else []
+    return "\n".join([f"{result['name']}: {state}, {done} of {len(result['steps'])} steps are done", *lines])
 
 
 def _status_text(result: Result) -> str:
@@ -137,7 +138,7 @@ def _status_text(result: Result) -> str:
         lines.append(f"  {step['status']:<8} {step['title']}{seconds}")
     if result["model"]:
         lines.append(f"model:   {result['model']}")
-    if any(step["status"] != "done" for step in result["steps"]):
+    if result["state"] != "running" and any(step["status"] != "done" for step in result["steps"]):
         lines.append(f"to go on: {result['command']}")
     return "\n".join(lines)
 
@@ -302,14 +303,12 @@ def artifacts(record: Mapping[str, Any]) -> set[str]:
 
 def removable(store: Store, record: Mapping[str, Any]) -> list[str]:
     """Return the artifacts of a run that nothing else in the storage needs."""
-    from raysts.commands.context import run_names, run_record
     from raysts.search.record import read_records
 
     needed: set[str] = set()
-    for other in run_names(store):
-        if other != record["name"]:
-            other_record = run_record(store, other)
-            needed |= artifacts(other_record) | _models(store, other_record["pipeline"])
+    for other in filter(None, map(store.read_json, store.get_all("pipelines", "*.json"))):
+        if other["name"] != record["name"]:
+            needed |= artifacts(other) | _models(store, other["pipeline"])
     for study in (path.parent for path in store.get_all("studies", "*/study.json")):
         study_record = store.read_json(study / "study.json") or {}
         needed |= {f"runs/{trial.id}" for trial in read_records(study)} | _models(store, study_record["pipeline"])

@@ -66,14 +66,26 @@ def locate(model: str | Path, store: Store, fetch: bool = True) -> Path:
     may_be_run = not name_problem(name) and not Path(text, "config.json").is_file()
     record = store.read_json(f"pipelines/{name}.json") if may_be_run else None
     if record is None:
-        return pretrained.find(model, fetch)
+        return _find(model, store, fetch)
     folders, _ = _run_models(record, role, store)
     if len(folders) > 1:
-        raise InputError(
-            f"model '{model}': is {len(folders)} models ({', '.join(folder.parent.name for folder in folders)}); take one of "
-            f"these ids"
-        )
+        names = [folder.parent.name if folder.is_relative_to(store.root) else str(folder) for folder in folders]
+        raise InputError(f"model '{model}': is {len(folders)} models; take one of {', '.join(names)}")
     return folders[0]
+
+
+def _find(model: str | Path, store: Store, fetch: bool) -> Path:
+    """Return a model from elsewhere. The error for a missing one names the run that may be meant."""
+    try:
+        return pretrained.find(model, fetch)
+    except InputError as error:
+        name, _, role = str(model).partition(":")
+        runs = [path.stem for path in store.list("pipelines") if path.suffix == ".json"]
+        if name in runs:
+            raise InputError(f"run '{name}' has no '{role}'; name one of {', '.join(ROLES)} behind the colon") from None
+        if hint := nearest(name, runs):
+            raise InputError(f"{error}{hint}") from None
+        raise
 
 
 def _split(name: str) -> tuple[str, str]:

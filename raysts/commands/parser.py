@@ -139,8 +139,7 @@ def _entry(command: Command) -> Any:
 
     entry.__signature__ = inspect.Signature(sorted(arguments, key=lambda argument: argument.kind))  # type: ignore[attr-defined]
     entry.__name__ = command.function.__name__
-    entry.__doc__ = re.sub(r"\n {12,}", " ", command.function.__doc__ or "").replace(
-        "``", ""
-    )  # of options: one line each
+    text = re.sub(r"\n {12,}", " ", command.function.__doc__ or "")  # of options: one line each
+    entry.__doc__ = re.sub(r"(?<=\S)\n {4}(?=\S)", " ", text).replace("``", "")  # and of paragraphs
     entry.raysts_command = command  # type: ignore[attr-defined]
     return entry

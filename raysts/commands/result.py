@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import html
 import shlex
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysts.commands.options import Result
+from raysts.log import columns, fold
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,21 +62,21 @@ class RunResult(Result):
         from raysts.evaluation.standings import format_results
         from raysts.report.scores import as_text
 
-        lines = [self.verdict] if self.verdict else []
+        lines = [fold(self.verdict)] if self.verdict else []
         if self["model"]:
             lines.append(f"model:  {self['model']}")
         lines.append(f"report: {self['report']}")
         if self["model"]:
             lines.append(f"next:   raysts embed {shlex.quote(self['model'])} --input FILE --column TEXT --output DIR")
         if self._table:
-            lines += ["", as_text(self._table, shutil.get_terminal_size((100, 24)).columns)]
+            lines += ["", as_text(self._table, columns())]
         elif self["results"]:
             lines += ["", format_results(self["results"], brief=True)]
         if costs := cost_rows(self.get("models", [])):
             widths = [max(map(len, column)) for column in zip(*costs, strict=True)]
             lines += ["", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in costs)]
         if self.get("notes"):
-            lines += ["", "notes:", *(f"- {note}" for note in self["notes"])]
+            lines += ["", "notes:", *(fold(f"- {note}") for note in self["notes"])]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

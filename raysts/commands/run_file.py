@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,6 +37,8 @@ def read_run(
     from raysts.recipes.overrides import read_yaml
 
     plain = read_yaml(Path(recipe))
+    if plain is None:
+        raise InputError(f"{recipe}: is empty; 'raysts init' writes a file of a run for the data in a folder")
     if not isinstance(plain, Mapping) or "base" not in plain:
         if isinstance(plain, Mapping) and "recipes" not in plain:
             raise InputError(
@@ -50,6 +53,9 @@ def read_run(
             )
     from_file = {key: plain[key] for key in PLACES if options.get(key) is None and key in plain}
     changes = {key: value for key, value in plain.items() if key not in (*PLACES, "base")}
+    for key in changes:
+        if near := difflib.get_close_matches(str(key), PLACES, n=1, cutoff=0.75):
+            raise InputError(f"{recipe}: unknown key '{key}' (did you mean '{near[0]}'?)")
     return str(plain["base"]), {**_dotted_keys(changes), **settings}, {**options, **from_file}
 
 

@@ -131,17 +131,17 @@ def columns_of_files(files: Sequence[Path]) -> list[str]:
 
 
 def require_columns(path: Path, needed: Sequence[str], present: Sequence[str], remedy: str) -> None:
-    """Raise one InputError with every needed column that is not present."""
+    """Raise an InputError that names every needed column that is not present."""
+    missing = [name for name in needed if name not in present]
+    near = nearest(missing[0], present) if len(missing) == 1 else ""
     if len(present) == 1 and (wrong := next((mark for mark in ";\t|" if mark in present[0]), None)):
         remedy = f"the header has {wrong!r} between its columns. Save the file with commas, or as .tsv with tabs"
-    problems = [
-        f"{_name(path)}: column '{name}' is missing (columns found: {', '.join(present) or 'none'}){nearest(name, present)}; "
-        f"{remedy}"
-        for name in needed
-        if name not in present
-    ]
-    if problems:
-        raise InputError(problems)
+        near = ""
+    if missing:
+        lack = f"column {missing[0]!r} is" if len(missing) == 1 else f"columns {', '.join(map(repr, missing))} are"
+        raise InputError(
+            f"{_name(path)}: {lack} missing (columns found: {', '.join(present) or 'none'}){near}; {remedy}"
+        )
 
 
 def content_of(path: Path) -> str:

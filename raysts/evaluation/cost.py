@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysts.models.prompts import Text
+from raysts.recipes.recipe import ROLE_NAMES
+from raysts.storage.runs import RUN_ID
 
 if TYPE_CHECKING:
     from raysts.models.embedders import OnnxModel
@@ -88,10 +90,14 @@ def cost_rows(models: Sequence[dict[str, Any]]) -> list[list[str]]:
     rows: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for model in models:
         rows.setdefault((model["role"], model["parameters"], model["bytes"], model["dimensions"]), []).append(model)
-    table = [["model", "role", "parameters", "MB", "dimensions", "texts/s", "tokens"]]
+    table = [["model", "role", "parameters", "MB", "dims", "texts/s", "tokens"]]
     for (role, parameters, size, dimensions), of_row in rows.items():
-        name = of_row[0]["model"] if len(of_row) == 1 else f"{len(of_row)} models"
+        name = Path(of_row[0]["model"]).name if len(of_row) == 1 else f"{len(of_row)} models"
+        role = (
+            "teacher" if role == "member" and not RUN_ID.fullmatch(of_row[0]["model"]) else ROLE_NAMES.get(role, role)
+        )
         speed, tokens = (sum(model[key] for model in of_row) / len(of_row) for key in ("texts_per_second", "tokens"))
         count = f"{parameters / 1e6:.1f} M" if parameters else ""
-        table.append([name, role, count, f"{size / 1e6:.0f}", str(dimensions), f"{speed:.0f}", f"{tokens:.0f}"])
+        numbers = [f"{size / 1e6:.0f}", str(dimensions), f"{speed:.0f}", f"{tokens:.0f}"]
+        table.append([name, role, count, *numbers])
     return table if rows else []

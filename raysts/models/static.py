@@ -8,7 +8,6 @@ import hashlib
 import itertools
 import json
 import shutil
-import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -20,6 +19,7 @@ import numpy as np
 
 from raysts.errors import InputError, RunFailed
 from raysts.ids import folder_id
+from raysts.log import say
 from raysts.storage.atomic import atomic_write, cache_folder, remove_drafts, write_json
 from raysts.storage.bucket import is_inside
 from raysts.storage.foreign import check_ordinary, read_json
@@ -205,7 +205,7 @@ def convert(path: Path) -> Path:
     folder = cache_folder() / f"vectors-{_VERSION}-{digest}"
     if folder.is_dir():
         return folder
-    print(f"raysts: reading the word vectors {path} into {folder}", file=sys.stderr, flush=True)  # noqa: T201
+    say(f"reading the word vectors {path} into {folder}")
     try:
         remove_drafts(folder.parent)
         with atomic_write(folder) as draft:

@@ -35,7 +35,7 @@ SEEN, NOT_SEEN, CONTRADICTED, AS_NO = "seen", "not seen", "contradicted", "as th
 LEVEL = 0.05
 OVERLAP, LONGER = "word overlap", "longer sentence"
 """Systems of claims that need no model."""
-ALIKE = "the two systems say the same of every row"
+ALIKE = "both systems give identical answers"
 """As two constants do: neither that one is above the other nor that it is not can be seen of them."""
 
 

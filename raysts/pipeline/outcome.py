@@ -18,7 +18,7 @@ from raysts.errors import InputError
 from raysts.ids import content_id
 from raysts.models.layers import Layers, layers_text
 from raysts.recipes import grammar
-from raysts.recipes.recipe import SOUPS, Pipeline
+from raysts.recipes.recipe import ROLE_NAMES, SOUPS, Pipeline
 
 STSB_DEV = "sts/stsb_dev"
 """The table that chooses the best of models that were there before the run."""
@@ -95,9 +95,10 @@ class Outcome:
     def choice(self) -> str | None:
         """Return the note about the delivered model among several, or None without a choice."""
         if chosen := self.chosen:
+            name = f"{ROLE_NAMES.get(chosen.what, chosen.what)} {chosen.id}"
             return (
-                f"The {chosen.what} {chosen.id}, {chosen.pooling} of {layers_text(chosen.layers)}, is delivered. It scores "
-                f"highest of {len(self.candidates)} variants on the development set ({100 * chosen.score:.2f})."
+                f"The {name}, {chosen.pooling} of {layers_text(chosen.layers)}, is delivered. It scores highest of "
+                f"{len(self.candidates)} variants on the development set ({100 * chosen.score:.2f})."
             )
         kind, models = ("student", self.students) if self.students else ("member", self.members)
         if self.selected not in models or len(models) < 2:

@@ -78,6 +78,8 @@ class _Driver:
     def __post_init__(self) -> None:
         self.store, self.key = self.plan.store, f"pipelines/{self.name}.json"
         before = self.store.read_json(self.key, fresh=True) or {}
+        outputs = {step.to_record(self.plan.storage)["output"] for step in self.plan.steps}
+        self.others = {step["output"] for step in before.get("steps", ())} - outputs
         self.seconds: dict[str, float] = before.get("seconds", {})
         self.expected: dict[str, float] = before.get("expected", {})
         self.slots, self.measured = self.executor.slots(self.plan.pipeline.resources), 0.0
@@ -91,6 +93,11 @@ class _Driver:
         self._write_record()
         goes_on = " from an earlier start of this command" if done else ""
         say(f"{self.name}: {len(self.plan.steps)} steps, {len(done)} done{goes_on}")
+        if self.others:
+            say(
+                f"{self.name}: replaces an earlier run of this name. 'raysts list' and 'raysts remove' no longer know "
+                f"{len(self.others)} of its artifacts; another --name keeps both"
+            )
         rates = Rates(self.store)
         left = {step.id: rates.expected(step) for step in self.plan.steps if step.id not in done}
         if left:

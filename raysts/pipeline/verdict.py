@@ -29,7 +29,7 @@ from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import State, Step
 from raysts.pipeline.steps.scores import RoleEvaluation
 from raysts.pipeline.validate import fitting_target
-from raysts.recipes.recipe import DEFAULTS, SOUPS, Pipeline
+from raysts.recipes.recipe import DEFAULTS, ROLE_NAMES, SOUPS, Pipeline
 
 TITLES = {name: name.upper() for name in harness.TASKS}
 TITLES |= {"stsb": "STS-B", "sickr": "SICK-R", "sickr-all": "SICK-R (all rows)"}
@@ -37,9 +37,6 @@ TITLES |= {"stsb": "STS-B", "sickr": "SICK-R", "sickr-all": "SICK-R (all rows)"}
 
 GAP = ("difference", "ci_low", "ci_high")
 """Fields of a paired difference."""
-
-ROLE_NAMES = {"backbone": "starting model", "soup": "weight average", "greedy-soup": "greedy weight average"}
-"""Names of roles in sentences. A role that is not here is named as it is."""
 
 STILL_RISING = 0.005
 """Rise between the last two development scores of a student that is worth a note."""
@@ -504,7 +501,8 @@ class _Results:
         best = min(behind, key=lambda member: behind[member])
         if behind[best] < 0:
             gap = self.difference([ensemble], [scores[best]], [on])
-            message = gap.describe(f"the best of its members, {self.plan.teacher_names.get(best, best)}")
+            names, kind = self.plan.teacher_names, "teachers" if self.plan.teacher_names else "members"
+            message = gap.describe(f"the best of its {kind}, {names.get(best, best)}")
             yield f"The ensemble is {message} on {_title(on)} test."
 
 

@@ -86,6 +86,8 @@ def read_yaml(path: Path) -> Any:
     check_ordinary(path, MOST_BYTES)
     try:
         return load_yaml(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"recipe file '{path}' is not there; 'raysts init {path}' writes one") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise InputError(
             f"recipe file '{path}' cannot be read ({error}); it must be YAML as 'raysts show NAME' prints it"

@@ -31,6 +31,8 @@ STAGE = re.compile(r"[A-Za-z][\w-]*")
 Soup = Literal["soup", "greedy-soup"]
 SOUPS: tuple[Soup, ...] = get_args(Soup)
 """The weight averages of members: of all, and of those that do the average good (Wortsman et al. 2022, model soups)."""
+ROLE_NAMES = {"backbone": "starting model", "soup": "weight average", "greedy-soup": "greedy weight average"}
+"""Names of roles in sentences. A role that is not here is named as it is."""
 
 DISTILLATION = "sed"
 """The stage that distils a student; the stages before it are the members', those after it are fitted on the student."""

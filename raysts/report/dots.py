@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from raysts.evaluation.standings import TEACHER, Standing, Value, kind_of
-from raysts.pipeline.verdict import ROLE_NAMES
+from raysts.recipes.recipe import ROLE_NAMES
 from raysts.report.charts import Scale, across, drawing, fit_scale, tag
 
-WIDTH = 570
-_LEFT, _RIGHT = 106, 164
+WIDTH = 628
+_LEFT, _RIGHT = 164, 164
 _ROW, _MEMBER_ROW, _TOP, _BOTTOM = 24.0, 10.0, 8.0, 24.0
 _FAR = 1.5
 """A single standing this many spans of the others away from them is shown by an arrow, so that the rest has room."""
 
-_LONGEST = 15
+_LONGEST = 21
 """Letters of a name that there is room for."""
 
 _SHAPES = {"ensemble": "M-4.5,-4.5 h9 v9 h-9 z", "student": "M0,-6 l6,6 l-6,6 l-6,-6 z"}
@@ -89,6 +89,5 @@ def _label(standing: Standing, dataset: str) -> str:
     count, name = len(standing.individuals[dataset]), str(standing.role).removeprefix(TEACHER)
     if name != standing.role:
         return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
-    words = ROLE_NAMES.get(name, name)
-    name = words if len(words) <= _LONGEST else name
+    name = ROLE_NAMES.get(name, name)
     return f"{name}s ({count})" if count > 1 else name

@@ -31,15 +31,16 @@ from raysts.log import duration
 from raysts.models.layers import Layers
 from raysts.pipeline.outcome import Option, best, outcome_of
 from raysts.pipeline.step import Step
-from raysts.pipeline.verdict import ROLE_NAMES, Delivered
+from raysts.pipeline.verdict import Delivered
 from raysts.recipes.overrides import dump
-from raysts.recipes.recipe import Pipeline
+from raysts.recipes.recipe import ROLE_NAMES, Pipeline
 from raysts.recipes.tree import build
 from raysts.report import html
 from raysts.report.charts import Dot, X, Y, chart, draw_line, figure, fit_scale, frame, tag
 from raysts.report.dots import dot_plot
 from raysts.report.map import TextMap, write_map
 from raysts.report.scores import caption, headline, label, metric_of, summary
+from raysts.storage.runs import State
 from raysts.storage.store import Store, run_parallel
 from raysts.training.tensorboard import write_scalars
 
@@ -86,6 +87,7 @@ class ReportData:
     """Everything the report of one pipeline shows.
 
     Attributes:
+        state: state of the run (:class:`raysts.storage.runs.State`).
         teachers: names of the models that were not trained here, by the run id in their rows.
         models: size and speed of the measured models (:class:`raysts.evaluation.cost.ModelCost`).
         map: test texts as ensemble and student place them.
@@ -93,6 +95,7 @@ class ReportData:
         distributed: pooling and layers of the backbone as it was distributed.
         environment: facts for the reader of times and numbers (versions, machine, commit).
         delivered: the delivered model and its comparison, in words; None before the run is done.
+        delivered_role: the role of that model. The tables mark its row.
         model: folder of the delivered model, empty without one.
         candidates: the variants among which it was selected, if the best is delivered.
         dev: by stage the score of the training curves, and the rows of its development set.
@@ -100,6 +103,7 @@ class ReportData:
     """
 
     name: str
+    state: str
     command: str
     created_at: str
     recipe_yaml: str
@@ -111,6 +115,7 @@ class ReportData:
     environment: Mapping[str, str]
     notes: Sequence[str]
     delivered: str | None = None
+    delivered_role: str = ""
     model: str = ""
     candidates: Sequence[Option] = ()
     dev: Mapping[str, tuple[RunMetric, int]] = field(default_factory=dict)
@@ -132,6 +137,11 @@ def report_data(store: Store, record: Mapping[str, Any]) -> ReportData:
     rows = [row for step in steps if step.kind == "scores" for row in read_rows(step.output)]
     pipeline = build(Pipeline, record["pipeline"])
     pooling, layers = record["distributed"]
+    if record["status"] == State.RUNNING:
+        begun = [number for number, state in enumerate(states) if state == State.WAITING]
+        in_training = [number for number in begun if records.get(steps[number].id, {}).get("status") == State.RUNNING]
+        for number in in_training or begun[:1]:  # steps are done in their order
+            states[number] = State.RUNNING
     nodes = [
         NodeSummary(id=step.id, kind=step.kind, title=step.title, status=state, seconds=seconds.get(step.id),
                     sentences=step.sentences, seconds_expected=record.get("expected", {}).get(step.id))
@@ -139,6 +149,7 @@ def report_data(store: Store, record: Mapping[str, Any]) -> ReportData:
     ]  # fmt: skip
     return ReportData(
         name=record["name"],
+        state=record["status"],
         command=record["command"],
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         recipe_yaml=dump(pipeline),
@@ -153,6 +164,7 @@ def report_data(store: Store, record: Mapping[str, Any]) -> ReportData:
         environment=environment(next(filter(None, records.values()), {}), data=record["sources"], storage=store.uri),
         notes=record.get("notes", ()),
         delivered=Delivered(**record["delivered"]).sentence if record.get("delivered") else None,
+        delivered_role=(record.get("delivered") or {}).get("what", "") if not record["teachers"] else "student",
         model=str(store.path(record["model"])) if record["model"] else "",
         candidates=outcome_of(record).candidates,
         dev={
@@ -263,17 +275,21 @@ def cost_chart(table: Standings, models: Sequence[Mapping[str, Any]]) -> Markup 
         role, name = str(line.role), str(line.role).removeprefix(TEACHER)
         speeds = [m["texts_per_second"] for m in models if (m["model"] if name != role else m["role"]) == name]
         if speeds and column in line.mean:
-            text = f"{name}: {line.mean[column].text}, {_mean(speeds):.0f} texts a second"
+            text = f"{ROLE_NAMES.get(name, name)}: {line.mean[column].text}, {_mean(speeds):.0f} texts a second"
             dots.append(Dot(x=sum(speeds) / len(speeds), y=100 * line.mean[column].value, text=text))
     if len(dots) < 2:
         return None
     x = fit_scale([dot.x for dot in dots], *X, pad=0.2, log=True)
     y = fit_scale([dot.y for dot in dots], *Y, pad=0.2)
-    parts = frame(x.marks(5), y.marks(5), "texts a second on this machine (log scale)") + draw_line(
-        dots, x, y, joined=False
-    )
-    for dot in dots:
-        parts.append(tag("text", dot.text.split(":")[0], x=x(dot.x) + 6, y=y(dot.y) - 6, class_="label"))
+    parts = frame(x.marks(5), y.marks(5), "texts a second on this machine (log scale)")
+    parts.append(tag("g", *draw_line(dots, x, y, joined=False), class_="s0"))
+    right = low = -math.inf
+    for dot in sorted(dots, key=lambda dot: dot.x):
+        name, across, down = dot.text.split(":")[0], x(dot.x) + 6, y(dot.y) - 6
+        down = down + 20 if across < right and abs(down - low) < 14 else down  # not upon the label before
+        right, low = across + 7 * len(name), down
+        side = {"x": across} if right < X[1] + 20 else {"x": across - 12, "text_anchor": "end"}
+        parts.append(tag("text", name, **side, y=down, class_="label"))
     text = "; ".join(dot.text for dot in dots)
     return chart("cost", f"{metric_of(table, column)} × 100 against speed, {column}", "Score against cost", text, parts)
 
@@ -282,10 +298,9 @@ def _chips(data: ReportData) -> list[tuple[str, str]]:
     counts = Counter(node.status for node in data.nodes)
     bad_runs = sum(run.is_failed for run in data.runs)
     done = "done" if counts["done"] == len(data.nodes) else ""
-    chips = [(f"{counts['done']} of {len(data.nodes)} steps done", done)]
-    chips += [(f"{counts[status]} {status}", status) for status in ("failed", "waiting") if counts[status]]
-    if running := sum(run.record.get("status") == "running" for run in data.runs):
-        chips.append((f"{running} in training", ""))
+    chips = [("stopped", "failed")] if data.state == State.STOPPED else []
+    chips += [(f"{counts['done']} of {len(data.nodes)} steps done", done)]
+    chips += [(f"{counts[state]} {state}", state) for state in ("failed", "running", "waiting") if counts[state]]
     if bad_runs and not counts["failed"]:
         chips.append((f"{bad_runs} {'run' if bad_runs == 1 else 'runs'} failed", "failed"))
     seconds = [node.seconds for node in data.nodes if node.seconds is not None]

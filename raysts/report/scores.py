@@ -18,7 +18,8 @@ from raysts.evaluation.standings import (
     main_standings,
 )
 from raysts.models.layers import Layers
-from raysts.pipeline.verdict import ROLE_NAMES, TITLES
+from raysts.pipeline.verdict import TITLES
+from raysts.recipes.recipe import ROLE_NAMES
 
 RETRIEVAL, RETRIEVAL_METRIC = "retrieval:", "ndcg@10"
 """Beginning of the names of retrieval sets, and their metric in the first table."""

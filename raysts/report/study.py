@@ -120,7 +120,7 @@ def report_data(study: Study) -> StudyData:
         outcomes={text: sum(r.status == status for r in records) for status, text in _ENDINGS.items()},
         trial_seconds=sum(r.seconds or 0.0 for r in records),
         facts=environment(
-            first, objective=about.get("objective", ""), data=study.plan.corpus.sources_text, study=str(study.folder)
+            first, objective=_objective(study), data=study.plan.corpus.sources_text, study=str(study.folder)
         ),
         reach=_reach(study, best),
         notes=[f"{text_of(point.point)}: {point.remark}." for point in scores if point.remark]
@@ -142,8 +142,11 @@ def _headline(study: Study, scores: Sequence[PointScores], untrained: float | No
     if best is None or best.mean is None or run is None:
         return ["No trial has finished."]
     score = mean_text(metric, best.mean, best.std, len(best.values), " seeds")
-    sentences = [f"Chosen by mean over seeds: {text_of(best.point)}, {metric.description}: {score}."]
-    sentences += [f"The backbone, before any training: {metric.text(untrained)}."] if untrained is not None else []
+    sentences = [f"Chosen by mean over seeds: {text_of(best.point)}, {_objective(study)}: {score}."]
+    if untrained is not None:
+        is_level = rank(best.mean, metric.mode) <= rank(untrained, metric.mode)
+        sentences.append(f"The starting model, before any training: {metric.text(untrained)}.")
+        sentences += ["No point is above it: training gained nothing on this set."] * is_level
     if names := [text_of(point.point) for point in level_with(scores, metric.mode) if point is not best]:
         sentences.append(
             f"Level with it: {'; '.join(names[:MOST_LEVEL])}{' and others' if len(names) > MOST_LEVEL else ''}."
@@ -152,6 +155,12 @@ def _headline(study: Study, scores: Sequence[PointScores], untrained: float | No
     if study.search.seeds > 1 and run.value is not None:
         sentences.append(f"The best single run: {text_of(run.point)} with seed {run.seed}: {metric.text(run.value)}.")
     return sentences
+
+
+def _objective(study: Study) -> str:
+    """Return what compares the trials, with the name of the development set."""
+    metric, dev = study.search.objective, study.dev
+    return metric.description.replace(metric.table, dev.name if dev else metric.table)
 
 
 def mean_text(metric: RunMetric, mean: float, std: float | None, n: int, unit: str = "") -> str:

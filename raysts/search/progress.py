@@ -73,5 +73,5 @@ class SearchProgress:
     def _outlook(self) -> str:
         metric, best = self.study.search.objective, self.study.best_point
         parts = [f"best {text_of(best.point)} {metric.text(best.mean)}"] if best is not None and best.values else []
-        parts += [f"about {duration(screen.seconds_left)} left"] if screen.seconds_left else []
+        parts += [f"about {duration(left)} left"] if (left := screen.seconds_left) else []
         return f"; {', '.join(parts)}" if parts else ""

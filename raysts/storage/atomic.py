@@ -33,6 +33,9 @@ os.umask(UMASK := os.umask(0o077))
 """What others may not do with new files; asked for once, for that sets it."""
 
 ONE_DRIVER = "one driver at a time may write here; wait for it to end, stop it, or choose another --name or --storage"
+GLANCE = 0.2
+"""Seconds for which a lock is always waited for: a look at it (:func:`is_locked`) is over by then."""
+
 ABANDONED = 24 * 3600.0
 """Seconds after which a draft of another place, on which nobody wrote since, counts as left behind."""
 
@@ -183,7 +186,7 @@ def lock(path: Path, holder: str, wait: float = 0.0) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("a+", encoding="utf-8")
     try:
-        deadline = time.monotonic() + wait
+        deadline = time.monotonic() + max(wait, GLANCE)
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -208,6 +211,16 @@ def lock(path: Path, holder: str, wait: float = 0.0) -> Iterator[None]:
         yield
     finally:
         file.close()
+
+
+def is_locked(path: Path) -> bool:
+    """Return True if a process of any machine holds a file lock, or if the file system has no answer."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)
+    return False
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 from raysts.errors import InputError, RunFailed, StoreFailed
+from raysts.log import say
 from raysts.storage.atomic import ONE_DRIVER, place, process_lives, start_of
 from raysts.storage.bucket import Bucket, Conflict, Tag
 from raysts.storage.checksums import parse_record
@@ -25,6 +26,30 @@ BEAT = 10.0
 
 MISSED = 3
 """Renewals that a holder may miss before it writes no more; others take its lock one beat later."""
+
+SKEW = 900.0
+"""Seconds by which a clock may differ from that of a store, which refuses the requests of others."""
+
+
+def is_held(bucket: Bucket, key: str) -> bool:
+    """Return False if the lock at ``key`` is free, or its holder has ended.
+
+    If the last renewal of a holder on another machine seems old, it waits for the next one as long as :meth:`Lease.take`.
+    """
+    began, first, patience = _clock(), None, BEAT * (MISSED + 1)
+    while (stored := bucket.read(key)) and (entry := bucket.entry(key)):
+        claim, age = parse_record(stored[0]), time.time() - entry.written
+        if not claim.get("held", True) or _is_dead(claim) or age > SKEW + patience:
+            break
+        if claim.get("place") == place() or age < patience or stored[1] != (first or stored[1]):
+            return True
+        if _clock() - began > patience:
+            break
+        if first is None:
+            say(f"{_holder(claim)} has given no sign for {age:.0f} s; watching for {patience:g} s whether it does ...")
+        first = stored[1]
+        time.sleep(BEAT * 0.1)
+    return False
 
 
 class Lease:

@@ -55,7 +55,7 @@ from raysts.storage.checksums import (
     write_manifest,
 )  # fmt: skip
 from raysts.storage.client import canonical, mirror_name
-from raysts.storage.lease import Lease
+from raysts.storage.lease import Lease, is_held
 
 SEPARATOR = mirror_name("://")
 """By this in its name the folder of a mirror is known."""
@@ -327,6 +327,10 @@ class Store:
             finally:
                 del _leases[lease]
                 lease.release()
+
+    def is_locked(self, key: Key) -> bool:
+        """Return True if a live process, here or elsewhere, holds a lock, or seems to wait for it here."""
+        return atomic.is_locked(self.path(key)) or bool(self.remote and is_held(Bucket(self.remote), self.key(key)))
 
     def check(self, writes: bool = False, option: str = "--storage") -> None:
         """Check that the storage answers and, with ``writes``, that it takes writes."""

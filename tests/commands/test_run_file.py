@@ -75,11 +75,14 @@ def test_a_run_file_runs(own: Path, tiny_backbone: Path) -> None:
         ("base: ct-sed\nct:\n  trian: {max_steps: 3}\n", ("unknown option 'ct.trian.max_steps'", "ct.train.max_steps")),
         ("base: ct-sed\ntest: pairs.csv\n", ("test='pairs.csv'", "must be a mapping")),
         ("base: ct-sed\n  x: [\n", ("cannot be read", "line 2")),
+        ("base: ct-sed\ntxet: docs.csv\ncolumn: body\n", ("unknown key 'txet'", "did you mean 'text'")),
+        ("", ("is empty", "raysts init")),
     ],
 )
 def test_a_wrong_file_has_one_message(text: str, says: tuple[str, ...], own: Path) -> None:
     Path("run.yaml").write_text(text)
-    refused = command("plan", "run.yaml")
+    missing, refused = command("plan", "rnu.yaml"), command("plan", "run.yaml")
+    assert missing.code == 2 and "'rnu.yaml' is not there" in missing.err
     assert refused.code == 2 and all(words in refused.err for words in says), refused.err
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from run_commands import listening
 
 import raysts
 from raysts import log
-from raysts.commands import experiment, follow
+from raysts.commands import experiment
 from raysts.log import Screen
 
 
@@ -77,27 +76,6 @@ def test_the_time_left_begins_with_what_was_expected_and_goes_over_to_the_pace(c
         clock[0] = 2000 * part
         shown.within(part)
     assert 1.9 < shown.seconds_left / (1000 - 500) < 2.0
-
-
-def test_a_run_is_watched_until_it_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The page asks a browser to read it again, and no longer once the run has ended."""
-    record, pages, said = {"name": "faq", "status": "running"}, [], list[str]()
-
-    def write_report(data: Any, folder: Path, refresh: int | None) -> Path:
-        pages.append(refresh)
-        return folder / "index.html"
-
-    def look(seconds: float) -> None:
-        record["status"] = "done" if len(pages) == 2 else "running"
-
-    monkeypatch.setattr("raysts.report.run.report_data", lambda store, record: None)
-    monkeypatch.setattr("raysts.report.run.write_report", write_report)
-    monkeypatch.setattr(follow, "_record", lambda store, name: record)
-    monkeypatch.setattr(follow, "_as_fields", lambda *_: {"name": "faq", "steps": [], "training": []})
-    monkeypatch.setattr(follow.time, "sleep", look)
-    monkeypatch.setattr(follow, "say", said.append)
-    follow.watch("faq", tmp_path, seconds=2)
-    assert pages == [2, 2, None] and said[0].startswith("page: file://") and len(said) == 2
 
 
 def test_generated_sentences_are_said_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

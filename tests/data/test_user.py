@@ -91,7 +91,10 @@ def test_what_cannot_be_given(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("a,b\n1,2\n")
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "dataset_info.json").write_text("{}")
-    with pytest.raises(InputError, match="column 'score' is missing.*raysts data import .* --columns sentence1=A"):
+    with pytest.raises(
+        InputError,
+        match="columns 'sentence1', 'sentence2', 'score' are missing.*raysts data import .* --columns sentence1=A",
+    ):
         open_pairs(tmp_path / "x.csv", "--dev")
     for nothing in (tmp_path / "saved", "hf://owner/name"):
         with pytest.raises(InputError, match="--test x '.*': name one file of scored pairs"):

@@ -99,7 +99,7 @@ def test_sentences_of_unknown_words_are_counted_and_like_nothing(
     assert not found[0]["vectors"][[0, 2]].any() and found[0]["vectors"][[1, 3]].all()
     assert model.similarity(*found).tolist() == [0.0] * 4
     first, *told = capsys.readouterr().err.splitlines()
-    assert first.startswith("raysts: reading the word vectors") and told == [
+    assert first.startswith("reading the word vectors") and told == [
         "2 of 4 sentences hold no word that the word vectors know: their vectors are zero"
     ]
     model.represent(["a dog"])

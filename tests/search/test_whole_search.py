@@ -122,7 +122,7 @@ def test_a_search_its_second_call_more_seeds_and_the_hand_over(
     assert any("keeps the models of the best point with all its seeds (1)" in line for line in said)
     html = Path(found["report"]).read_text()
     assert "<svg" in html and f"{BOUND}" in html and "raysts run sts" in html
-    assert f"before any training: {100 * start:.2f}" in html
+    assert f"The starting model, before any training: {100 * start:.2f}" in html and "kept model on stsb-dev: " in html
 
     before = written(storage)
     again = run_search("lower-bound", base, small_world, storage, **options)

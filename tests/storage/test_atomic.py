@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import shutil
@@ -15,7 +16,17 @@ from typing import Any
 import pytest
 
 from raysts.errors import InputError, nearest
-from raysts.storage.atomic import ASIDE, atomic_write, draft_name, lock, remove_drafts, start_of, writable, write_json
+from raysts.storage.atomic import (
+    ASIDE,
+    atomic_write,
+    draft_name,
+    is_locked,
+    lock,
+    remove_drafts,
+    start_of,
+    writable,
+    write_json,
+)
 from raysts.storage.foreign import read_json
 from raysts.storage.store import Store
 
@@ -300,3 +311,22 @@ def test_a_folder_that_goes_meanwhile_has_no_files(tmp_path: Path, monkeypatch: 
     assert store.list(recursive=True) == [tmp_path / "model" / "weights"]
     store.path("checkpoints").mkdir()
     assert store.size("") == 5
+
+
+def test_a_look_at_a_lock_takes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "x.lock"
+    assert not is_locked(path) and not path.exists()
+    with lock(path, "the first"):
+        assert is_locked(path)
+    assert not is_locked(path) and "the first" in path.read_text(), "who held it stays written"
+
+
+def test_a_driver_that_starts_during_a_look_is_not_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.lock"
+    path.touch()
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        looked = threading.Timer(0.05, fcntl.flock, [file, fcntl.LOCK_UN])
+        looked.start()
+        with lock(path, "a driver"):
+            looked.join()

@@ -243,3 +243,32 @@ def test_two_processes(way: str, s3: str, s3_endpoint: str) -> None:
     """``benchmarks/faults.py --writers`` makes many such trials."""
     found = two_writers.trial(way, 1, s3_endpoint, s3.removeprefix("s3://").split("/")[0])
     assert found.stale == 0 and "it writes no more. Run the same command again" in found.said
+
+
+# -- a look at it, which takes nothing -----------------------------------------------------------------------------------
+
+
+def test_the_lock_of_a_process_of_this_machine_is_held_as_long_as_it_lives(bucket: Bucket) -> None:
+    assert not lease.is_held(bucket, LOCK)
+    held = Lease(bucket, LOCK, "a")
+    held.take()
+    assert lease.is_held(bucket, LOCK) and claim(bucket)["write"] == 1, "it was only looked at"
+    held.release()
+    assert not lease.is_held(bucket, LOCK)
+    write(bucket, pid=os.getpid(), place=place(), started="another time")
+    assert not lease.is_held(bucket, LOCK)
+
+
+@pytest.mark.parametrize("ahead", [-3600, 0, 60, 600, 3600])
+@pytest.mark.parametrize("renews", [True, False])
+def test_a_holder_on_another_machine_is_watched_if_its_last_renewal_seems_old(
+    ahead: int, renews: bool, s3: str, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``ahead``: seconds of our clock before that of the store, or since the holder was killed: nobody can tell."""
+    bucket, real = Bucket(canonical(s3)), lease.time.time
+    write(bucket)
+    now = clock(lambda seconds: renews and write(bucket, write=seconds))
+    monkeypatch.setattr(lease.time, "time", lambda: real() + ahead)
+    is_watched = 40 < ahead < 900
+    assert lease.is_held(bucket, LOCK) == (ahead < 40 or (is_watched and renews))
+    assert now[0] == 0.0 if not is_watched else now[0] < 2 * lease.BEAT if renews else now[0] > 4 * lease.BEAT

@@ -128,4 +128,4 @@ def _average(inputs: Inputs, role: Role, step: str, title: str, members: Sequenc
         labels |= {dev.name} if dev and (role == "greedy-soup" or pipeline.select_top is not None) else set()
         scores = None if dev is None else {"kept": reached, "scores": scored[name(chosen)]}
         write(State.DONE, chosen, dev=scores, selected_by=join_names(labels))
-        say(f"{title}: members {', '.join(map(str, chosen))} are in it; {len(scored)} averages were scored")
+        say(f"{title}: members {', '.join(map(str, chosen))} are in it; averages scored: {len(scored)}")

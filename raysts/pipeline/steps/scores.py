@@ -109,12 +109,13 @@ class RoleEvaluation:
         models = max(1, len(self.models)) + len(self.besides)
         sentences, heavy = (inputs.test_sentences + judged) * models, [n for n in inputs.tasks if n in harness.HEAVY]
         size = inputs.size_of([model.model for model in self.models])
+        title = "teachers" if self.role == "member" and pipeline.teachers else TITLES[self.role]
         return new_step(
             inputs,
             "scores",
             step,
             [*self.models, self.agreement.step if self.agreement else None, weights],
-            title=" with ".join([f"evaluate {TITLES[self.role]}", *heavy]),
+            title=" with ".join([f"evaluate {title}", *heavy]),
             work=self._measure,
             sentences=sentences,
             load=Load("scores", size, inputs.test_tokens, units=models),

@@ -156,7 +156,7 @@ class Teachers:
             title="map to the student's space",
             output=self.vectors.output / f"map-{step}.npy",
             work=self._fit,
-            sentences=0 if start is None else FITTED_ON * TURNED_BY,
+            sentences=0 if start is None else min(FITTED_ON * TURNED_BY, self.inputs.all_rows(self.recipe)),
             load=Load("target", self.inputs.size, self.inputs.tokens(self.recipe), self.inputs.pipeline.precision),
             bytes=4 * self.width * self.inputs.student_width,
         )

@@ -1,0 +1,106 @@
+"""Runs as other processes see them: at work, and after their driver was killed."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import killed
+import pytest
+from run_commands import TINY, raysts, result
+
+from raysts.commands import follow
+from raysts.commands.models import locate
+from raysts.errors import InputError
+from raysts.storage.store import Store
+
+DRIVER = """
+import sys
+from raysts.commands.run import run
+run("nli", eval(sys.argv[1]), sys.argv[2], sys.argv[3], address="none", command="raysts run nli")
+"""
+
+FOREVER = {
+    **TINY,
+    "train.max_steps": 10**6,
+    "train.epochs": 10**4,
+    "train.checkpoint_every": 1,
+    "evaluation.tasks": ["stsb"],
+}
+
+
+def state(storage: Path) -> set[str]:
+    """Return what all commands call the state of the only run."""
+    (listed,) = result("list", "--storage", storage)["runs"]
+    return {listed["status"], result("status", "--storage", storage)["state"]}
+
+
+def test_a_run_is_running_while_its_driver_lives_and_stopped_once_it_was_killed(
+    small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``watch`` follows it until then, and its page asks a browser no longer to read it again."""
+    storage, page = tmp_path / "storage", tmp_path / "storage" / "reports" / "nli" / "index.html"
+    driver = killed.start(DRIVER, repr(FOREVER), str(small_world), str(storage))
+    while not list(storage.glob("runs/*/checkpoints/*.pt")):
+        assert driver.is_alive()
+        time.sleep(0.05)
+    assert state(storage) == {"running"}
+
+    def kill(seconds: float) -> None:
+        assert 'http-equiv="refresh"' in page.read_text() and "1 running<" in page.read_text()
+        driver.kill()
+        driver.join()
+
+    monkeypatch.setattr(follow.time, "sleep", kill)
+    watched = follow.watch("nli", storage)
+    assert watched["state"] == "stopped" and watched["command"] == "raysts run nli"
+    text = page.read_text()
+    assert 'http-equiv="refresh"' not in text and "The run was stopped" in text and " running<" not in text
+    assert state(storage) == {"stopped"}
+    said = raysts("status", "--storage", storage).out
+    assert said.startswith("nli: stopped, 1 of") and said.rstrip().endswith("to go on: raysts run nli")
+
+
+def test_a_search_that_nobody_drives_is_stopped(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    store.write_json("studies/rates/study.json", {"name": "rates", "search": "s", "status": "running", "command": "c"})
+    with store.lock("locks/study-rates.lock", "raysts tune rates"):
+        (study,) = result("list", "--storage", tmp_path)["studies"]
+    assert study["status"] == "running"
+    (study,) = result("list", "--storage", tmp_path)["studies"]
+    assert study["status"] == "stopped"
+
+
+def test_a_name_that_is_no_run_names_what_may_be_meant(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    store.write_json("pipelines/distilled.json", {"name": "distilled"})
+    with pytest.raises(InputError, match=r"model 'distild' is not there: .*did you mean 'distilled'"):
+        locate("distild", store, fetch=False)
+    with pytest.raises(InputError, match=r"run 'distilled' has no 'teacher'; name one of student, .* behind the colon"):
+        locate("distilled:teacher", store, fetch=False)
+    with pytest.raises(InputError, match="is not there: .*network$"):
+        locate("something/else", store, fetch=False)
+    store.write_json("studies/rates/study.json", {"command": "raysts tune x --name rates"})
+    for command in ("status", "watch"):
+        said = raysts(command, "rates", "--storage", tmp_path)
+        assert said.code == 2 and "'rates' is a study, not a run" in said.err and "raysts tune x" in said.err
+
+
+def test_a_name_that_is_used_again_for_another_run_is_said(small_world: Path, tmp_path: Path) -> None:
+    given = [
+        "--data",
+        small_world,
+        "--storage",
+        tmp_path,
+        "--address",
+        "none",
+        "--name",
+        "mine",
+        "--set",
+        "backbone=tiny",
+    ]
+    tasks = ["--set", "evaluation.resamples=0", "--set", "evaluation.tasks=[stsb]"]
+    assert "replaces" not in raysts("run", "raw", *given, *tasks).err
+    assert "replaces" not in raysts("run", "raw", *given, *tasks).err
+    again = raysts("run", "raw", *given, *tasks, "--set", "evaluation.poolings=[cls]")
+    assert "mine: replaces an earlier run of this name" in again.err and "another --name keeps both" in again.err
