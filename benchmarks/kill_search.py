@@ -35,15 +35,15 @@ KINDS = ("driver", "group", "worker", "interrupt")
 SHORT = ["--set", "train.max_steps=60", "--set", "train.checkpoint_every=10", "--set", "train.eval_every=20"]
 SHORT += ["--set", "train.max_length=32"]
 SEARCHES = {
-    "lower-bound": ("tune", ["--set", "space.lower_bound=0,0.2,0.4,0.6,0.8", "--set", "seeds=4"], 20),
+    "lower-bound": ("tune", ["--set", "space.lower_bound=0,0.2,0.4,0.6,0.8", "--set", "seeds=4"]),
     # Two stages, both of which differ between points.
     "nli-ct": ("tune", ["--set", "space.nli.optim.lr=1e-5,1e-4", "--set", "space.ct.optim.lr=1e-5,1e-4,1e-3", "--set", "seeds=2",
-                "--set", "keep=4"], 12),
+                "--set", "keep=4"]),
     # A search, the ensemble of its best point, its student and their evaluation.
     "sts-grid-sed": ("run", ["--set", "space.lower_bound=0,0.4,0.8", "--set", "seeds=2", "--set", "members=2", "--set",
-                     "sed.data.sample=400", "--set", "evaluation.tasks=stsb", "--set", "evaluation.resamples=2"], 6),
+                     "sed.data.sample=400", "--set", "evaluation.tasks=stsb", "--set", "evaluation.resamples=2"]),
 }  # fmt: skip
-"""The command of each search, what differs between its points, and the number of its trials."""
+"""The command of each search, and what differs between its points."""
 
 
 @dataclass
@@ -157,7 +157,8 @@ def main() -> None:
     parser.add_argument("arguments", nargs="*", help="further arguments of raysts tune, after --")
     options = parser.parse_args()
     os.environ.pop("RAYSTS_DATA", None)  # the searches are of the embedded world
-    command, space, trials = SEARCHES[options.search]
+    os.environ.setdefault("RAY_worker_niceness", "0")  # behind other work on the machine trials would not move
+    command, space = SEARCHES[options.search]
     arguments = [command, options.search, *space, *SHORT, *options.arguments]
     folder = (options.storage or Path(tempfile.mkdtemp(prefix="raysts-kills-"))).absolute()
     folder.mkdir(parents=True, exist_ok=True)
@@ -175,20 +176,23 @@ def main() -> None:
         values, found = outcome(one_round(folder, storage, options.kills - done, length, dice, counts, arguments))
         counts.other_values += len(values.items() ^ expected.items())
         counts.other_models += models(storage) != kept
-        counts.not_complete += incomplete(found, trials)
-        print(f"round {rounds}: {sum(counts.kills.values())} kills so far, {len(values)} trials", flush=True)
+        counts.not_complete += incomplete(found, len(expected))
+        print(json.dumps(summary(counts, rounds, len(expected), length)), flush=True)
 
+    wrong = (counts.lost, counts.written_again, counts.other_values, counts.other_models, counts.not_complete)
+    sys.exit(any((*wrong, counts.processes_left)))
+
+
+def summary(counts: Counts, rounds: int, trials: int, length: float) -> dict[str, Any]:
+    """Numbers of the rounds so far."""
     back = sorted(counts.back)
-    summary = {
+    return {
         "kills": dict(counts.kills), "searches": rounds, "trials_of_a_search": trials, "records_lost": counts.lost,
         "records_written_again": counts.written_again, "values_that_differ": counts.other_values,
         "searches_with_other_models": counts.other_models, "database_trials_not_complete_or_doubled": counts.not_complete,
         "processes_left": counts.processes_left, "undisturbed_seconds": round(length, 1),
         "seconds_to_go_on": [round(back[0], 1), round(back[len(back) // 2], 1), round(back[-1], 1)] if back else [],
     }  # fmt: skip
-    print(json.dumps(summary))
-    wrong = (counts.lost, counts.written_again, counts.other_values, counts.other_models, counts.not_complete)
-    sys.exit(any((*wrong, counts.processes_left)))
 
 
 if __name__ == "__main__":

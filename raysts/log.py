@@ -34,8 +34,11 @@ VERBOSE = "RAYSTS_VERBOSE"
 CHECKING, SIGN, LATE_SIGN, LATE = 1.0, 4.5, 60.0, 600.0
 """Seconds of silence before a sign of life in a log: at first, then, and after ``LATE`` seconds."""
 
-TRUST = 0.05
-"""Share of the expected seconds by measured rates that the estimate of the time left believes beside the pace so far."""
+TRUST = 0.25
+"""Share of the expected seconds by measured rates that the estimate of the time left believes beside the pace at the beginning.
+
+It falls with the cube of what is left: a pace over the first hundredth holds the start of processes, one over half is the pace.
+"""
 
 
 class Screen(logging.Handler):
@@ -117,12 +120,12 @@ class Screen(logging.Handler):
 
         As far as the costs are by measured rates, ``TRUST`` of them counts as done in the time that was expected.
         """
-        trusted = TRUST * self.measured * self.total
+        trusted = TRUST * (1 - self.fraction) ** 3 * self.measured * self.total
         silent = min(self.measured * (time.monotonic() - self.moved), (1 - self.part) * self.running)
         done = self.fraction * self.total + silent
         if done + trusted <= 0.02 * self.total:
             return None
-        return (self.total - done) * (time.monotonic() - self.started + trusted) / (done + trusted)
+        return max(0.0, self.total - done) * (time.monotonic() - self.started + trusted) / (done + trusted)
 
     @property
     def note(self) -> str:

@@ -192,7 +192,7 @@ def check_name(name: str | None) -> None:
 @contextlib.contextmanager
 def executor(address: str | None, *plans: Plan) -> Iterator[Executor]:
     """Yield the executor of the plans for the block. Ray starts only if work is left."""
-    if address == IN_PROCESS or (plans and all({*plan.states().values()} == {"done"} for plan in plans)):
+    if address == IN_PROCESS or (plans and all({*plan.states().values()} == {State.DONE} for plan in plans)):
         yield LocalExecutor(threads=plans[0].pipeline.resources.cpus if plans else None)
         return
     with ray_context(address) as private:

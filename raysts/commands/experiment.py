@@ -18,12 +18,12 @@ from raysts.commands.options import Result, RunOptions
 from raysts.commands.result import RunResult
 from raysts.data.world import tiny_config, world_path
 from raysts.errors import InputError, RunFailed
+from raysts.evaluation import harness
 from raysts.evaluation.standings import named_teachers
 from raysts.log import say, screen, showing
 from raysts.models import pretrained, static
 from raysts.models.families import family_of
 from raysts.papers import experiments
-from raysts.papers.experiments import is_experiment
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.local import Executor, LocalExecutor
 from raysts.pipeline.plan import Plan, describe
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from raysts.search.study import Study
 
 Best = Mapping[str | None, "Point"]
-"""The best points of the searches of an experiment, by backbone."""
+"""What the searches of an experiment choose for its pipelines, as overrides, by backbone."""
 
 ASSUMED = 12
 """Assumed number of layers of an encoder that cannot be read."""
@@ -99,9 +99,11 @@ def plan_experiment(
     Raises:
         InputError: all problems that would stop a pipeline later, in one message.
     """
-    pipelines: Mapping[str, Pipeline] = _pipelines(recipe, overrides, options, best)
+    searches = [] if best else _searches(recipe, overrides)
+    planned = {backbone: search.expected_choice for _, backbone, search in searches}
+    pipelines: Mapping[str, Pipeline] = _pipelines(recipe, overrides, options, best or planned)
     about: dict[str, Any] = {}
-    if is_experiment(recipe) and (paper := experiments.experiment_of(recipe).claims):
+    if isinstance(recipe, str) and (paper := experiments.experiment_of(recipe).claims):
         from raysts.papers.verdicts import agenda
 
         corpus = corpus_of(options.data, skip_bad=options.skip_bad, user_data=options.user_data)
@@ -116,7 +118,7 @@ def plan_experiment(
     if problems:
         raise InputError(list(dict.fromkeys(problems)))
     studies = {}
-    for label, backbone, search in [] if best else _searches(recipe, overrides):
+    for label, backbone, search in searches:
         from raysts.commands.study import plan_study
 
         name = _run_name(options.name or _name(recipe), label)
@@ -166,14 +168,14 @@ def _depth(backbone: str, options: RunOptions, assumptions: list[str] | None) ->
 
 def _searches(recipe: str | Pipeline, overrides: Mapping[str, Any]) -> list[tuple[str, str | None, Search]]:
     """Return the searches that come first, each with its label and backbone."""
-    if not is_experiment(recipe) or not (name := experiments.experiment_of(recipe).search):
+    if isinstance(recipe, Pipeline) or not (name := experiments.experiment_of(recipe).search):
         return []
-    from raysts.search.search import find_search, search_overrides
+    from raysts.search.search import find_search, search_of, search_overrides
 
     experiment, backbones = experiments.experiment_of(recipe), experiments.backbones(recipe, overrides)
     _, separator, scale = recipe.partition("@")
     search = f"{name}{separator}{scale}"
-    settings = search_overrides(find_search(search), {**experiment.settings, **overrides})
+    settings = search_overrides(search_of(search), {**experiment.settings, **overrides})
     searches = []
     for backbone in backbones:
         label = f"{experiments.prefix(backbone) if len(backbones) > 1 else ''}{name}"
@@ -228,7 +230,7 @@ def describe_experiment(checked: ExperimentPlan, slots: int | None = None, texts
         label = "" if study.name == checked.name else study.name
         nodes |= describe_steps(label, study.plan, study.steps(), study.records)
         if study.complete and study.best_point:
-            best[backbone] = study.best_point.point
+            best[backbone] = study.choice
     plans = checked.replan(best).plans if best else checked.plans
     later: dict[str, Any] = {}
     for label, plan in plans.items():
@@ -258,8 +260,10 @@ def _growth(plan: Plan, texts: int | None) -> float:
     return texts / plan.corpus.text.rows
 
 
-PROBES = 8, 40
-"""Training steps of the two probes of a stage. One alone would not tell its start from its rate."""
+PROBES = 1, 8, 40
+"""Training steps of the probes of a stage. The first warms the process up; one of the others would not tell start from rate."""
+PROBED = 20_000
+"""Sentences that a probe embeds at most to measure an evaluation."""
 
 
 def probe(checked: ExperimentPlan) -> None:
@@ -273,23 +277,30 @@ def probe(checked: ExperimentPlan) -> None:
         say(f"probe: {steps} steps of each stage of {plan.pipeline.name} ...")
         with tempfile.TemporaryDirectory(prefix="raysts-probe-") as folder:
             short = {stage: _shorten(recipe, steps) for stage, recipe in plan.pipeline.recipes.items()}
-            pipeline = plan.pipeline.replace(members=1, students=1, select_top=None, recipes=short)
+            sizes = {task: len(harness.sentences(plan.corpus, [task])) for task in plan.tasks}
+            tasks = {"tasks": (min(sizes, key=sizes.__getitem__),), "also": ()} if sizes else {}
+            evaluation = plan.pipeline.evaluation.replace(**tasks)
+            pipeline = plan.pipeline.replace(
+                members=1, students=1, select_top=None, trials=(), recipes=short, evaluation=evaluation
+            )
             small = replace(plan, pipeline=pipeline, storage=Path(folder))
             small.write_backbone()
             context = Context(LocalExecutor(pipeline.resources.cpus), small.store, pipeline.resources)
             making, done = [step for step in small.making if step.kind != "average"], set[str]()
+            if steps == PROBES[-1] and (scored := small.evaluations[0].step).sentences <= PROBED:
+                making.append(scored)
             while batch := ready(making, done):
                 with showing(quiet=True):
                     failures = run_batch(batch, context)
                 if failures:
                     raise RunFailed("\n".join(failures))
                 done |= {step.id for step in batch}
-            for table in Rates(small.store).tables:
+            for table in Rates(small.store).tables if steps != PROBES[0] else ():
                 add_rates(plan.store, table)
 
 
 def _shorten(recipe: Recipe, steps: int) -> Recipe:
-    """Return a recipe of a few steps on as many rows, which keeps its last checkpoint."""
+    """Return a recipe of a few steps on rows enough for them, which keeps its last checkpoint."""
     keep = next(keep for keep in recipe.spec.keeps if keep not in recipe.spec.keeps_by_dev)
     train = {
         "max_steps": steps,
@@ -299,7 +310,8 @@ def _shorten(recipe: Recipe, steps: int) -> Recipe:
         "eval_first": False,
         "keep": keep,
     }
-    rows = min(steps * recipe.batch, recipe.data.sample or steps * recipe.batch)
+    enough = max(steps, PROBES[1]) * recipe.batch
+    rows = min(enough, recipe.data.sample or enough)
     return recipe.replace(train=recipe.train.replace(**train), data=recipe.data.replace(sample=rows))
 
 
@@ -334,12 +346,11 @@ def run(checked: ExperimentPlan) -> Result:
     searched: Result = {}
     for backbone, study in checked.studies.items():
         from raysts.commands.study import run_study
-        from raysts.search.space import text_of
 
         study_result = run_study(study, replace(options, name=study.name))
         say(study_result["table"])
-        best[backbone] = study_result["best"]["overrides"]
-        say(f"{name}: goes on with {text_of(best[backbone])}")
+        best[backbone] = study.choice
+        say(f"{name}: goes on with {study.choice_text}")
         searched = {key: study_result[key] for key in ("study", "best", "best_run", "points")}
     plans = checked.replan(best).plans if best else plans
     results: dict[str, RunResult] = {}

@@ -72,12 +72,11 @@ def show(
         status, recipe (of an experiment: every pipeline by its label; after a search: search and then), notes (assumptions
         about a backbone that is not on this machine).
     """
-    from raysts.papers.experiments import is_experiment
     from raysts.recipes.tree import to_plain
 
     notes = list[str]()
     recipe, settings, _ = open_run(recipe, overrides)
-    if is_experiment(recipe):
+    if isinstance(recipe, str):
         from raysts.commands import experiment  # late, because a tree needs no such imports
 
         tree, notes = experiment.show_pipelines(recipe, settings)

@@ -26,7 +26,8 @@ def run(
     Args:
         recipe: a system's name (``nli-ct-sed``), ``quickstart``, a YAML file (:func:`raysts.commands.run_file.read_run`), or a
             pipeline; or the name of an experiment
-            (``sed-stability``), which may begin with a search (``sts-grid-sed``).
+            (``sed-stability``), which may begin with a search (``sts-grid-sed``). A system with a
+            space (``space.optim.lr=1e-5,3e-5``) begins with a search over its members (docs/search.md).
         name: name of the run in the storage (default: the recipe's name).
 
     Returns:

@@ -77,7 +77,7 @@ def open_run(
         teachers = settings.pop("teachers", ())
         teachers = [teachers] if isinstance(teachers, str) else [str(teacher) for teacher in teachers]
         return open_student(teachers, settings, opened), {}, opened
-    return recipe if is_experiment(recipe) else pipeline_of(recipe, settings), settings, opened
+    return recipe if is_experiment(recipe, settings) else pipeline_of(recipe, settings), settings, opened
 
 
 def _dotted_keys(changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -124,7 +124,9 @@ def _place(study: Study, options: RunOptions, progress: SearchProgress) -> Itera
 
 
 def _prepare(study: Study, executor: Executor, concurrent: int, options: RunOptions, progress: SearchProgress) -> None:
-    say(study.price(concurrent, options.prices).text)
+    price = study.price(concurrent, options.prices)
+    say(price.text)
+    study.note(price=price.amounts)
     study.prepare(executor)
     study.score_backbone(executor)
     progress.expect(study.price(concurrent))
@@ -154,6 +156,6 @@ def _result(study: Study, report: Path) -> Result:
         ],
         **({"front": [p.point for p in scores.front(points, metric.mode)]} if study.search.cost else {}),
         "untrained": study.untrained,
-        "table": scores.table(points, metric, study.search.usual, study.untrained),
+        "table": scores.table(points, metric, study.search.usual, study.untrained, cost=study.search.cost),
         "skipped": study.plan.skipped_files,
     }

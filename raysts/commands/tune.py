@@ -39,13 +39,13 @@ def tune(
 ) -> Result:
     """Search options on Ray Tune with Optuna. The same command continues a stopped search.
 
-    Options of the search itself, by --set: seeds=3, num_samples=40, concurrency=2, keep=5, resources.gpus=0.25,
-    metric=pearson (what trials are compared by: a dev score, or loss), sampler=tpe (grid, random, tpe, gp, nsga2), asha=true,
-    asha.grace=0.3 or median=true (early stopping), race=true (no third seed of a point that is clearly worse), cost=seconds,
-    cost=bytes or cost=latency (a second measure, with its Pareto front), and its space: space.optim.lr='1e-6..1e-4 log',
-    space.batch=16..64, space.lower_bound=0,0.25,0.5, space.sed.bank='0.1,1 if sed.loss=cosine' (where the loss is that). A
-    system has only the space in the options: raysts tune simcse-sup --set space.batch=32,64 --set
-    space.optim.lr='1e-6..1e-4 log' --set num_samples=20
+    Options of the search itself, by --set: seeds=3, num_samples=40, concurrency=2, keep=5 (models that stay, of the best
+    trials, or with by=point of the best points), resources.gpus=0.25, metric=pearson (what trials are compared by: a dev
+    score, or loss), sampler=tpe (grid, random, tpe, gp, nsga2), asha=true, asha.grace=0.3 or median=true (early stopping),
+    race=true (no third seed of a point that is clearly worse), cost=seconds, cost=bytes or cost=latency (a second measure,
+    with its Pareto front), and its space: space.optim.lr='1e-6..1e-4 log', space.batch=16..64, space.lower_bound=0,0.25,0.5,
+    space.sed.bank='0.1,1 if sed.loss=cosine' (where the loss is that). A system has only the space in the options: raysts
+    tune simcse-sup --set space.batch=32,64 --set space.optim.lr='1e-6..1e-4 log' --set num_samples=20
 
     A system may have several stages, and distil a student. The last training run is measured. What all points have in common
     is trained once: raysts tune nli-ct --set space.ct.optim.lr=1e-5,3e-5 trains its nli stage once for each seed. A search

@@ -4,13 +4,14 @@
 experiments, and with named systems.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, Literal, NamedTuple, TypeGuard
 
 from raysts.errors import InputError
 from raysts.models.layers import single_layers
 from raysts.papers.published import BACKBONES
+from raysts.pipeline.outcome import system_of
 from raysts.recipes.grammar import POST
 from raysts.recipes.names import SystemEntry, apply_scale, papers_pooling, pipeline
 from raysts.recipes.overrides import apply_overrides, has_option
@@ -81,14 +82,20 @@ def commands() -> dict[tuple[str, int], str]:
     return dict(sorted((runs | SEARCHED).items()))
 
 
-def is_experiment(recipe: object) -> TypeGuard[str]:
-    """Return True for the name of an experiment, with or without a scale."""
-    return isinstance(recipe, str) and recipe.partition("@")[0] in EXPERIMENTS
+def is_experiment(recipe: object, overrides: Collection[str] = ()) -> TypeGuard[str]:
+    """Return True for the name of an experiment, with or without a scale, and for a system with a space."""
+    has_space = any(key.startswith("space.") for key in overrides)
+    return isinstance(recipe, str) and (has_space or recipe.partition("@")[0] in EXPERIMENTS)
 
 
 def experiment_of(recipe: str) -> Experiment:
-    """Return the experiment of a name, which may have a scale."""
-    return EXPERIMENTS[recipe.partition("@")[0]]
+    """Return the experiment of a name, or of a system that begins with a search over its members."""
+    name = recipe.partition("@")[0]
+    if name in EXPERIMENTS:
+        return EXPERIMENTS[name]
+    point = SystemPoint(name, label="", backbone="any", searched=True)
+    search, settings = system_of(name, "member"), {"by": "point", "keep": 1}
+    return Experiment(SystemEntry("", "", ""), [point], search=search, settings=settings)
 
 
 def backbones(recipe: str, overrides: Mapping[str, Any]) -> list[str | None]:

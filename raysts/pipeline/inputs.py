@@ -42,6 +42,7 @@ from raysts.models.weights import TABLE_VERSION, keep_layers, spaced_layers, tok
 from raysts.ops.ensemble import Target
 from raysts.pipeline.outcome import members_dev
 from raysts.recipes.catalog import DistillationSettings
+from raysts.recipes.overrides import apply_overrides
 from raysts.recipes.recipe import Pipeline, Recipe
 from raysts.schema import DEVS
 from raysts.storage.store import Store
@@ -316,6 +317,20 @@ class Inputs:
         recipe = self.pipeline.sed
         return self.hidden_width * len(pooling_modes(recipe.pooling if recipe else "mean"))
 
+    @cached_property
+    def trial_stages(self) -> list[dict[str, Recipe]]:
+        """Return the stages of each member that is a trial."""
+        plain = self.pipeline.replace(trials=())
+        return [
+            use_user_text(apply_overrides(plain, trial.point), self.corpus).stages for trial in self.pipeline.trials
+        ]
+
+    @property
+    def recipes(self) -> list[Recipe]:
+        """Return the recipes of all training runs."""
+        of_trials = [recipe for stages in self.trial_stages for recipe in stages.values()]
+        return [*self.pipeline.recipes.values(), *of_trials]
+
     # -- data --------------------------------------------------------------------------------------------------------
 
     def dev(self, table: str) -> Dev | None:
@@ -399,7 +414,7 @@ class Inputs:
     @property
     def skipped_files(self) -> list[dict[str, Any]]:
         """Return the unreadable files of the training tables, which ``skip_bad`` leaves out."""
-        return self.corpus.find_skipped(recipe.table for recipe in self.pipeline.recipes.values())
+        return self.corpus.find_skipped(recipe.table for recipe in self.recipes)
 
     def resolve_recipe(self, recipe: Recipe) -> Recipe:
         """Return the recipe with its length, the pipeline's precision and the sources of its test sentences.
@@ -513,7 +528,7 @@ class Inputs:
 
     @cached_property
     def specs(self) -> dict[str, StoreSpec]:
-        specs = [self.store_spec(recipe) for recipe in self.pipeline.recipes.values()]
+        specs = [self.store_spec(recipe) for recipe in self.recipes]
         specs += self.teacher_specs(self.pipeline.sed) if self.pipeline.sed else []
         return {spec.id: spec for spec in specs}
 
@@ -541,7 +556,7 @@ class Inputs:
     def trained_on(self) -> TrainedOn:
         """Return the training text of all models of the pipeline and of their ancestors."""
         start = TrainedOn() if self.pipeline.backbone == TINY else trained_on(self.backbone)
-        recipes = [self.resolve_recipe(recipe) for recipe in self.pipeline.recipes.values()]
+        recipes = [self.resolve_recipe(recipe) for recipe in self.recipes]
         prints = {recipe.table: self.corpus.fingerprint(recipe.table) for recipe in recipes}
         texts = (TrainingText(r.table, r.data, prints[r.table], self.own_title(r.table)) for r in recipes)
         return merge_histories([start, *map(trained_on, self.teacher_folders), TrainedOn(tuple(texts))])

@@ -67,8 +67,16 @@ class Plan(Inputs):
     def chains(self) -> list[list[Step]]:
         """Return the training runs of each member in order, none of named members."""
         members = range(self.pipeline.members) if self.pipeline.stages else ()
+        if self.pipeline.trials:
+            return [self._trial_chain(number) for number in members]
         stages = self.pipeline.stages_of
         return [self._chain(stages(number), self.backbone_model, number, member=number) for number in members]
+
+    def _trial_chain(self, number: int) -> list[Step]:
+        trial = self.pipeline.trials[number]
+        chain = self._chain(self.trial_stages[number], self.backbone_model, trial.seed, member=number)
+        about = ", ".join([*(f"{key}={value}" for key, value in trial.point.items()), f"seed {trial.seed}"])
+        return [replace(step, title=f"{step.title} ({about})") for step in chain]
 
     def _chain(self, stages: dict[str, Recipe], start: Model, number: int, **identity: Any) -> list[Step]:
         chain: list[Step] = []

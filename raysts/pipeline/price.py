@@ -60,6 +60,13 @@ def devices(resources: Resources) -> int:
 # -- rates -----------------------------------------------------------------------------------------------------------------
 
 
+def seconds_of(record: Mapping[str, Any]) -> float:
+    """Return the seconds of a training run with its start, from its record."""
+    timings = record.get("timings") or {}
+    trained, start = (timings.get(f"{name}_seconds") or 0.0 for name in ("train", "startup"))
+    return max(trained + start, timings.get("last_start_seconds") or 0.0) if trained else 0.0
+
+
 def record_rates(store: Store, steps: Iterable[Step], seconds: Mapping[str, float], slots: int) -> None:
     """Add finished steps to the rates of a storage.
 
@@ -69,7 +76,7 @@ def record_rates(store: Store, steps: Iterable[Step], seconds: Mapping[str, floa
         record, sentences, device = step.record, step.sentences, device_of(step.resources["gpus"])
         taken = seconds.get(step.id, 0.0) * min(slots, step.load.units)
         if job := step.job:
-            taken, device = (record.get("timings") or {}).get("train_seconds") or 0.0, record.get("device", device)
+            taken, device = seconds_of(record), record.get("device", device)
             sentences = (record.get("steps") or 0) * job.recipe.batch * job.recipe.spec.sentences
         if taken and sentences:
             load = step.load._replace(besides=step.load.besides * sentences / step.sentences)
@@ -123,8 +130,8 @@ def fit(work: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
     taken = np.array(seconds)
     rows = np.vstack([np.stack([np.ones(len(work)), work], 1) / taken[:, None], [PRIOR / START, 0.0]])
     start, slope = np.linalg.lstsq(rows, np.array([*np.ones(len(work)), PRIOR]), rcond=None)[0]
-    if start < 0 or slope <= 0:
-        start, slope = 0.0, np.mean(taken / np.array(work))
+    if start < 0 or slope <= 0:  # the largest tells most: a small one may have warmed the process up
+        start, slope = 0.0, taken[np.argmax(work)] / max(work)
     return float(start), float(slope)
 
 
@@ -170,13 +177,17 @@ class Price:
     def text(self) -> str:
         """Return the price in one line."""
         share = f"{self.measured:.0%} of it by rates measured on this device"
-        how = share if self.measured > 0.005 else "by assumed rates"
+        return f"expected: {self.amounts}; {share if self.measured > 0.005 else 'by assumed rates'}"
+
+    @property
+    def amounts(self) -> str:
+        """Return hours, bytes and money as text."""
         money = "" if self.money is None else f", costs {self.money:,.2f}"
         hours, devices = duration(self.seconds), duration(self.device_seconds)
         time = f"{hours} by the clock ({self.slots} at once), {devices} of devices"
         size, traffic = _size(self.bytes), _size(self.moved)
         files = f"{size} in {self.objects:,} files, {traffic} to move, {self.requests:,} requests"
-        return f"expected: {time}, {files}{money}; {how}"
+        return f"{time}, {files}{money}"
 
 
 def price(

@@ -14,7 +14,7 @@ from raysts.log import logger, say
 from raysts.pipeline.deliver import card_of, write_model
 from raysts.pipeline.local import Executor
 from raysts.pipeline.plan import Plan
-from raysts.pipeline.price import Rates, clock, price, record_rates
+from raysts.pipeline.price import Expected, Price, Rates, clock, price, record_rates, seconds_of
 from raysts.pipeline.step import Context, NamedModel, State, Step, ready
 from raysts.pipeline.steps.train import train_all
 from raysts.pipeline.verdict import Verdict, notes_before
@@ -82,6 +82,7 @@ class _Driver:
         self.others = {step["output"] for step in before.get("steps", ())} - outputs
         self.seconds: dict[str, float] = before.get("seconds", {})
         self.expected: dict[str, float] = before.get("expected", {})
+        self.price: dict[str, str] = before.get("price", {})
         self.slots, self.measured = self.executor.slots(self.plan.pipeline.resources), 0.0
 
     def run(self) -> dict[str, Any]:
@@ -101,8 +102,9 @@ class _Driver:
         rates = Rates(self.store)
         left = {step.id: rates.expected(step) for step in self.plan.steps if step.id not in done}
         if left:
-            say((cost := price(self.plan.steps, left, self.store, self.slots, self.prices)).text)
+            say((cost := self._price(left)).text)
             self.measured = cost.measured
+            self.price.setdefault("expected", cost.amounts)
         # A run that goes on keeps what was expected before it began.
         self.expected = {id_: round(step.seconds, 2) for id_, step in left.items()} | self.expected
         self.left = left
@@ -156,7 +158,7 @@ class _Driver:
                 self._write_record(State.FAILED)
             raise
         for step in batch:
-            if seconds := (step.record.get("timings") or {}).get("train_seconds"):
+            if seconds := seconds_of(step.record):
                 self.seconds[step.id] = seconds
         return failures
 
@@ -191,8 +193,14 @@ class _Driver:
         say(f"going on with {finished} members (min_members={least}); the others failed")
         self._write_record()
 
+    def _price(self, seconds: Mapping[str, Expected]) -> Price:
+        return price(self.plan.steps, seconds, self.store, self.slots, self.prices)
+
     def _end(self) -> dict[str, Any]:
         plan, verdict = self.plan, Verdict.of(self.plan)
+        if self.left:
+            measured = {s.id: Expected(self.seconds[s.id], True) for s in plan.steps if s.id in self.seconds}
+            self.price["taken"] = self._price(measured).amounts
         assert verdict.contamination is not None, "the last steps score"
         rows = plan.rows_on_record()
         model, chosen = write_model(plan, verdict.outcome)
@@ -224,7 +232,7 @@ class _Driver:
             "skipped": plan.skipped_files, "backbone_id": plan.backbone_id, "distributed": list(plan.distributed_pooling),
             "members": [model.id for model in plan.members], "teachers": plan.teacher_names,
             "steps": [step.to_record(plan.storage) for step in plan.steps], "seconds": self.seconds,
-            "expected": self.expected, "model": str(place),
+            "expected": self.expected, "price": self.price, "model": str(place),
             **({**verdict.as_record(), "models": plan.costs(), "maps": plan.maps(), "dev": self._dev_sets()} if verdict else {}),
         }  # fmt: skip
         self.store.write_json(self.key, record)

@@ -401,6 +401,13 @@ class Resources(Tree):
         return {name: amount for name, amount in bundle.items() if amount}
 
 
+class TrialMember(Tree):
+    """Trial of a search that is a member."""
+
+    point: dict[str, Any] = Field(description="options of the trial's point, by path")
+    seed: int = Field(0, ge=0, description="number of the trial among those of its point; members without trials have theirs")
+
+
 class Pipeline(Tree):
     """Source of members (stages or existing models), reducer, what follows, what is measured."""
 
@@ -420,6 +427,8 @@ class Pipeline(Tree):
         "whitening, a mixture; at most one)")
     routes: tuple[tuple[str, ...], ...] = Field((), description="stages that members go through, in turn: member m takes "
         "routes[m % len(routes)]. The models must come out alike. Empty: every member goes through every stage")
+    trials: tuple[TrialMember, ...] = Field((), description="trials of a search that the members are, one for each; empty: "
+        "members differ in their seeds")
     combine: Literal["sed", "ensemble", "soup", "greedy-soup"] | None = Field(None, description="sed distils a student from "
         "the members, ensemble averages their embeddings, soup their weights, greedy-soup the weights of those that do the "
         "average good on the development set; none leaves them apart")
@@ -462,6 +471,8 @@ class Pipeline(Tree):
             yield problem
         if self.min_members is not None and self.min_members > self.members:
             yield f"min_members={self.min_members} must be from 1 to members, {self.members}, or none for all"
+        if self.trials and (len(self.trials) != self.members or self.routes or self.teachers):
+            yield f"members={self.members}: {len(self.trials)} trials are the members; leave members, routes and teachers out"
         count = len(self.teachers) or self.members
         if self.select_top is not None and not 1 <= self.select_top <= count:
             yield f"select_top={self.select_top} must be from 1 to the number of members, {count}"

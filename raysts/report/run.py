@@ -161,7 +161,12 @@ def report_data(store: Store, record: Mapping[str, Any]) -> ReportData:
         map=TextMap.read(store, record.get("maps", {})),
         compare_layers=pipeline.compared_layers,
         distributed=(pooling, layers),
-        environment=environment(next(filter(None, records.values()), {}), data=record["sources"], storage=store.uri),
+        environment=environment(
+            next(filter(None, records.values()), {}),
+            data=record["sources"],
+            storage=store.uri,
+            **record.get("price", {}),
+        ),
         notes=record.get("notes", ()),
         delivered=Delivered(**record["delivered"]).sentence if record.get("delivered") else None,
         delivered_role=(record.get("delivered") or {}).get("what", "") if not record["teachers"] else "student",

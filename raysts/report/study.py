@@ -120,7 +120,11 @@ def report_data(study: Study) -> StudyData:
         outcomes={text: sum(r.status == status for r in records) for status, text in _ENDINGS.items()},
         trial_seconds=sum(r.seconds or 0.0 for r in records),
         facts=environment(
-            first, objective=_objective(study), data=study.plan.corpus.sources_text, study=str(study.folder)
+            first,
+            objective=_objective(study),
+            data=study.plan.corpus.sources_text,
+            study=str(study.folder),
+            expected=about.get("price") or "",
         ),
         reach=_reach(study, best),
         notes=[f"{text_of(point.point)}: {point.remark}." for point in scores if point.remark]

@@ -53,7 +53,7 @@ class TrialQueue:
         complete = [scores for scores in study.scores() if not scores.missing]
         begun = [scores.point for scores in study.scores() if scores.missing] + study.asked
         planned = grid(self.search.space) if self.search.num_samples is None else None
-        self._tried = {key_of(scores.point) for scores in complete}
+        self._tried = {scores.key for scores in complete}
         waiting = {key_of(point): point for point in (*begun, *(planned or self.search.first))}
         first = [point for key, point in waiting.items() if key not in self._tried]
         self._points_left = len(first)
@@ -132,11 +132,13 @@ class TrialQueue:
 
     def _judge(self, point: Point) -> None:
         """Offer the further seeds of a point whose first ones have ended, or end them if it lost the race."""
-        records = [record for record in self.study.records.values() if record.point == point]
-        held = self._held.get(key_of(point), [])
-        if not held or sum(record.seed < RACERS for record in records) < RACERS:
+        key = key_of(point)
+        if not (held := self._held.get(key)):
             return
-        del self._held[key_of(point)]
+        records = [record for record in self.study.records.values() if record.key == key]
+        if sum(record.seed < RACERS for record in records) < RACERS:
+            return
+        del self._held[key]
         (scores,) = grouped(records, self.search.seeds)
         if clearly_worse(scores, self.study.scores(), self.search.objective.mode):
             for trial in held:
@@ -147,12 +149,12 @@ class TrialQueue:
     def _end(self, record: Record) -> None:
         """Announce an ended trial. After the last one of its point, the sampler learns the score."""
         self.on_end(record)
-        key = key_of(record.point)
+        key = record.key
         self._judge(record.point)
         if key in self._trials_left:
             self._trials_left[key] -= 1
             if not self._trials_left[key]:
-                records = [each for each in self.study.records.values() if each.point == record.point]
+                records = [each for each in self.study.records.values() if each.key == key]
                 (scores,) = grouped(records, self.search.seeds)
                 self.sampler.complete(scores)
 

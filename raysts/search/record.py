@@ -1,18 +1,19 @@
 """Record of a trial in a study."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
 
-from raysts.search.space import Point
+from raysts.search.space import Point, key_of
 from raysts.storage.bucket import check_inside
 from raysts.storage.checksums import set_aside
 from raysts.storage.store import Store
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Record:
     """Record of a trial that has ended.
 
@@ -37,6 +38,11 @@ class Record:
     curve: tuple[tuple[int, float], ...] = ()
     cost: float | None = None
     finished_at: str
+
+    @cached_property
+    def key(self) -> str:
+        """Return the id of the point. All records are grouped by it after every trial."""
+        return key_of(self.point)
 
 
 def read_records(study: Path) -> list[Record]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from raysts.evaluation.run_metric import Mode, RunMetric, rank
 from raysts.evaluation.standings import align_columns
 from raysts.search.record import Record
-from raysts.search.space import Point, key_of, text_of
+from raysts.search.space import Point, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,10 @@ class PointScores:
     @property
     def point(self) -> Point:
         return self.records[0].point
+
+    @property
+    def key(self) -> str:
+        return self.records[0].key
 
     @property
     def finished(self) -> list[Record]:
@@ -88,7 +92,7 @@ def grouped(records: Iterable[Record], seeds: int) -> list[PointScores]:
     by_point: dict[str, list[Record]] = {}
     for record in records:
         if record.seed < seeds:
-            by_point.setdefault(key_of(record.point), []).append(record)
+            by_point.setdefault(record.key, []).append(record)
     return [PointScores(seeds, sorted(trials, key=lambda record: record.seed)) for trials in by_point.values()]
 
 
@@ -98,7 +102,7 @@ def ranked_points(scores: Sequence[PointScores], mode: Mode) -> list[PointScores
     Points that lack seeds count only if no point has all of its seeds. Ties do not depend on the order of the trials.
     """
     candidates = [point for point in scores if point.whole] or [point for point in scores if point.values]
-    return sorted(candidates, key=lambda point: (-rank(point.mean, mode), key_of(point.point)))
+    return sorted(candidates, key=lambda point: (-rank(point.mean, mode), point.key))
 
 
 def ranked_trials(records: Iterable[Record], mode: Mode) -> list[Record]:
@@ -129,7 +133,7 @@ def level_with(scores: Sequence[PointScores], mode: Mode) -> list[PointScores]:
 def front(scores: Sequence[PointScores], mode: Mode) -> list[PointScores]:
     """Return the Pareto front, cheapest first: points that are better than all cheaper ones."""
     points = [point for point in scores if point.whole and point.cost is not None]
-    points.sort(key=lambda point: (point.cost or 0.0, -rank(point.mean, mode), key_of(point.point)))
+    points.sort(key=lambda point: (point.cost or 0.0, -rank(point.mean, mode), point.key))
     cheapest: list[PointScores] = []
     for point in points:
         if not cheapest or rank(point.mean, mode) > rank(cheapest[-1].mean, mode):
@@ -148,7 +152,7 @@ RACE = (
 def clearly_worse(point: PointScores, scores: Sequence[PointScores], mode: Mode) -> bool:
     """Return True if a point loses the race (``RACE``)."""
     best = by_mean(scores, mode)
-    if best is None or key_of(best.point) == key_of(point.point):
+    if best is None or best.key == point.key:
         return False
     of_best = {record.seed: record.value for record in best.finished}
     squares, freedom, tested = 0.0, 0, list[float]()
@@ -159,7 +163,7 @@ def clearly_worse(point: PointScores, scores: Sequence[PointScores], mode: Mode)
             continue
         squares += (len(differences) - 1) * statistics.variance(differences)
         freedom += len(differences) - 1
-        tested = differences if key_of(other.point) == key_of(point.point) else tested
+        tested = differences if other.key == point.key else tested
     if len(tested) < 2:
         return False
     from scipy.special import stdtrit
@@ -212,25 +216,36 @@ def verdict(scores: Sequence[PointScores], mode: Mode, usual: Point) -> str:
 
 
 def table(
-    scores: Sequence[PointScores], metric: RunMetric, usual: Point, untrained: float | None = None, most: int = 60
+    scores: Sequence[PointScores],
+    metric: RunMetric,
+    usual: Point,
+    untrained: float | None = None,
+    most: int = 60,
+    cost: str | None = None,
 ) -> str:
     """Return a table of one line per point, the chosen point, and the verdict on it.
 
     The order is that of the space. Beyond ``most`` points, the table shows the best ones, best first.
-    ``untrained`` is the score of the backbone without training.
+    ``untrained`` is the score of the backbone without training, ``cost`` the name of the second measure.
     """
+    cheapest = front(scores, metric.mode)
     mean, best = by_mean(scores, metric.mode), by_best_run(scores, metric.mode)
     shown = sorted(scores, key=_order)
     if len(shown) > most:
         shown = sorted(scores, key=lambda point: -rank(point.mean, metric.mode))[:most]
     has_seeds = any(point.seeds > 1 for point in scores)
     head = ["point", metric.label, "std", "best run", "seeds", ""] if has_seeds else ["point", metric.label, ""]
+    if cost:
+        head.insert(-1, cost)
     lines = [head]
     for point in shown:
-        note = "; ".join(part for part in ("<- chosen" if point is mean else "", point.remark) if part)
+        on_front = "Pareto front" if cost and any(point is other for other in cheapest) else ""
+        note = "; ".join(part for part in ("<- chosen" if point is mean else "", on_front, point.remark) if part)
         top = max(point.values, key=lambda value: rank(value, metric.mode), default=None)
         cells = [text_of(point.point), metric.text(point.mean)]
         cells += [metric.text(point.std), metric.text(top), f"{len(point.values)}"] if has_seeds else []
+        if cost:
+            cells.append("-" if point.cost is None else f"{point.cost:,.2f}")
         lines.append([*cells, note])
     text = align_columns(lines, (0, len(head) - 1))
     if len(scores) > len(shown):

@@ -1,7 +1,7 @@
 """Description of a search: a pipeline, a space over its options, and the sampling."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -135,6 +135,39 @@ class Search(Tree):
             return self.num_samples
         return min(len(grid_points), self.num_samples or len(grid_points))
 
+    def choose(self, trials: Sequence[tuple[Point, int]]) -> dict[str, Any]:
+        """Return the overrides by which a pipeline takes the best point, or the best trials as its members.
+
+        Args:
+            trials: points and seeds, best first.
+
+        Raises:
+            InputError: points make models that cannot be members of one pipeline.
+        """
+        if self.by == "point" and self.keep == 1:
+            return trials[0][0]
+        plain, points = to_plain(self.pipeline), [self.at(point) for point in corners(self.space)]
+        for name in ("backbone", "backbone_layers"):
+            if len({getattr(point, name) for point in points}) > 1:
+                raise InputError(f"keep={self.keep}: members start alike, and points differ in {name}; {ONE_POINT}")
+        for name in ("pooling", "layers"):
+            if len({getattr([*point.recipes.values()][-1], name) for point in points}) > 1:
+                raise InputError(f"keep={self.keep}: members come out alike, and points differ in {name}; {ONE_POINT}")
+        members: list[dict[str, Any]] = []
+        for point, seed in trials:
+            absent = [target for key in self.space if key not in point for target in targets_of(plain, key)]
+            members.append({"point": {**{path: get_path(plain, path) for path in absent}, **point}, "seed": seed})
+        first: Point = members[0]["point"]
+        return {**first, "members": len(members), "trials": members}
+
+    @property
+    def expected_choice(self) -> dict[str, Any]:
+        """Return a choice as large as that of the ended search, or {} for the point of the pipeline."""
+        if self.by == "point" and self.keep == 1:
+            return {}
+        trials = [(point, seed) for point in grid(self.space) or corners(self.space) for seed in range(self.seeds)]
+        return self.choose(trials[: self.keep * (self.seeds if self.by == "point" else 1)])
+
     def at(self, point: Point) -> Pipeline:
         """Return the pipeline of a point, with a member or a student for every seed.
 
@@ -145,7 +178,9 @@ class Search(Tree):
         return changed.replace(**{"students" if changed.sed else "members": self.seeds})
 
 
-OWN = ("seeds", "num_samples", "concurrency", "keep", "metric", "sampler", "cost", "median", "race")
+ONE_POINT = "go on with one point (by=point, keep=1)"
+
+OWN = ("seeds", "num_samples", "concurrency", "keep", "by", "metric", "sampler", "cost", "median", "race")
 """Options of a search itself, beside ``space`` and ``asha``. Every other option belongs to its pipeline."""
 
 TRIAL = ("backbone", "seed", "prompt", "precision", "max_seq_length", "resources", "recipes")
@@ -323,10 +358,15 @@ def find_search(name: str, overrides: Mapping[str, Any] | None = None) -> Search
     Raises:
         InputError: unknown name or scale, unknown or wrong overrides.
     """
+    return configured(search_of(name), overrides or {})
+
+
+def search_of(name: str) -> Search:
+    """Return the search called ``name``, that of a system without a space."""
     plain, separator, scale = name.partition("@")
     unscaled = _named_search(plain, f"{separator}{scale}") if plain in SEARCHES else _search_system(name)
     most = names.SCALES.get(scale, {}).get("members", unscaled.seeds)
-    return configured(unscaled.replace(seeds=min(unscaled.seeds, most)), overrides or {})
+    return unscaled.replace(seeds=min(unscaled.seeds, most))
 
 
 def _named_search(name: str, scale: str) -> Search:

@@ -34,7 +34,7 @@ from raysts.recipes.tree import leaves, to_plain
 from raysts.search.record import Record, as_table, read_records
 from raysts.search.scores import RACED, PointScores, by_mean, grouped, ranked_points, ranked_trials
 from raysts.search.search import Search
-from raysts.search.space import Point, complete, corners, grid, key_of, select, text_of
+from raysts.search.space import Point, complete, corners, grid, select, text_of
 from raysts.search.trial import Trial, TrialOutcome
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.runs import RunFolder, State
@@ -166,6 +166,7 @@ class Study:
             "keep": search.keep,
             "by": search.by,
             "untrained": before.get("untrained"),
+            "price": before.get("price"),
             "identity": self.identity(),
             "pipeline": to_plain(search.pipeline),
         }
@@ -186,9 +187,13 @@ class Study:
         args = (self.dev, {**options, "content": content})
         plan.write_backbone()  # the points may start from some layers of it
         (scores,) = executor.map(ScoreAverage, args, [(plan.start,)], search.pipeline.resources)
-        self.store.write_json(
-            self.folder / "study.json", {**self._status(), "untrained": scores[search.objective.name]}
-        )
+        self.note(untrained=scores[search.objective.name])
+
+    def note(self, **facts: Any) -> None:
+        """Add facts to ``study.json``. Those of an earlier session stay."""
+        status = self._status()
+        new = {name: value for name, value in facts.items() if status.get(name) is None}
+        self.store.write_json(self.folder / "study.json", {**status, **new})
 
     @property
     def untrained(self) -> float | None:
@@ -250,13 +255,14 @@ class Study:
             plan.write_backbone()
         shared = self.shared
         if trained := [step for step in shared.values() if step.kind != "tokens"]:
-            rates, repeats = Rates(self.store), self.search.points - 1
-            saved = duration(repeats * sum(rates.expected(step).seconds for step in trained))
+            rates, points = Rates(self.store), self.search.points
+            saved = duration((points - 1) * sum(rates.expected(step).seconds for step in trained))
+            same = f"{len(trained)} steps" if len(trained) > 1 else "step"
             say(
-                f"{self.name}: every point begins with the same {len(trained)} steps; they are done once, not by {repeats} "
-                f"points more, which saves about {saved} of devices"
+                f"{self.name}: every point begins with the same {same}, done once instead of {points} times, which saves "
+                f"about {saved} of devices"
             )
-        done = {step.id for step in shared.values() if step.state(self.store) == "done"}
+        done = {step.id for step in shared.values() if step.state(self.store) == State.DONE}
         while batch := ready([*shared.values()], done):
             screen.title = batch[0].title
             say(f"{screen.title} ...")
@@ -267,7 +273,7 @@ class Study:
     def price(self, slots: int, prices: Mapping[str, float] | None = None) -> Price:
         """Return the price of what is left. Trials cost the mean of those of some points."""
         rates, shared = Rates(self.store), [*self.shared.values()]
-        left = {step.id: rates.expected(step) for step in shared if step.state(self.store) != "done"}
+        left = {step.id: rates.expected(step) for step in shared if step.state(self.store) != State.DONE}
         trials = [steps for plan in self.corners[:PRICED] for steps in self._steps(plan)]
         separate = {step.id: step for steps in trials for step in steps if step.id not in self.shared}
         of_trials = price(
@@ -325,7 +331,7 @@ class Study:
     def reuse_finished(self, trial: Trial) -> Record | None:
         """Return the record of a trial with a trained run, by this study or another, or None."""
         run, lines = self.read_run(trial.id)
-        usable = ("done",) if self.search.cost == "latency" else ("done", "pruned")  # a pruned run has no model to time
+        usable = {State.DONE} if self.search.cost == "latency" else {State.DONE, State.PRUNED}  # which has no model
         value = self.search.objective.value_of_run(run, lines) if run.get("status") in usable else None
         return None if value is None else self.finish(trial, TrialOutcome("finished", value))
 
@@ -380,7 +386,7 @@ class Study:
         """
         folder = self.run_folder(record.id)
         run = RunFolder(folder).record() if record.status != "finished" else None
-        if run and run["status"] != "done":
+        if run and run["status"] != State.DONE:
             checkpoint.clear(folder / "checkpoints")
             self.store.write_json(folder / "run.json", {**run, "status": record.status})
 
@@ -411,13 +417,28 @@ class Study:
         points = [scores for scores in ranked_points(self.scores(), mode) if scores.whole]
         return [record for scores in points[:keep] for record in scores.finished]
 
+    @property
+    def choice(self) -> dict[str, Any]:
+        """Return the overrides by which a pipeline takes the outcome (:meth:`Search.choose`)."""
+        trials = [(record.point, record.seed) for record in self.best()]
+        if not trials:  # no point has all its seeds
+            return self.best_point.point if self.best_point else {}
+        return self.search.choose(trials)
+
+    @property
+    def choice_text(self) -> str:
+        """Return the choice as text."""
+        if "trials" not in self.choice:
+            return text_of(self.choice)
+        return "; ".join(f"{text_of(trial.point)} seed {trial.seed}" for trial in self.best())
+
     def take_back(self) -> list[Record]:
         """Drop the best trials if their models are missing or damaged, and return those trials.
 
         The search trains them again. Models that another search has removed do not count.
         """
         runs = {record.id: RunFolder(self.run_folder(record.id)).record() for record in self.best()}
-        best = [record for record in self.best() if runs[record.id].get("status") != "pruned"]
+        best = [record for record in self.best() if runs[record.id].get("status") != State.PRUNED]
         models = [self.run_folder(record.id) / "model" for record in best]
         gone = run_parallel(
             lambda model: not self.store.exists(model) or not self.store.is_whole(model, deep=True), models
@@ -463,7 +484,7 @@ class Study:
         """Return the training runs before the measured ones of trials, without those that all points share."""
         if not self.trials(corners(self.search.space)[0])[0].earlier:
             return set()
-        points = {key_of(record.point): record.point for id_, record in self.records.items() if id_ in run_ids}
+        points = {record.key: record.point for id_, record in self.records.items() if id_ in run_ids}
         trials = [trial for point in points.values() for trial in self.trials(point) if trial.id in run_ids]
         return {step.id for trial in trials for step in trial.earlier if step.job}
 

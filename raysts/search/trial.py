@@ -14,6 +14,7 @@ from raysts.evaluation.run_metric import RunMetric
 from raysts.log import showing
 from raysts.pipeline.step import Context, Step
 from raysts.search.space import Point, text_of
+from raysts.storage.runs import State
 from raysts.storage.store import Store
 from raysts.training.attempt import attempt
 from raysts.training.job import Job
@@ -95,7 +96,7 @@ class TrialRuntime(Runtime):
 def make(step: Step, device: str) -> None:
     """Do a step in this process, unless it is done."""
     store = Store.of(step.output)
-    if step.state(store) == "done":
+    if step.state(store) == State.DONE:
         return
     if step.job:
         train(step.job, Runtime(device))

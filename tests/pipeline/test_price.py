@@ -86,6 +86,8 @@ def test_a_run_says_its_price_and_the_next_plan_knows_its_rates(small_world: Pat
     assert done["price"]["seconds"] == done["price"]["bytes"] == 0
     record = json.loads((tmp_path / "pipelines" / "ct-sed.json").read_text())
     expected = {node["id"]: node["seconds_expected"] for node in before["nodes"]}
+    page = (tmp_path / "reports" / "ct-sed" / "index.html").read_text()
+    assert all("costs" in record["price"][key] and record["price"][key] in page for key in ("expected", "taken"))
     assert record["expected"] == pytest.approx(expected, rel=0.01) and record["seconds"].keys() == expected.keys()
     assert [node["seconds"] for node in done["nodes"]] == [record["seconds"][node["id"]] for node in done["nodes"]]
 

@@ -123,6 +123,7 @@ def test_a_search_its_second_call_more_seeds_and_the_hand_over(
     html = Path(found["report"]).read_text()
     assert "<svg" in html and f"{BOUND}" in html and "raysts run sts" in html
     assert f"The starting model, before any training: {100 * start:.2f}" in html and "kept model on stsb-dev: " in html
+    assert json.loads((folder / "study.json").read_text())["price"] in html
 
     before = written(storage)
     again = run_search("lower-bound", base, small_world, storage, **options)
@@ -179,6 +180,60 @@ def test_sed_5_5_is_one_command(small_world: Path, tiny_backbone: Path, tmp_path
     assert len(list((tmp_path / "storage" / "runs").iterdir())) == 4 + 1 + 1  # one more member, the student
     again = describe_plan("sts-grid-sed", overrides, small_world, tmp_path / "storage")
     assert {node["status"] for node in again["nodes"]} == {"done"}
+
+
+@pytest.mark.parametrize(
+    ("combine", "settings", "count"),
+    [("ensemble", {"keep": 2}, 4), ("soup", {"by": "trial", "keep": 3}, 3), ("sed", {"by": "trial", "keep": 3}, 3),
+     ("sed", {"keep": 2}, 4)],
+)  # fmt: skip
+def test_a_system_begins_with_a_search_and_its_members_are_the_best_points_or_trials(
+    combine: str, settings: dict[str, Any], count: int, small_world: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    storage, system = tmp_path / "storage", f"sts-{combine}"
+    overrides = {
+        **SHORT, "space.lower_bound": "0,0.3,0.6", "seeds": 2, "train.eval_every": 2, "backbone": str(tiny_backbone),
+        "evaluation.tasks": ["stsb"], "evaluation.resamples": 4, **settings,
+    }  # fmt: skip
+    overrides |= {"sed.data.sample": 40} if combine == "sed" else {}
+    planned = describe_plan(system, overrides, small_world, storage)
+    trained = [node for node in planned["nodes"] if node["kind"] == "train"]
+    assert len(trained) == 6 + (combine == "sed")  # a search with its trials, which are the members
+    found = run_recipe(system, overrides, small_world, storage, address="none")
+
+    points = found["points"]
+    best = sorted(points, key=lambda point: (-point["value"], point["run"]))[:3]
+    if "by" not in settings:
+        means = {b: sum(p["value"] for p in points if p["overrides"][BOUND] == b) for b in (0.0, 0.3, 0.6)}
+        order = sorted(means, key=means.__getitem__, reverse=True)[:2]
+        best = [p for b in order for p in sorted(points, key=lambda p: p["seed"]) if p["overrides"][BOUND] == b]
+    record = json.loads((storage / f"pipelines/{system}.json").read_text())
+    assert record["members"] == [point["run"] for point in best] and len(best) == count
+    assert record["pipeline"]["trials"] == [{"point": p["overrides"], "seed": p["seed"]} for p in best]
+    rows = {row["run_id"] for row in found["results"] if row["role"] == "member"}
+    assert rows == {point["run"] for point in best}
+    assert combine in {row["role"] for row in found["results"]} | {"sed"}
+    assert len(list(storage.glob("runs/*/run.json"))) == 6 + (combine != "ensemble")  # nothing is trained twice
+    titles = [step["title"] for step in record["steps"]]
+    assert any(f"member 0: sts ({BOUND}={best[0]['overrides'][BOUND]}, seed {best[0]['seed']})" in t for t in titles)
+    again = describe_plan(system, overrides, small_world, storage)
+    assert {node["status"] for node in again["nodes"]} == {"done"}
+
+
+def test_points_whose_models_are_no_members_of_one_pipeline_are_refused_before_the_search(
+    small_world: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    base = {**SHORT, "backbone": str(tiny_backbone), "seeds": 1, "keep": 2}
+    for space, word in (
+        ({"space.pooling": "mean,cls"}, "pooling"),
+        ({"space.backbone_layers": "1,2"}, "backbone_layers"),
+    ):
+        with pytest.raises(InputError, match=f"keep=2: .* points differ in {word}"):
+            run_recipe("sts-ensemble", {**base, **space}, small_world, tmp_path / "storage", address="none")
+    with pytest.raises(InputError, match="leave members"):
+        given = {**base, "space.lower_bound": "0,0.3", "members": 3}
+        run_recipe("sts-ensemble", given, small_world, tmp_path / "storage", address="none")
+    assert not (tmp_path / "storage").exists()
 
 
 def test_best_checkpoints_of_a_sampled_study_become_an_ensemble_and_another_starts_from_it(
