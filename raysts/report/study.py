@@ -146,7 +146,8 @@ def _headline(study: Study, scores: Sequence[PointScores], untrained: float | No
     if best is None or best.mean is None or run is None:
         return ["No trial has finished."]
     score = mean_text(metric, best.mean, best.std, len(best.values), " seeds")
-    sentences = [f"Chosen by mean over seeds: {text_of(best.point)}, {_objective(study)}: {score}."]
+    chosen = "Chosen by mean over seeds" if study.search.seeds > 1 else "Chosen"
+    sentences = [f"{chosen}: {text_of(best.point)}, {_objective(study)}: {score}."]
     if untrained is not None:
         is_level = rank(best.mean, metric.mode) <= rank(untrained, metric.mode)
         sentences.append(f"The starting model, before any training: {metric.text(untrained)}.")
@@ -297,7 +298,7 @@ def parallel(name: str, options: Sequence[str], points: Sequence[PointResult], m
         places = [float(names.index(str(value))) if names else float(value) for value in values]
         log = not names and min(places) > 0 and max(places) > _LOG_ABOVE * min(places)
         scale = fit_scale(places, *Y, log=log)
-        marks = [(scale(place), text) for place, text in enumerate(names)] if names else scale.marks(4)
+        marks = [(scale(place), text) for place, text in enumerate(_short(names))] if names else scale.marks(4)
         axes[option] = scale, marks, places
     across = fit_scale([0, len(axes) - 1], X[0], X[1] - 30, pad=0.0)
     parts: list[Markup] = []
@@ -339,7 +340,7 @@ def score_chart(
     ]
     if names:
         x = Scale(-0.5, len(names) - 0.5, *X)
-        marks: Marks = [(x(index), text) for index, text in enumerate(names)]
+        marks: Marks = [(x(index), text) for index, text in enumerate(_short(names))]
     else:
         log = min(values) > 0 and max(values) > _LOG_ABOVE * min(values)
         x = fit_scale([dot.x for dot in dots], *X, pad=0.03, log=log)
@@ -373,6 +374,12 @@ def best_so_far(name: str, scores: Sequence[float], metric: RunMetric, reach: Se
 
 def _figure(name: str, title: str, description: str, parts: list[Markup]) -> Markup:
     return chart(name, title, title, description, [tag("g", *parts, class_="s0")])
+
+
+def _short(names: Sequence[str]) -> Sequence[str]:
+    """Return the last parts of paths, if they tell them apart."""
+    last = [name.rstrip("/").rpartition("/")[2] for name in names]
+    return last if len(set(last)) == len(last) and all(last) else names
 
 
 def _label(value: Any) -> str:

@@ -191,15 +191,16 @@ def is_better(point: PointScores, other: PointScores, mode: Mode) -> bool:
 def verdict(scores: Sequence[PointScores], mode: Mode, usual: Point) -> str:
     """Return a sentence that compares the chosen point with the other points.
 
-    It names the simplest of the points within noise of the best: the one that changes the fewest of ``usual``, the
-    recipe's default values of the options.
+    It names the simplest of the points to which no difference is shown: the one that changes the fewest of ``usual``,
+    the recipe's default values of the options.
     """
     best = by_mean(scores, mode)
     rivals = [point for point in scores if point.values and point is not best]
     if best is None or not rivals:
         return ""
-    n = len(best.values)
-    test = f"95 % intervals over seeds, paired; n = {n}" if n > 1 else "one seed a point tests nothing"
+    if (n := len(best.values)) < 2:
+        return "Every point has one seed: no difference between points is tested."
+    test = f"95 % intervals over seeds, paired; n = {n}"
     equal = [point for point in rivals if not is_better(best, point, mode)]
     points = "the only other point" if len(rivals) == 1 else f"{len(equal) or 'each'} of the {len(rivals)} other points"
     if not equal:
@@ -212,7 +213,7 @@ def verdict(scores: Sequence[PointScores], mode: Mode, usual: Point) -> str:
     named = f"the simplest of them is {text_of(simplest.point)}"
     if simplest is best:
         named = "it is itself the simplest of them"
-    return f"It is within noise of {points} ({test}): no difference is shown; {named}."
+    return f"No difference from {points} is shown ({test}); {named}."
 
 
 def table(
@@ -251,7 +252,7 @@ def table(
     if len(scores) > len(shown):
         text.append(f"... and {len(scores) - len(shown)} more points")
     if untrained is not None:
-        text.append(f"the backbone, before any training: {metric.text(untrained)}")
+        text.append(f"the starting model, before any training: {metric.text(untrained)}")
     if mean is not None:
         text.append(f"by mean over seeds: {text_of(mean.point)} ({metric.text(mean.mean)})")
     if best is not None and has_seeds:

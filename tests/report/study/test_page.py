@@ -78,6 +78,15 @@ def test_every_option_has_a_chart_and_names_stand_beside_each_other() -> None:
     assert [float(e.get("cx", 0)) for e in named.iter("circle") if e.get("class") == "ring"] == [ticks["True"]]
 
 
+@pytest.mark.parametrize(
+    "models, ticks", [(("/m/bert", "/m/glove"), {"bert", "glove"}), (("/a/m", "/b/m"), {"/a/m", "/b/m"})]
+)
+def test_a_chart_names_models_by_the_last_parts_of_their_paths(models: tuple[str, ...], ticks: set[str]) -> None:
+    points = [PointResult({"backbone": model}, [0.5], 0.5, None) for model in models]
+    chart = drawings(render(data({"backbone": ",".join(models)}, points)))["score-0"]
+    assert ticks <= {text.text for text in chart.iter("text")}
+
+
 def test_of_a_loss_the_smallest_is_the_best_and_nothing_is_shown_times_a_hundred() -> None:
     every = list(itertools.product((8, 16), (1e-5, 3e-5)))
     points = [
