@@ -26,24 +26,26 @@ def list_runs(storage: opt.StoragePlace = None) -> Result:
 
     Returns:
         status, storage, runs (name, system, status, model: its folder, empty without one, bytes: of its artifacts,
-        removable_bytes: of those that 'raysts remove' frees, command), studies (name, search, status, command).
+        removable_bytes: of those that 'raysts remove' frees, command), studies (name, search, status, bytes,
+        removable_bytes, command).
     """
     from raysts.commands.context import record_now, run_names, run_record, store_of
 
     store = store_of(storage)
+
+    def fields(record: Mapping[str, Any]) -> Result:
+        sizes = {path: store.size(path) for path in artifacts(store, record)}
+        removable_bytes = sum(sizes[path] for path in removable(store, record))
+        shown = {field: record[field] for field in ("name", "status", "command")}
+        return {**shown, "bytes": sum(sizes.values()), "removable_bytes": removable_bytes}
+
     runs = []
     for record in (run_record(store, name) for name in run_names(store)):
-        sizes = {path: store.size(path) for path in artifacts(record)}
-        fields = {field: record[field] for field in ("name", "status", "command")}
-        fields |= {
-            "bytes": sum(sizes.values()),
-            "removable_bytes": sum(sizes[path] for path in removable(store, record)),
-        }
         model = str(store.path(record["model"])) if record["model"] else ""
-        runs.append({**fields, "system": record["pipeline"]["name"], "model": model})
+        runs.append({**fields(record), "system": record["pipeline"]["name"], "model": model})
     paths = store.get_all("studies", "*/study.json")
     records = [record_now(store, path, f"study-{path.parent.name}") for path in paths]
-    studies = [{key: record[key] for key in ("name", "search", "status", "command")} for record in records if record]
+    studies = [{**fields(record), "search": record["search"]} for record in records if record]
     return {"status": "done", "storage": store.uri, "runs": runs, "studies": studies}
 
 
@@ -51,10 +53,11 @@ def _list_text(result: Result) -> str:
     from raysts.evaluation.standings import align_columns
 
     rows = [("", "name", "system", "status", "size", "removable", "model")]
-    for run in result["runs"]:
-        sizes = (megabytes(run["bytes"]), megabytes(run["removable_bytes"]))
-        rows.append(("run", run["name"], run["system"], run["status"], *sizes, run["model"]))
-    rows += [("study", study["name"], study["search"], study["status"], "", "", "") for study in result["studies"]]
+    for kind, entries in (("run", result["runs"]), ("study", result["studies"])):
+        for entry in entries:
+            sizes = (megabytes(entry["bytes"]), megabytes(entry["removable_bytes"]))
+            name, system = entry["name"], entry.get("system") or entry["search"]
+            rows.append((kind, name, system, entry["status"], *sizes, entry.get("model", "")))
     if len(rows) == 1:
         return f"{result['storage']} holds no run; 'raysts run quickstart' makes one"
     return "\n".join(align_columns(rows, (0, 1, 2, 3, 6)))
@@ -257,12 +260,12 @@ def _report_text(result: Result) -> str:
 
 
 def remove(
-    name: Annotated[str, option("name of a run ('raysts list')", "NAME")],
+    name: Annotated[str, option("name of a run, or of a study ('raysts list')", "NAME")],
     storage: opt.StoragePlace = None,
     *,
     yes: bool = False,
 ) -> Result:
-    """Remove a run, its page, and the artifacts that no other run or study names.
+    """Remove a run or a study, its page, and the artifacts that no other run or study names.
 
     It shows what it removes and asks. A second start finishes a command that was stopped.
 
@@ -270,51 +273,65 @@ def remove(
         yes: remove without a question.
 
     Returns:
-        status, storage, name, removed (paths in the storage), bytes.
+        status, storage, kind (run or study), name, removed (paths in the storage), bytes.
     """
-    from raysts.commands.context import run_record, store_of
+    from raysts.commands.context import run_names, run_record, store_of
 
     store = store_of(storage)
-    record = run_record(store, name)
-    with store.lock(f"locks/{name}.lock", f"raysts remove {name}", protects=store.path(f"pipelines/{name}.json")):
+    study = None if name in run_names(store) else store.read_json(f"studies/{name}/study.json", fresh=True)
+    kind, record = ("study", study) if study else ("run", run_record(store, name))
+    called, key = (f"study-{name}", f"studies/{name}/study.json") if study else (name, f"pipelines/{name}.json")
+    with store.lock(f"locks/{called}.lock", f"raysts remove {name}", protects=store.path(key)):
         paths = removable(store, record)
         size = sum(store.size(path) for path in paths)
-        shown = f"{len(paths)} artifacts of run '{name}' with {megabytes(size)}"
+        shown = f"{len(paths)} artifacts of {kind} '{name}' with {megabytes(size)}"
         if not yes:
             if not sys.stdin.isatty():
                 raise InputError(f"remove: {shown} in {store.uri} would go. Give --yes to remove them")
             logger.warning("\n".join([*paths, f"Remove {shown} from {store.uri}? [y/N]"]))
             if input().strip().lower() not in ("y", "yes"):
                 raise InputError("remove: nothing was removed")
-        own_paths = f"reports/{name}", f"logs/{name}.log", f"pipelines/{name}.json"
-        for path in (*paths, *own_paths):  # the record last: it names the others
+        own_paths = [f"reports/{called}", f"logs/{called}.log"]
+        if study:
+            files = store.list(store.path(key).parent)
+            own_paths += [str(path.relative_to(store.root)) for path in files if path != store.path(key)]
+        for path in (*paths, *own_paths, key):  # the record last: it names the others
             store.delete(path)
-    return {"status": "done", "storage": store.uri, "name": name, "removed": paths, "bytes": size}
+        if study:
+            store.delete(f"studies/{name}")
+    return {"status": "done", "storage": store.uri, "kind": kind, "name": name, "removed": paths, "bytes": size}
 
 
-def artifacts(record: Mapping[str, Any]) -> set[str]:
-    """Return the artifacts that a run's record names, as paths in the storage."""
-    model = record["model"] if not Path(record["model"]).is_absolute() else ""
-    outputs = {*(step["output"] for step in record["steps"]), *record.get("maps", {}).values(), *filter(None, [model])}
+def artifacts(store: Store, record: Mapping[str, Any]) -> set[str]:
+    """Return the artifacts of a run or a study, as paths in the storage.
+
+    Those of a study are its trials, and what every trial needs alike.
+    """
+    from raysts.search.record import read_records
+
+    if is_study := "search" in record:
+        trials = read_records(store.path(f"studies/{record['name']}"))
+        outputs = {*(f"runs/{trial.id}" for trial in trials), *record.get("shared", ())}
+    else:
+        model = record["model"] if not Path(record["model"]).is_absolute() else ""
+        outputs = {*(step["output"] for step in record["steps"]), *record.get("maps", {}).values()}
+        outputs |= {*filter(None, [model])}
     for output in outputs:
-        check_inside(output, f"run '{record['name']}': an artifact")  # it is removed
+        check_inside(output, f"{'study' if is_study else 'run'} '{record['name']}': an artifact")  # it is removed
     return {output.removesuffix("/model") for output in outputs}
 
 
 def removable(store: Store, record: Mapping[str, Any]) -> list[str]:
-    """Return the artifacts of a run that nothing else in the storage needs."""
-    from raysts.search.record import read_records
-
-    needed: set[str] = set()
-    for other in filter(None, map(store.read_json, store.get_all("pipelines", "*.json"))):
-        if other["name"] != record["name"]:
-            needed |= artifacts(other) | _models(store, other["pipeline"])
-    for study in (path.parent for path in store.get_all("studies", "*/study.json")):
-        study_record = store.read_json(study / "study.json") or {}
-        needed |= {f"runs/{trial.id}" for trial in read_records(study)} | _models(store, study_record["pipeline"])
-        if study_record["status"] != "done":  # it reads token shards that its record does not name
-            needed |= {path for path in artifacts(record) if path.startswith("tokens/")}
-    return sorted(artifacts(record) - add_parents(store, needed))
+    """Return the artifacts of a run or a study that nothing else in the storage needs."""
+    paths = [*store.get_all("pipelines", "*.json"), *store.get_all("studies", "*/study.json")]
+    outputs, needed = artifacts(store, record), set[str]()
+    for other in filter(None, map(store.read_json, paths)):
+        if (other["name"], "search" in other) == (record["name"], "search" in record):
+            continue
+        needed |= artifacts(store, other) | _models(store, other["pipeline"])
+        if "search" in other and other["status"] != "done":  # it reads token shards that its record does not name
+            needed |= {path for path in outputs if path.startswith("tokens/")}
+    return sorted(outputs - add_parents(store, needed))
 
 
 def _models(store: Store, pipeline: Mapping[str, Any]) -> set[str]:
@@ -350,7 +367,7 @@ def megabytes(size: int) -> str:
 
 
 def _remove_text(result: Result) -> str:
-    return f"run '{result['name']}' is removed; {megabytes(result['bytes'])} are free"
+    return f"{result['kind']} '{result['name']}' is removed; {megabytes(result['bytes'])} are free"
 
 
 COMMANDS = (

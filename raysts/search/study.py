@@ -169,6 +169,7 @@ class Study:
             "price": before.get("price"),
             "identity": self.identity(),
             "pipeline": to_plain(search.pipeline),
+            "shared": sorted(str(step.output.relative_to(self.plan.storage)) for step in self.shared.values()),
         }
         self.store.write_json(self.folder / "study.json", status_record)
 

@@ -53,6 +53,24 @@ def test_what_another_run_needs_stays(storage: Path) -> None:
     ]
 
 
+def test_a_study_goes_with_its_trials_and_what_they_share(tmp_path: Path, small_world: Path) -> None:
+    storage = tmp_path / "storage"
+    place = ["--data", small_world, "--storage", storage, "--address", "none"]
+    tiny = {key: value for key, value in TINY.items() if key != "members"}
+    result("tune", "nli", "--name", "search", *place, *overrides(tiny, {"space.optim.lr": "1e-5,1e-4"}))
+    result("distill", "--from-study", "search", "--top", "1", "--name", "student", *place, *STUDENT)
+    (study,) = result("list", "--storage", storage)["studies"]
+    trials = {f"runs/{path.stem}" for path in (storage / "studies" / "search" / "trials").glob("*.json")}
+    done = result("remove", "search", "--storage", storage, "--yes")
+    assert done["kind"] == "study" and 0 < done["bytes"] == study["removable_bytes"] < study["bytes"]
+    assert len(trials) == 2 and len(trials & {*done["removed"]}) == 1, "the student learnt from the other one"
+    assert not any(list((storage / folder).glob("*search*")) for folder in ("studies", "reports", "logs"))
+    assert {step["status"] for step in state(storage, "student")["steps"]} == {"done"}
+    result("remove", "student", "--storage", storage, "--yes")
+    assert not [path for path in files(storage) if path.startswith(("embeddings/", "results/", "reports/", "tokens/"))]
+    assert "no run 'search'" in raysts("remove", "search", "--storage", storage, "--yes").err
+
+
 def test_nothing_goes_without_a_yes(storage: Path) -> None:
     before = files(storage)
     refused = raysts("remove", "student", "--storage", storage)
