@@ -118,6 +118,8 @@ def evaluate(
     id_parts = []
     if prompt is not None:
         id_parts.append(loaded.prompt if graph else loaded.prompts.resolve())
+        if not graph:
+            loaded.prompts = loaded.prompts.for_every_text()
     similarities = _similarities(loaded, similarity)
     if teacher is not None:
         id_parts.append(folder_id(teacher))

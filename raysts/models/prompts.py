@@ -77,6 +77,11 @@ class Prompts:
         name = next((name for name, value in self.texts.items() if value == text), "default")
         return replace(self, texts={**self.texts, name: text}, default=name)
 
+    def for_every_text(self) -> Prompts:
+        """Return a copy with the default alone, which queries and documents then have too."""
+        text = self.resolve()
+        return replace(self, texts={"default": text} if text else {}, default="default" if text else None)
+
     def tokens(self, tokenizer: Any, prompt: str) -> int:
         """Return the number of a prompt's tokens that are not pooled: 0 if prompts are pooled."""
         if self.pooled or not prompt:

@@ -16,6 +16,8 @@ from run_commands import TINY, overrides, raysts, result
 from small_runs import write_backbone
 
 from raysts.evaluation.retrieval import METRICS
+from raysts.models.pretrained import load
+from raysts.models.prompts import Prompts
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +161,21 @@ def test_a_folder_of_no_use_is_refused(option: str, part: str, content: str | No
     storage = ["--storage", tmp_path / "storage"]
     refused = raysts("plan", "ct", "--text", text, option, f"x={folder}", "--set", f"backbone={backbone}", *storage)
     assert refused.code == 2 and re.search(why, refused.err), refused.err
+
+
+def test_a_prompt_that_is_asked_for_stands_before_queries_and_documents(data: Path, tmp_path: Path) -> None:
+    model = load(write_backbone(tmp_path / "plain", "bert", seed=0), device="cpu")
+    values = []
+    for name, texts, asked in (
+        ("one", {}, None),
+        ("sides", {"query": "a cat ", "document": "two dogs "}, "the house "),
+    ):
+        model.prompts = Prompts(texts=texts or {"q": "the house "}, default=None if texts else "q")
+        model.save(tmp_path / name)
+        options = ["--tasks", "retrieval", "--data", data, "--storage", tmp_path / "storage", "--resamples", 0]
+        rows = result("evaluate", tmp_path / name, *options, *(["--prompt", asked] if asked else []))["results"]
+        values.append([row["value"] for row in rows])
+    assert values[0] == values[1]
 
 
 def test_queries_by_one_model_and_documents_by_another(data: Path, tmp_path: Path) -> None:
