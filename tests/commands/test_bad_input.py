@@ -66,7 +66,7 @@ def refused(tmp_path: Path, small_world: Path) -> Refused:
         ("nli-nli", ("stands twice",)),
         ("", ("unknown recipe ''",)),
         ("../../etc", ("unknown recipe",)),
-        ("none.yaml", ("none.yaml", "No such file", "raysts show")),
+        ("none.yaml", ("recipe file 'none.yaml' is not there", "raysts init")),
     ],
 )
 def test_unknown_recipe(command: str, name: str, says: tuple[str, ...], refused: Refused) -> None:
@@ -149,7 +149,7 @@ def test_everything_wrong_comes_in_one_message(refused: Refused) -> None:
     ("text", "says"),
     [
         ("{", ("cannot be read",)),
-        ("", ("must be a mapping",)),
+        ("", ("is empty; 'raysts init' writes",)),
         ("- nli", ("must be a mapping",)),
         ("name: x\nmembres: 3", ("'base' is missing", "base: ct-sed@small")),
         ("members: 3", ("'base' is missing",)),

@@ -33,6 +33,7 @@ CLOCKS = {
     "card",
     "models",
     "expected",
+    "price",
 }
 
 

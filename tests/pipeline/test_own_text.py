@@ -277,7 +277,7 @@ def test_killed_three_times_it_ends_as_if_it_had_not_been(
         rows = [{**row, "created_at": None} for row in found["results"]]
         lines = small_runs.metrics(Path(found["model"]).parent)
         return (
-            kept | {"seconds": None, "models": None},
+            kept | {"seconds": None, "price": None, "models": None},
             run["kept"],
             run["dev"],
             rows,
@@ -355,7 +355,7 @@ def test_which_of_several_models_has_collapsed(own: Path, tmp_path: Path) -> Non
     zero = Path(shutil.copytree(own / "B", tmp_path / "zero"))
     weights = {name: 0 * value for name, value in load_file(zero / "model.safetensors").items()}
     save_file(weights, zero / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(RunFailed, match=f"evaluate members: '{zero}': mine: all .* predicted similarities are 0"):
+    with pytest.raises(RunFailed, match=f"evaluate teachers: '{zero}': mine: all .* predicted similarities are 0"):
         raysts.distill(
             [str(own / "A"), str(zero)], {"backbone": str(own / "A"), **STEPS}, text=own / "docs.csv", column="text",
             test={"mine": own / "pairs.csv"}, storage=tmp_path / "storage", address="none",

@@ -45,7 +45,7 @@ def test_a_name_is_a_recipe(name: str, stages: list[str], combine: str | None, m
 def test_everything_wrong_with_a_name_is_said_at_once() -> None:
     text = "\n".join(problems_of("nli-nli-raw-foo-sed"))
     assert "stands twice" in text and "stands alone" in text and "'foo' is no stage" in text
-    assert "cannot be read" in problems_of("no/such/file.yaml")[0]
+    assert "is not there" in problems_of("no/such/file.yaml")[0]
 
 
 def test_defaults_are_those_of_the_papers() -> None:
