@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from raysts.search.study import Study
 
 Best = Mapping[str | None, "Point"]
-"""What the searches of an experiment choose for its pipelines, as overrides, by backbone."""
+"""Choices of the searches of an experiment, as overrides of its pipelines, by backbone."""
 
 ASSUMED = 12
 """Assumed number of layers of an encoder that cannot be read."""

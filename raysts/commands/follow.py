@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from raysts.commands import options as opt
 from raysts.commands.options import FOLLOW, Command, Result, option
@@ -32,10 +32,12 @@ def list_runs(storage: opt.StoragePlace = None) -> Result:
     from raysts.commands.context import record_now, run_names, run_record, store_of
 
     store = store_of(storage)
+    uses = read_uses(store)
 
     def fields(record: Mapping[str, Any]) -> Result:
-        sizes = {path: store.size(path) for path in artifacts(store, record)}
-        removable_bytes = sum(sizes[path] for path in removable(store, record))
+        key = kind_of(record), record["name"]
+        sizes = {path: store.size(path) for path in (uses[key].outputs if key in uses else ())}
+        removable_bytes = sum(sizes[path] for path in sizes.keys() & removable(uses, key))
         shown = {field: record[field] for field in ("name", "status", "command")}
         return {**shown, "bytes": sum(sizes.values()), "removable_bytes": removable_bytes}
 
@@ -279,10 +281,10 @@ def remove(
 
     store = store_of(storage)
     study = None if name in run_names(store) else store.read_json(f"studies/{name}/study.json", fresh=True)
-    kind, record = ("study", study) if study else ("run", run_record(store, name))
+    kind = kind_of(study or run_record(store, name))
     called, key = (f"study-{name}", f"studies/{name}/study.json") if study else (name, f"pipelines/{name}.json")
     with store.lock(f"locks/{called}.lock", f"raysts remove {name}", protects=store.path(key)):
-        paths = removable(store, record)
+        paths = sorted(removable(read_uses(store), (kind, name)))
         size = sum(store.size(path) for path in paths)
         shown = f"{len(paths)} artifacts of {kind} '{name}' with {megabytes(size)}"
         if not yes:
@@ -309,7 +311,7 @@ def artifacts(store: Store, record: Mapping[str, Any]) -> set[str]:
     """
     from raysts.search.record import read_records
 
-    if is_study := "search" in record:
+    if kind_of(record) == "study":
         trials = read_records(store.path(f"studies/{record['name']}"))
         outputs = {*(f"runs/{trial.id}" for trial in trials), *record.get("shared", ())}
     else:
@@ -317,21 +319,45 @@ def artifacts(store: Store, record: Mapping[str, Any]) -> set[str]:
         outputs = {*(step["output"] for step in record["steps"]), *record.get("maps", {}).values()}
         outputs |= {*filter(None, [model])}
     for output in outputs:
-        check_inside(output, f"{'study' if is_study else 'run'} '{record['name']}': an artifact")  # it is removed
+        check_inside(output, f"{kind_of(record)} '{record['name']}': an artifact")  # it is removed
     return {output.removesuffix("/model") for output in outputs}
 
 
-def removable(store: Store, record: Mapping[str, Any]) -> list[str]:
-    """Return the artifacts of a run or a study that nothing else in the storage needs."""
+class Use(NamedTuple):
+    """Paths that a run or a study has written, and all that it needs.
+
+    ``any_tokens``: it reads token shards, too, that its record does not name.
+    """
+
+    outputs: set[str]
+    needed: set[str]
+    any_tokens: bool
+
+
+def kind_of(record: Mapping[str, Any]) -> str:
+    """Return ``study`` or ``run``."""
+    return "study" if "search" in record else "run"
+
+
+def read_uses(store: Store) -> dict[tuple[str, str], Use]:
+    """Return the use of a storage by each run and study, by kind and name, from one look at their records."""
     paths = [*store.get_all("pipelines", "*.json"), *store.get_all("studies", "*/study.json")]
-    outputs, needed = artifacts(store, record), set[str]()
-    for other in filter(None, map(store.read_json, paths)):
-        if (other["name"], "search" in other) == (record["name"], "search" in record):
-            continue
-        needed |= artifacts(store, other) | _models(store, other["pipeline"])
-        if "search" in other and other["status"] != "done":  # it reads token shards that its record does not name
-            needed |= {path for path in outputs if path.startswith("tokens/")}
-    return sorted(outputs - add_parents(store, needed))
+    uses = {}
+    for record in filter(None, map(store.read_json, paths)):
+        kind, outputs = kind_of(record), artifacts(store, record)
+        needed = add_parents(store, outputs | _models(store, record["pipeline"]))
+        uses[kind, record["name"]] = Use(outputs, needed, kind == "study" and record["status"] != "done")
+    return uses
+
+
+def removable(uses: Mapping[tuple[str, str], Use], key: tuple[str, str]) -> set[str]:
+    """Return the artifacts of a run or a study that nothing else in the storage needs."""
+    users = [use for user, use in uses.items() if user != key]
+    outputs = uses[key].outputs if key in uses else set[str]()
+    needed = set[str]().union(*(use.needed for use in users))
+    if any(use.any_tokens for use in users):
+        needed |= {path for path in outputs if path.startswith("tokens/")}
+    return outputs - needed
 
 
 def _models(store: Store, pipeline: Mapping[str, Any]) -> set[str]:

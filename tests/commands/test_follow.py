@@ -7,7 +7,7 @@ from pathlib import Path
 
 import killed
 import pytest
-from run_commands import TINY, raysts, result
+from run_commands import TINY, overrides, raysts, result
 
 from raysts.commands import follow
 from raysts.commands.models import locate
@@ -63,7 +63,9 @@ def test_a_run_is_running_while_its_driver_lives_and_stopped_once_it_was_killed(
 
 def test_a_search_that_nobody_drives_is_stopped(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
-    store.write_json("studies/rates/study.json", {"name": "rates", "search": "s", "status": "running", "command": "c"})
+    pipeline = {"backbone": "tiny", "teachers": []}
+    record = {"name": "rates", "search": "s", "status": "running", "command": "c", "pipeline": pipeline}
+    store.write_json("studies/rates/study.json", record)
     with store.lock("locks/study-rates.lock", "raysts tune rates"):
         (study,) = result("list", "--storage", tmp_path)["studies"]
     assert study["status"] == "running"
@@ -87,20 +89,9 @@ def test_a_name_that_is_no_run_names_what_may_be_meant(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_used_again_for_another_run_is_said(small_world: Path, tmp_path: Path) -> None:
-    given = [
-        "--data",
-        small_world,
-        "--storage",
-        tmp_path,
-        "--address",
-        "none",
-        "--name",
-        "mine",
-        "--set",
-        "backbone=tiny",
-    ]
-    tasks = ["--set", "evaluation.resamples=0", "--set", "evaluation.tasks=[stsb]"]
-    assert "replaces" not in raysts("run", "raw", *given, *tasks).err
-    assert "replaces" not in raysts("run", "raw", *given, *tasks).err
-    again = raysts("run", "raw", *given, *tasks, "--set", "evaluation.poolings=[cls]")
+    place = ["--data", small_world, "--storage", tmp_path, "--address", "none", "--name", "mine"]
+    settings = overrides({"backbone": "tiny", "evaluation.resamples": 0, "evaluation.tasks": "[stsb]"})
+    assert "replaces" not in raysts("run", "raw", *place, *settings).err
+    assert "replaces" not in raysts("run", "raw", *place, *settings).err
+    again = raysts("run", "raw", *place, *settings, "--set", "evaluation.poolings=[cls]")
     assert "mine: replaces an earlier run of this name" in again.err and "another --name keeps both" in again.err

@@ -133,17 +133,8 @@ def test_a_search_of_two_measures_with_a_race(small_world: Path, tmp_path: Path)
         "backbone": "tiny", "space.backbone_layers": "1,2", "space.optim.lr": "1e-9,1e-2", "seeds": 3, "race": "true",
         "cost": "bytes", "train.max_steps": 6, "batch": 16, "train.eval_every": 6,
     }  # fmt: skip
-    arguments = [
-        "simcse-unsup",
-        "--data",
-        small_world,
-        "--storage",
-        tmp_path,
-        "--address",
-        "none",
-        *overrides(settings),
-    ]
-    found = result("tune", *arguments)
+    place = ["--data", small_world, "--storage", tmp_path, "--address", "none"]
+    found = result("tune", "simcse-unsup", *place, *overrides(settings))
     seeds = {tuple(p["overrides"].values()): 0 for p in found["points"]}
     assert len(found["points"]) == 12 and len(seeds) == 4 and found["front"]
     raced = [point for point in found["points"] if point["status"] == "stopped"]
@@ -151,5 +142,5 @@ def test_a_search_of_two_measures_with_a_race(small_world: Path, tmp_path: Path)
     assert found["trials"] == 12 - len(raced)
     page = Path(found["report"]).read_text()
     assert "Pareto front" in page and f"{len(raced)} of 12 trials were not trained" in page
-    again = raysts("tune", *arguments, "--json")
+    again = raysts("tune", "simcse-unsup", *place, *overrides(settings), "--json")
     assert again.code == 0, again.err
