@@ -132,7 +132,7 @@ class Screen(logging.Handler):
         """Return the percentage, the time so far and an estimate of the time left."""
         parts = [f"{100 * self.fraction:.0f} %"] if self.total else []
         parts.append(f"{duration(time.monotonic() - self.began)} so far")
-        parts += [] if (left := self.seconds_left) is None else [f"about {duration(left)} left"]
+        parts += [f"about {duration(left)} left"] if (left := self.seconds_left) else []
         return ", ".join(parts)
 
     def show(self) -> None:

@@ -307,13 +307,14 @@ def remove(
 def artifacts(store: Store, record: Mapping[str, Any]) -> set[str]:
     """Return the artifacts of a run or a study, as paths in the storage.
 
-    Those of a study are its trials, and what every trial needs alike.
+    Those of a study are its trials, with all that they were made from.
     """
     from raysts.search.record import read_records
 
     if kind_of(record) == "study":
         trials = read_records(store.path(f"studies/{record['name']}"))
         outputs = {*(f"runs/{trial.id}" for trial in trials), *record.get("shared", ())}
+        outputs |= {path for trial in trials for path in trial.earlier}
     else:
         model = record["model"] if not Path(record["model"]).is_absolute() else ""
         outputs = {*(step["output"] for step in record["steps"]), *record.get("maps", {}).values()}

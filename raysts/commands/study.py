@@ -130,8 +130,10 @@ def _prepare(study: Study, executor: Executor, concurrent: int, options: RunOpti
     study.prepare(executor)
     study.score_backbone(executor)
     progress.expect(study.price(concurrent))
-    unit = "point with all its seeds" if study.search.by == "point" else "trial"
-    say(f"trials at once: {concurrent}; keeps the models of the best {unit} ({study.search.keep})")
+    unit, keep = study.search.by, study.search.keep
+    best = f"best {unit}" if keep == 1 else f"{keep} best {unit}s"
+    seeds = ", with all seeds" if unit == "point" else ""
+    say(f"trials at once: {concurrent}; keeps the models of the {best}{seeds}")
 
 
 def _result(study: Study, report: Path) -> Result:

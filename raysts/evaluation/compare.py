@@ -359,7 +359,7 @@ def conclusion(a: str, b: str, rows: Sequence[ComparisonRow], level: float = 0.0
 def format_comparison(a: str, b: str, rows: Sequence[ComparisonRow], width: int = 120) -> str:
     """Return the rows as aligned plain text, values and differences times 100.
 
-    Test, statistic and its p are not in a table that would be wider than ``width`` characters.
+    Test, statistic and its p are not in a table that has none, or would be wider than ``width`` characters.
     """
     lines = [["dataset", "metric", "n", "A", "B", "A - B", "95 % interval", "p", "test", "t (df)", "p of test"]]
     for row in rows:
@@ -374,7 +374,7 @@ def format_comparison(a: str, b: str, rows: Sequence[ComparisonRow], width: int 
         difference = [f"{100 * row['difference']:+.2f}", interval, format_p(row["p"])]
         lines.append([row["dataset"], row["metric"], f"{row['n']:,}", *values, *difference, *tested])
     text = align_columns(lines, (0, 1, 8))
-    if max(map(len, text)) > width:
+    if max(map(len, text)) > width or not any(row["test"] for row in rows):
         text = align_columns([line[:8] for line in lines], (0, 1))
     return "\n".join([f"A: {a}", f"B: {b}", "x100", text[0], "-" * max(map(len, text)), *text[1:]])
 

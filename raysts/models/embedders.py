@@ -26,7 +26,7 @@ from raysts.models.endpoint import Endpoint, is_endpoint, open_endpoint
 from raysts.models.layers import Layers, pooling_modes
 from raysts.models.modules import Description, describe, head_of
 from raysts.models.precision import Precision, check_finite
-from raysts.models.prompts import Prompts, SideText, Text
+from raysts.models.prompts import Prompts, SideText, Text, check_texts
 from raysts.models.tokens import Tokens, tokenize
 from raysts.ops.ensemble import unit
 from raysts.ops.similarity import Similarity, cosine_of_vectors
@@ -136,15 +136,14 @@ class Embedder(ABC):
 
         ``progress``: takes the number of texts of each batch that is done.
         """
-        own_side = self.prompt_name is None
-        sides = [
-            self.prompts.side_prompt(t.side) if isinstance(t, SideText) and own_side else self.prompt for t in texts
-        ]
-        prompted = [f"{prompt}{text}" for prompt, text in zip(sides, texts, strict=True)]
-        vectors = self.vectors(tokenize(self.tokenizer, prompted, self.max_length))
+        vectors = self._represent(texts)
         if progress is not None:
             progress(len(texts))
         return {layers[0]: {"vectors": vectors}}
+
+    def _represent(self, texts: Sequence[Text]) -> np.ndarray:
+        """Return the vectors of texts, float32 [N, D]."""
+        return self.vectors(self.tokenize([str(text) for text in texts]))
 
 
 class EncoderModel(Embedder):
@@ -292,23 +291,41 @@ class OnnxModel(Embedder):
         longest = super().max_length
         return longest if longest < 10**6 else LONGEST
 
-    def vectors(self, tokens: Tokens) -> np.ndarray:
+    def _represent(self, texts: Sequence[Text]) -> np.ndarray:
+        check_texts(texts)
+        own_side = self.prompt_name is None
+        rows: dict[str, list[int]] = {} if texts else {self.prompt: []}
+        for row, text in enumerate(texts):
+            prompt = self.prompts.side_prompt(text.side) if isinstance(text, SideText) and own_side else self.prompt
+            rows.setdefault(prompt, []).append(row)
+        parts = []
+        for prompt, part in rows.items():
+            tokens = tokenize(self.tokenizer, [str(texts[row]) for row in part], self.max_length, prompt)
+            parts.append(self.vectors(tokens, prompt))
+        return np.concatenate(parts)[np.argsort(np.concatenate([*rows.values()]))]
+
+    def vectors(self, tokens: Tokens, prompt: str | None = None) -> np.ndarray:
+        """Return the vectors of texts behind ``prompt`` (default: the model's), float32 [N, D]."""
         from raysts.models.sentence_model import TOKEN_BUDGET
 
+        skipped = self.prompts.tokens(self.tokenizer, self.prompt if prompt is None else prompt)
         batches = list(tokens.batches(TOKEN_BUDGET["cpu"]))
         if not batches:  # the width is known from an output alone
             return self.vectors(self.tokenize(["a"]))[:0]
-        parts = [self._batch(*tokens.take(rows).pad(self.tokenizer.pad_token_id or 0)) for rows in batches]
+        pad_id = self.tokenizer.pad_token_id or 0
+        parts = [self._batch(*tokens.take(rows).pad(pad_id), skipped) for rows in batches]
         return check_finite(np.concatenate(parts)[np.argsort(np.concatenate(batches))], f"model '{self.path}'")
 
-    def _batch(self, ids_BT: torch.Tensor, lengths_B: torch.Tensor) -> np.ndarray:
+    def _batch(self, ids_BT: torch.Tensor, lengths_B: torch.Tensor, skipped: int) -> np.ndarray:
         import torch
 
         from raysts.models.encoder import pool
 
         outputs = [node.name for node in self.session.get_outputs()]
-        pooled = "sentence_embedding" in outputs
-        name = "sentence_embedding" if pooled else outputs[0]
+        of_tokens = [name for name in outputs if name != "sentence_embedding"]
+        pools_all = not self.prompts.pooled and bool(of_tokens) and not self.description.heads
+        pooled = "sentence_embedding" in outputs and not pools_all  # a graph cannot know how long a prompt is
+        name = "sentence_embedding" if pooled else of_tokens[0]
         mask_BT = torch.arange(ids_BT.shape[1]) < lengths_B[:, None]
         arrays = {"input_ids": ids_BT, "attention_mask": mask_BT.long(), "token_type_ids": torch.zeros_like(ids_BT)}
         feeds = {node.name: arrays[node.name].numpy() for node in self.session.get_inputs()}
@@ -317,7 +334,7 @@ class OnnxModel(Embedder):
             raise ValueError(f"'{name}' has {output.ndim} axes")
         if not pooled:
             tokens_BTH = torch.from_numpy(output.astype(np.float32, copy=False))
-            output = pool(tokens_BTH, mask_BT, lengths_B, self.description.pooling).numpy()
+            output = pool(tokens_BTH, mask_BT, lengths_B, self.description.pooling, skipped).numpy()
         dim = self.description.truncate_dim
         if self.description.normalize and not (pooled and output.shape[1] == dim):  # truncated after it in the graph
             output = unit(output)

@@ -1,6 +1,7 @@
 """Precision of an encoder: one setting for training, teachers and embedding.
 
-Losses, reductions, weights and results are always float32.
+Losses, reductions, weights and results are always float32. With TF32 the matrix products of a loss are TF32 too, because
+its backward pass runs into that of the encoder. Their inputs are as rough.
 """
 
 from __future__ import annotations

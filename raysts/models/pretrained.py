@@ -449,6 +449,8 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
             trained, tokenizer = static.is_table(folder), load_tokenizer(folder)
             weight_VH = load_file(weights[0])[static.TABLE_WEIGHT if trained else static.WEIGHT]
             weight_VH = weight_VH.clone() if trained else weight_VH  # the file stays as it is
+            if trained:
+                _check_vocabulary(folder, tokenizer, len(weight_VH))
             return WordVectors(weight_VH, tokenizer.pad_token_id, trained), tokenizer
     with _readable(folder):
         refuse_code(folder)
@@ -474,11 +476,16 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
         backbone.config.output_hidden_states = False
         if config.model_type not in FAMILIES:
             backbone.config.use_cache = False  # decoders would keep values that only the next token needs
-        tokenizer, vocabulary = load_tokenizer(folder), backbone.get_input_embeddings().weight.shape[0]
-        for name in ("pad_token", "cls_token", "sep_token", "bos_token", "eos_token", "unk_token"):
-            if (number := getattr(tokenizer, f"{name}_id", None)) is not None and number >= vocabulary:
-                raise InputError(
-                    f"{folder / 'tokenizer_config.json'}: {name}={getattr(tokenizer, name)!r:.40} is number {number} of a "
-                    f"vocabulary of {vocabulary:,}; it must be a token that the model has an embedding of"
-                )
+        tokenizer = load_tokenizer(folder)
+        _check_vocabulary(folder, tokenizer, len(backbone.get_input_embeddings().weight))
         return backbone, tokenizer
+
+
+def _check_vocabulary(folder: Path, tokenizer: Any, rows: int) -> None:
+    """Raise InputError for a tokenizer with a token beyond the ``rows`` of the embeddings."""
+    number, token = max(((number, token) for token, number in tokenizer.get_vocab().items()), default=(0, ""))
+    if number >= rows:
+        raise InputError(
+            f"model '{folder}': its tokenizer has the token {token!r:.40} with the number {number:,}, and its embeddings have "
+            f"{rows:,} rows. Each token must have one; give the model the tokenizer that it was trained with"
+        )

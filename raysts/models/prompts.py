@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -27,6 +27,20 @@ class SideText:
 
 Text = str | SideText
 """Text as a model reads it. A plain text has no side."""
+
+
+def check_texts(texts: Sequence[Any]) -> None:
+    """Raise InputError unless all are text that tokenizers read."""
+    for number, text in enumerate(texts):
+        if not isinstance(text, Text):  # None has no tokens, and their mean would be NaN
+            raise InputError(f"texts[{number}] is {text!r:.40}: must be text; remove it, or give '' in its place")
+        try:
+            str(text).encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"texts[{number}] has half a surrogate pair at character {error.start}: must be Unicode; remove it, or give "
+                f"text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from raysts.models.layers import Layers, layer_indices
 from raysts.models.modules import pooling_config, save_layers
 from raysts.models.packing import to_device
 from raysts.models.precision import autocast, resolve
-from raysts.models.prompts import Prompts, Side, SideText, Text
+from raysts.models.prompts import Prompts, Side, SideText, Text, check_texts
 from raysts.models.tokens import Tokens, lowers, tokenize
 from raysts.models.word_vectors import WordVectors
 from raysts.ops.ensemble import unit
@@ -156,9 +156,7 @@ class SentenceModel:
         A model with heads has one: that of the layers its heads were trained on. Without a ``prompt``, queries and
         documents have the model's prompt for their side.
         """
-        for number, text in enumerate(texts):
-            if not isinstance(text, Text):  # None has no tokens, and their mean would be NaN
-                raise InputError(f"texts[{number}] is {text!r:.40}: must be text; remove it, or give '' in its place")
+        check_texts(texts)
         if len(self.encoder.heads):
             layers = (self.layers,)
         if prompt is None and any(isinstance(text, SideText) for text in texts):

@@ -24,6 +24,7 @@ class Record:
         steps: number of steps of the complete run.
         curve: step and value of every evaluation.
         cost: value of ``Search.cost``.
+        earlier: paths in the storage of what it made before its last run, and not all points share.
     """
 
     id: str
@@ -37,6 +38,7 @@ class Record:
     reason: str | None = None
     curve: tuple[tuple[int, float], ...] = ()
     cost: float | None = None
+    earlier: tuple[str, ...] = ()
     finished_at: str
 
     @cached_property

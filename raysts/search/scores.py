@@ -212,7 +212,7 @@ def verdict(scores: Sequence[PointScores], mode: Mode, usual: Point) -> str:
     simplest = min([best, *equal], key=lambda point: (changes(point), _order(point)))
     named = f"the simplest of them is {text_of(simplest.point)}"
     if simplest is best:
-        named = "it is itself the simplest of them"
+        named = "the chosen point is the simplest of them"
     return f"No difference from {points} is shown ({test}); {named}."
 
 

@@ -354,6 +354,7 @@ class Study:
             seconds=lines[-1].get("seconds") if lines else None,
             reason=outcome.reason,
             curve=curve,
+            earlier=tuple(str(step.output.relative_to(self.plan.storage)) for step in trial.earlier),
             finished_at=_now(),
         )
         return self._write(replace(record, cost=self._cost(trial, record)))

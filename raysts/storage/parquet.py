@@ -49,7 +49,7 @@ def open_parquet(path: Path | str, remedy: str) -> pq.ParquetFile:
             raise
         raise unreadable(path, f"not a readable Parquet file ({_line(error)})", remedy) from error
     if twice := [name for name, count in Counter(file.schema_arrow.names).items() if count > 1]:
-        raise unreadable(path, f"has {len(twice)} columns twice: {', '.join(twice)}", remedy)
+        raise unreadable(path, f"has more than one column of a name: {', '.join(twice)}", remedy)
     return file
 
 

@@ -32,7 +32,7 @@ def begin(job: Job, runtime: Runtime) -> dict[str, Any]:
     stored = record.get("layout", {})
     if stored.get("world_size") == runtime.world:
         layout |= stored
-        if layout.get("fused_layers") and native.library() is None:
+        if device.type == "cpu" and layout.get("fused_layers") and native.library() is None:
             raise RunFailed(
                 f"run {job.id} began with compiled layers, which this machine lacks: it would end as another model. "
                 f"{native.REMEDY}, and run the same command again; or remove {job.folder} to begin it anew"

@@ -162,9 +162,10 @@ class WandB(_RunTracker):
     def open_run(self, run: TrackedRun) -> Any:
         import wandb
 
-        self.folder.mkdir(parents=True, exist_ok=True)
+        folder = self.folder.parent  # the page removes what it has not written into that of TensorBoard
+        folder.mkdir(parents=True, exist_ok=True)
         project = self.place or os.environ.get("WANDB_PROJECT") or "raysts"
-        names: Any = {"project": project, "group": self.group, "name": run.name, "id": run.id, "dir": str(self.folder)}
+        names: Any = {"project": project, "group": self.group, "name": run.name, "id": run.id, "dir": str(folder)}
         settings = wandb.Settings(silent=True)
         return wandb.init(**names, config=dict(run.parameters), resume="allow", reinit="create_new", settings=settings)
 

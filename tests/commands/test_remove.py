@@ -71,6 +71,17 @@ def test_a_study_goes_with_its_trials_and_what_they_share(tmp_path: Path, small_
     assert "no run 'search'" in raysts("remove", "search", "--storage", storage, "--yes").err
 
 
+def test_a_study_of_two_stages_goes_with_the_runs_between(tmp_path: Path, small_world: Path) -> None:
+    storage = tmp_path / "storage"
+    place = ["--data", small_world, "--storage", storage, "--address", "none"]
+    tiny = {key: value for key, value in TINY.items() if key != "members"}
+    result("tune", "nli-ct", "--name", "search", *place, *overrides(tiny, {"space.nli.optim.lr": "1e-5,1e-4"}))
+    assert len([*(storage / "runs").iterdir()]) == 4
+    done = result("remove", "search", "--storage", storage, "--yes")
+    assert len([path for path in done["removed"] if path.startswith("runs/")]) == 4
+    assert not [path for path in files(storage) if path.startswith(("runs/", "tokens/", "studies/"))]
+
+
 def test_nothing_goes_without_a_yes(storage: Path) -> None:
     before = files(storage)
     refused = raysts("remove", "student", "--storage", storage)

@@ -155,6 +155,7 @@ def test_the_table_shows_every_row() -> None:
     a = {"sts12": outcome("sts12", 1.0, 1), "snli-2way": right("snli-2way", 0.7, 3)}
     b = {"sts12": outcome("sts12", 2.0, 2), "snli-2way": right("snli-2way", 0.6, 4)}
     text = format_comparison("x", "y (2 models, mean ± std)", compare_systems([a], [b, b], 50))
+    assert "p of test" not in text, "no column is empty"
     lines = text.splitlines()
     assert lines[0] == "A: x" and len(lines) == 5 + 3 + 3 and lines[5].startswith("sts12") and "±0.00 (2)" in lines[5]
 

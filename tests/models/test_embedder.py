@@ -112,6 +112,21 @@ def test_a_graph_gives_the_vectors_of_its_model(folder: Path, tmp_path: Path) ->
     assert list(short.similarities) == list(model.similarities) == ["dot", "cosine"]
 
 
+def test_a_graph_leaves_the_tokens_of_a_prompt_out_as_its_model(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    model = load(folder, device="cpu")
+    model.prompts = Prompts(texts={"query": "the cat ", "document": "a dog sat "}, pooled=False)
+    onnx.save(model, tmp_path / "graph")
+    texts = [SideText(TEXTS[0], "query"), SideText(TEXTS[0], "document"), SideText(TEXTS[1], "query")]
+    expected = model.represent(texts)["vectors"]
+    np.testing.assert_allclose(load_embedder(tmp_path / "graph").encode(texts), expected, atol=1e-5)
+    teacher = load_embedder(tmp_path / "graph", prompt="document", device="cpu")
+    np.testing.assert_allclose(
+        teacher.vectors(teacher.tokenize(TEXTS)), model.encode(TEXTS, prompt="document"), atol=1e-5
+    )
+
+
 def test_a_graph_that_gives_no_vectors(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     helper = pytest.importorskip("onnx.helper")

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from run_commands import raysts
 from safetensors.torch import load_file, save_file
 from small_runs import write_backbone
 
 from raysts.errors import InputError
 from raysts.models import pretrained
+from raysts.models.encoder import Encoder
 from raysts.models.pretrained import check, find, load, tokenizer_id
 from raysts.storage import foreign
 
@@ -115,6 +117,29 @@ def test_layers_that_are_not_there(layers: int, tiny_backbone: Path) -> None:
 def test_what_is_no_text_has_no_vector(nothing: Any, tiny_backbone: Path) -> None:
     with pytest.raises(InputError, match=r"texts\[1\] is .*: must be text"):
         load(tiny_backbone).encode(["a dog", nothing])
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_a_tokenizer_with_more_tokens_than_embeddings_is_refused(
+    static: bool, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    model = load(tiny_backbone, device="cpu")
+    if static:
+        from raysts.models.word_vectors import WordVectors
+
+        rows_VH = model.encoder.backbone.get_input_embeddings().weight.detach()
+        model.encoder = Encoder(WordVectors(rows_VH, model.tokenizer.pad_token_id, True), model.encoder.pad_id)
+    model.tokenizer.add_tokens(["kangaroo"])
+    model.save(tmp_path / "model")
+    refused = raysts("evaluate", tmp_path / "model", "--tasks", "stsb", "--storage", tmp_path / "s")
+    assert (
+        refused.code == 2 and "the token 'kangaroo' with the number" in refused.err and "Traceback" not in refused.err
+    )
+
+
+def test_half_a_surrogate_pair_is_named_with_its_row(tiny_backbone: Path) -> None:
+    with pytest.raises(InputError, match=r"texts\[1\] has half a surrogate pair at character 2: .*surrogatepass"):
+        load(tiny_backbone).encode(["a dog", "a \ud83d", "a cat"])
 
 
 def test_an_empty_text_without_special_tokens_has_zeros(tiny_backbone: Path) -> None:

@@ -433,7 +433,7 @@ def test_a_choice_claims_no_more_than_its_paired_intervals_over_seeds() -> None:
         if not claims:
             equal = [best.point[BOUND], *(bound for bound in others if bound not in beaten)]
             simplest = 0.2 if 0.2 in equal else min(equal)
-            itself = "it is itself the simplest" in said
+            itself = "the chosen point is the simplest" in said
             if seeds == 1:
                 assert said == "Every point has one seed: no difference between points is tested."
                 continue

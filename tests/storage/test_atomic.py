@@ -203,7 +203,8 @@ with atomic_write(Path(sys.argv[1])) as draft:
 
 
 def test_a_sweep_beside_a_writer_raises_nothing(tmp_path: Path) -> None:
-    done = threading.Event()
+    """A sweep begins with each part that is written: they work at once, and none waits for long."""
+    parts, done = threading.Semaphore(0), threading.Event()
 
     def write() -> None:
         try:
@@ -211,12 +212,15 @@ def test_a_sweep_beside_a_writer_raises_nothing(tmp_path: Path) -> None:
                 with atomic_write(tmp_path / "model", synced=False) as draft:
                     for part in "abcd":
                         (draft / part / str(number)).mkdir(parents=True)
+                        parts.release()
         finally:
             done.set()
+            parts.release()
 
     writer = threading.Thread(target=write)
     writer.start()
     while not done.is_set():
+        parts.acquire()
         remove_drafts(tmp_path)
     writer.join()
     assert (tmp_path / "model/d/399").is_dir() and len(list((tmp_path / "model").iterdir())) == 4

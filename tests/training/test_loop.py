@@ -35,6 +35,8 @@ from raysts.training.attempt import attempt
 from raysts.training.job import total_steps
 from raysts.training.loop import train
 from raysts.training.optim import learning_rate
+from raysts.training.record import begin
+from raysts.training.runtime import Runtime
 
 HOT = Optim(name="adamw", lr=1e30, schedule="constant", warmup=0.0, clip=None)
 STILL = Optim(name="adamw", lr=1e-12, schedule="constant", warmup=0.0)
@@ -307,6 +309,8 @@ def test_a_run_that_began_with_compiled_layers_does_not_go_on_without(
             with pytest.raises(RunFailed, match="began with compiled layers.*Install g"):
                 train(job, Watched(threads=1))
     assert len([line for line in caplog.messages if "layers are not compiled here" in line]) == 1
+    other = begin(job, Runtime("meta", threads=1))  # stands for a GPU, which has no use for them
+    assert other["layout"]["fused_layers"]
     native.library.cache_clear()
     train(job, Watched(threads=1))
     whole = replace(job, folder=tmp_path / "whole")

@@ -106,6 +106,7 @@ def test_other_tools_take_the_runs(
     """Without a network: W&B writes its files, trackio its database."""
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    monkeypatch.setattr(trackers, "EVERY", 0.02)  # a member is sent while the other trains, and its files stay
     monkeypatch.setattr(trackers, "GRACE", 300)  # a busy machine starts their processes late
     for name in ("WANDB_X_SERVICE_WAIT", "WANDB_INIT_TIMEOUT"):
         monkeypatch.setenv(name, "300")
@@ -115,8 +116,10 @@ def test_other_tools_take_the_runs(
         raysts.run("nli", FEW, small_world, tmp_path / "s", address="none", track={tool: "mine"})
     assert not [text for text in messages if text.startswith(f"{tool}: ")]
     if tool == "wandb":
+        names = {f"run-{path.name}.wandb" for path in (tmp_path / "s" / "runs").iterdir()} | {"run-results-nli.wandb"}
         # W&B's own process writes them, on a busy machine after the run has ended.
-        wait_until(lambda: len([*(tmp_path / "s").rglob("run-*.wandb")]) == 3, pause=0.1)
+        wait_until(lambda: {path.name for path in (tmp_path / "s").rglob("run-*.wandb")} >= names, pause=0.1)
+        assert len(names) == 3 == len([*(tmp_path / "s").rglob("run-*.wandb")]), "two members, and the results"
     else:
         assert len([*(tmp_path / "trackio").rglob("mine*")]) >= 1
 

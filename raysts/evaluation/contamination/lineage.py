@@ -87,6 +87,14 @@ def _trace(model: Path, seen: set[Path]) -> TrainedOn:
 def _trace_run(run: Path, role: str, seen: set[Path]) -> TrainedOn:
     if RunFolder(run).record():
         return _trace(run / "model", seen)
+    store = Store.of(run)  # or the content of a model, that of a teacher which a pipeline names by its run
+    for pipeline in map(store.read_json, store.get_all(run.parent.parent / "pipelines", "*.json")):
+        teachers = (
+            dict(zip(pipeline.get("members", ()), pipeline["pipeline"]["teachers"], strict=False)) if pipeline else {}
+        )
+        named = run.parent / str(teachers.get(run.name, run.name))
+        if named != run and RunFolder(named).record():
+            return _trace(named / "model", seen)
     return TrainedOn(unknown=(f"{role} {run.name} (not a run of this storage)",))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_commands import EVALUATION, TINY, overrides, result
 
 from raysts.evaluation.contamination.lineage import TrainedOn, trained_on
 from raysts.recipes.recipe import Data
@@ -100,3 +101,12 @@ def test_what_stands_beside_a_model_from_elsewhere_is_left_alone(tmp_path: Path)
     (tmp_path / "model").mkdir()
     (tmp_path / "run.json").write_text("[1]")
     assert "no record" in trained_on(tmp_path / "model").unknown[0] and (tmp_path / "run.json").read_text() == "[1]"
+
+
+def test_teachers_that_a_distillation_names_by_their_runs(tmp_path: Path, small_world: Path) -> None:
+    place = ["--data", small_world, "--storage", tmp_path / "s", "--address", "none"]
+    result("run", "nli", "--name", "a", *place, *overrides(TINY, EVALUATION, {"evaluation.tasks": "[stsb]"}))
+    few = {"sed.data.sample": 60, "sed.batch": 8, "train.max_steps": 3}
+    done = result("distill", "--from-run", "a", "--name", "b", *place, *overrides(few, EVALUATION))
+    trained = trained_on(Path(done["model"]))
+    assert not trained.unknown and {text.table for text in trained.texts} == {"wikipedia/sentences", "nli/train"}
