@@ -211,7 +211,14 @@ def report(name: opt.Name = None, *, paper: opt.Name = None, storage: opt.Storag
         raise InputError(f"no run in {store.uri}: there is nothing to report; 'raysts run quickstart' makes one")
     records = [run_record(store, run) for run in runs]
     store.check(writes=True)
-    pages = [_rewrite(record, store) for record in records]
+    pages = []
+    for record in records:
+        try:
+            pages.append(_rewrite(record, store))
+        except InputError as error:
+            if name:
+                raise
+            say(f"{record['name']}: has no new report. {error}")
     if not name:
         pages.append(_write_index(store))
     return {"status": "done", "storage": store.uri, "reports": pages}

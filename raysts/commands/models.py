@@ -52,7 +52,8 @@ def locate(model: str | Path, store: Store, fetch: bool = True) -> Path:
     text = str(model)
     if folder := folder_of(text):
         return store.path(folder)
-    if re.fullmatch(r"[0-9a-f]{1,16}", text):
+    has_name = store.exists(f"pipelines/{text}.json") or Path(text, "config.json").is_file()
+    if re.fullmatch(r"[0-9a-f]{16}" if has_name else r"[0-9a-f]{1,16}", text):
         ids = [text] if len(text) == 16 else [run.name for run in store.list("runs") if run.name.startswith(text)]
         ids = [run for run in ids if store.exists(f"runs/{run}/model")]
         if len(ids) > 1:

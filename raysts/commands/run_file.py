@@ -51,6 +51,13 @@ def read_run(
             raise InputError(
                 f"{recipe}: {key}={plain[key]!r}: must be a mapping from names to files, as {{mine: pairs.csv}}"
             )
+    for key in PLACES:
+        value = plain.get(key)
+        words = [*value, *value.values()] if isinstance(value, Mapping) else [value]
+        if value is not None and not all(isinstance(word, str) for word in words):
+            raise InputError(
+                f"{recipe}: {key}={value!r}: must be text, which YAML does not read here; put it in quotes"
+            )
     from_file = {key: plain[key] for key in PLACES if options.get(key) is None and key in plain}
     changes = {key: value for key, value in plain.items() if key not in (*PLACES, "base")}
     for key in changes:
@@ -75,7 +82,7 @@ def open_run(
         from raysts.commands.distill import open_student
 
         teachers = settings.pop("teachers", ())
-        teachers = [teachers] if isinstance(teachers, str) else [str(teacher) for teacher in teachers]
+        teachers = [str(teacher) for teacher in (teachers if isinstance(teachers, list | tuple) else [teachers])]
         return open_student(teachers, settings, opened), {}, opened
     return recipe if is_experiment(recipe, settings) else pipeline_of(recipe, settings), settings, opened
 
@@ -140,12 +147,14 @@ def init(
     """
     from raysts.data.readers import LINES, TABLES, columns_of_files, format_of
     from raysts.recipes.names import pipeline_of
+    from raysts.storage.store import Store
 
     if base != DISTILL:
         pipeline_of(base, {"backbone": backbone})
     target, place = Path(to), Path(folder)
     if target.exists():
         raise InputError(f"init: '{target}' exists and stays as it is. Give another FILE")
+    Store(target.absolute().parent).check(writes=True, option="FILE")
     if not place.is_dir():
         raise InputError(f"--folder '{folder}': must be a folder")
     text: str | None = None
@@ -170,19 +179,20 @@ def init(
                 text, column = str(path), next(iter([*usual, *columns[-1:]]), None)
     text_lines = f"text: {flow_text(text or 'FILE')}\n" + (f"column: {flow_text(column)}\n" if column else "")
     dev_lines, test_lines = (
-        "".join([f"{key}:\n", *(f"  {name}: {flow_text(path)}\n" for name, path in sets.items())])
+        "".join([f"{key}:\n", *(f"  {flow_text(name)}: {flow_text(path)}\n" for name, path in sets.items())])
         for key, sets in (("dev", devs), ("test", tests))
     )
     content = FILE.format(
         name=target.name,
         base=base,
-        run=target.stem,
+        run=flow_text(target.stem),
         backbone=flow_text(backbone),
         text=text_lines if text else "".join(f"# {line}\n" for line in text_lines.splitlines()),
         dev=dev_lines if devs else "# dev:\n#   mine: dev.csv\n",
         test=test_lines if tests else "# test:\n#   faq: test.csv\n",
         source=TEACHERS.format(backbone=flow_text(backbone)) if base == DISTILL else MEMBERS,
     )
+    target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(content, encoding="utf-8")
     return {"status": "done", "file": str(target), "text": text, "column": column, "dev": devs, "test": tests}
 

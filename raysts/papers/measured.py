@@ -1,7 +1,6 @@
 """The data of a paper's page, read from the storage: results rows with their runs."""
 
 import contextlib
-import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,14 +13,15 @@ from raysts.errors import InputError, nearest
 from raysts.evaluation import results
 from raysts.evaluation.entailment import DEV
 from raysts.evaluation.results import ResultRow
+from raysts.evaluation.scores import AREAS
 from raysts.models.head import NAMES
 from raysts.papers import published
 from raysts.papers.match import MeasuredRow, PaperTable, empty_rows, paper_tables
 from raysts.papers.published import Paper
 from raysts.recipes import names
-from raysts.recipes.catalog import CATALOG
-from raysts.recipes.recipe import DISTILLATION
-from raysts.recipes.tree import set_path
+from raysts.recipes.overrides import apply_overrides
+from raysts.recipes.recipe import DISTILLATION, Pipeline
+from raysts.recipes.tree import build, to_plain
 from raysts.schema import RESULTS
 from raysts.storage.store import Store
 
@@ -186,19 +186,23 @@ def _study_rows(store: Store) -> Iterator[MeasuredRow]:
     """Return the scores of trials on SNLI dev, the only searches with a table in a paper."""
     files = store.get_all("studies", "study.json", "trials/*.json")
     for file in (file for file in files if file.name == "study.json"):
-        study = store.read_json(file) or {"pipeline": {"recipes": {}}}  # damaged, and said so
-        tree, size = study["pipeline"], None
-        recipes = {key: recipe for key, recipe in tree["recipes"].items() if CATALOG[recipe["objective"]].dev == DEV}
+        study, size = store.read_json(file) or {}, None  # damaged, and said so
+        try:
+            pipeline = build(Pipeline, study.get("pipeline"))
+        except InputError:  # of another version
+            continue
+        (measured,) = [*pipeline.recipes.values()][-1:] or [None]
+        own_dev = (study.get("own") or {}).get("dev")
+        if measured is None or measured.spec.dev != DEV or own_dev or study.get("metric", AREAS[0]) != AREAS[0]:
+            continue
         with contextlib.suppress(InputError, OSError):  # the data may have gone
-            size = Corpus(study["data"]).rows(DEV) if recipes else None
-        trials = [path for path in files if recipes and path.parent == file.parent / "trials"]
-        for trial in map(store.read_json, trials):
+            size = Corpus(study["data"]).rows(DEV)
+        for trial in map(store.read_json, (path for path in files if path.parent == file.parent / "trials")):
             if not trial or trial.get("status") != "finished":
                 continue
-            stages = copy.deepcopy(recipes)
-            for option, value in trial["point"].items():
-                set_path(stages, option, value)
-            (recipe,) = stages.values()
+            tree = to_plain(apply_overrides(pipeline, trial["point"]))
+            stages = tree["recipes"]
+            recipe = [*stages.values()][-1]
             row = dict.fromkeys(RESULTS.names) | {
                 "run_id": trial["id"], "study": study["name"], "system": tree["name"], "role": "member",
                 "member": trial["seed"], "dataset": "snli-2way", "split": "dev", "rows": "all", "metric": "auc_pr",

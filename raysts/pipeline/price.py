@@ -73,7 +73,7 @@ def record_rates(store: Store, steps: Iterable[Step], seconds: Mapping[str, floa
     ``seconds`` are by the clock, on at most ``slots`` devices. Training runs have theirs on record.
     """
     for step in steps:
-        record, sentences, device = step.record, step.load.left(step.sentences), device_of(step.resources["gpus"])
+        record, sentences, device = step.record, step.load.remaining(step.sentences), device_of(step.resources["gpus"])
         taken = seconds.get(step.id, 0.0) * min(slots, step.load.units)
         if job := step.job:
             taken, device = seconds_of(record), record.get("device", device)
@@ -102,7 +102,7 @@ class Rates:
     def expected(self, step: Step) -> Expected:
         """Return what a step is expected to take on one device."""
         load, device, cpus = step.load, device_of(step.resources["gpus"]), step.resources["cpus"] or 1
-        sentences = load.left(step.sentences)
+        sentences = load.remaining(step.sentences)
         kinds = [(step.job is not None, step.kind == "tokens")]
         tables = [t for t in self.tables if (t["what"].startswith("train "), t["what"] == "tokens") in kinds]
         on_gpu = device != device_of(0)

@@ -78,7 +78,7 @@ class Load(NamedTuple):
     grows: bool = False
     done: float = 0.0
 
-    def left(self, sentences: int) -> float:
+    def remaining(self, sentences: int) -> float:
         """Return how many of a step's sentences no other step has measured."""
         return sentences * (1.0 - self.done)
 

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import math
 import operator
+import re
 import types
 import typing
 from collections import Counter
@@ -196,13 +197,16 @@ def to_plain(value: Any) -> Any:
 def parse_value(text: str) -> Any:
     """Return the value in ``--set key=value``, read as YAML (``none`` and ``null`` are None).
 
-    What YAML takes for a date, or without braces for a mapping, is text: prompts end in a colon.
+    What YAML takes for a date, for a number by another base (0123, 1:30), or without braces for a mapping, is text: ids begin
+    with 0, and prompts end in a colon.
     """
     if text.strip().lower() == "none":
         return None
     try:
         value = load_yaml(text)
     except yaml.YAMLError:
+        return text
+    if isinstance(value, int | float) and re.search(r":|^[-+]?0\d", text.strip()):
         return text
     return text if isinstance(value, date) or (isinstance(value, dict) and not text.lstrip().startswith("{")) else value
 

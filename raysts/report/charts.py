@@ -135,7 +135,8 @@ def _log_ticks(low: float, high: float, count: int) -> list[float]:
 def tick_text(value: float) -> str:
     """Return the label of a tick: short, never wrong."""
     if value != 0 and not 1e-3 <= abs(value) < 1e5:
-        return f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e")
+        digits, _, power = f"{value:.5e}".partition("e")
+        return f"{float(digits):g}e{int(power)}"
     return f"{value:,.6g}"
 
 

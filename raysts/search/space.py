@@ -78,7 +78,7 @@ class Dimension:
             if not (choices := cls.of(choices_text).choices):
                 raise ValueError(f"'if {key}={choices_text}' must name choices of {key}, not a range")
             return replace(cls.of(values), only=Condition(key, choices))
-        if matched := RANGE.fullmatch(text) or SPAN.fullmatch(text):
+        if matched := RANGE.fullmatch(text) or ("/" not in text and SPAN.fullmatch(text)):
             if matched.re is RANGE:
                 kind, *ends = matched.groups()
             else:

@@ -88,6 +88,32 @@ def test_a_name_that_is_no_run_names_what_may_be_meant(tmp_path: Path) -> None:
         assert said.code == 2 and "'rates' is a study, not a run" in said.err and "raysts tune x" in said.err
 
 
+def test_the_name_of_a_run_is_not_the_beginning_of_a_run_id(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    for run in ("e5aaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"):
+        (tmp_path / "runs" / run / "model").mkdir(parents=True)
+    assert locate("e5", store).parent.name == "e5aaaaaaaaaaaaaa"
+    pipeline = {"combine": None, "teachers": [], "recipes": {"ct": {}}}
+    record = {"name": "e5", "pipeline": pipeline, "members": ["bbbbbbbbbbbbbbbb"], "command": "c"}
+    store.write_json("pipelines/e5.json", record)
+    assert locate("e5", store).parent.name == "bbbbbbbbbbbbbbbb"
+    assert locate("e5aa", store).parent.name == locate("e5aaaaaaaaaaaaaa", store).parent.name == "e5aaaaaaaaaaaaaa"
+
+
+def test_a_run_whose_recipe_is_unknown_keeps_no_other_from_its_report(small_world: Path, tmp_path: Path) -> None:
+    settings = overrides({"backbone": "tiny", "evaluation.resamples": 0, "evaluation.tasks": "[stsb]"})
+    result("run", "raw", "--data", small_world, "--storage", tmp_path, "--address", "none", *settings)
+    store = Store.open(tmp_path)
+    record = store.read_json("pipelines/raw.json")
+    record["pipeline"]["recipes"] = {"x": {"objective": "gone", "settings": {}}}
+    store.write_json("pipelines/odd.json", {**record, "name": "odd"})
+    said = raysts("report", "--storage", tmp_path)
+    assert said.code == 0 and "odd: has no new report. recipes.x.objective='gone'" in said.err
+    assert said.out.split() == [str(tmp_path / "reports" / page) for page in ("raw/index.html", "index.html")]
+    alone = raysts("report", "--storage", tmp_path, "--name", "odd")
+    assert alone.code == 2 and "recipes.x.objective='gone'" in alone.err
+
+
 def test_a_name_that_is_used_again_for_another_run_is_said(small_world: Path, tmp_path: Path) -> None:
     place = ["--data", small_world, "--storage", tmp_path, "--address", "none", "--name", "mine"]
     settings = overrides({"backbone": "tiny", "evaluation.resamples": 0, "evaluation.tasks": "[stsb]"})

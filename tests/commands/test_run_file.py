@@ -74,6 +74,11 @@ def test_a_run_file_runs(own: Path, tiny_backbone: Path) -> None:
         ("base: ct-sde\n", ("ct-sde", "did you mean")),
         ("base: ct-sed\nct:\n  trian: {max_steps: 3}\n", ("unknown option 'ct.trian.max_steps'", "ct.train.max_steps")),
         ("base: ct-sed\ntest: pairs.csv\n", ("test='pairs.csv'", "must be a mapping")),
+        ("base: ct-sed\nname: 0123\n", ("name=83", "must be text", "in quotes")),
+        ("base: ct-sed\ntext: no\n", ("text=False", "must be text")),
+        ("base: ct-sed\ncolumn: 3\n", ("column=3", "must be text")),
+        ("base: ct-sed\ntest: {0123: pairs.csv}\n", ("test={83: 'pairs.csv'}", "must be text")),
+        ("base: distill\nteachers: 5\n", ("model '5' is not there",)),
         ("base: ct-sed\n  x: [\n", ("cannot be read", "line 2")),
         ("base: ct-sed\ntxet: docs.csv\ncolumn: body\n", ("unknown key 'txet'", "did you mean 'text'")),
         ("", ("is empty", "raysts init")),
@@ -100,6 +105,12 @@ def test_init_writes_a_file_for_the_data_that_is_there(own: Path, tiny_backbone:
     again = command("init")
     assert again.code == 2 and "exists and stays" in again.err
     Path("empty").mkdir()
+    Path("empty/0123.csv").write_text("sentence1,sentence2,score\na,b,1\n")
+    result("init", "new/2024.yaml", "--folder", "empty")
+    assert (named := yaml.safe_load(Path("new/2024.yaml").read_text()))["name"] == "2024" and [*named["test"]] == [
+        "0123"
+    ]
+    Path("empty/0123.csv").unlink()
     result("init", "other.yaml", "--folder", "empty")
     assert yaml.safe_load(Path("other.yaml").read_text()).keys() == {"base", "name", "backbone", "members"}
 

@@ -166,6 +166,7 @@ def test_an_override_holds_for_the_points_that_have_it() -> None:
         ("sed-stability", {"students": 0}, "students=0 must be from 1 to 10,000"),
         ("sed-stability@smal", {}, "'smal' is not a scale"),
         ("claims-latte-mix", {"backbone": ["a", "b", "c"]}, "'claims-latte-mix' compares at most 2; name fewer"),
+        ("ct@small", {"backbone": ["a", "b"]}, r"'ct@small' takes one; --set space.backbone=a,b searches over them"),
         ("claims-sed", {"backbone": ["a", "b"]}, "'claims-sed' compares at most 1; name fewer"),
     ],
 )

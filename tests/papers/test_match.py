@@ -286,12 +286,34 @@ def test_the_trials_of_a_search_fill_the_table_of_its_grid(tmp_path: Path) -> No
         write_json(folder / "trials" / f"t{number}.json", trial | {"finished_at": "2026-01-01T00:00:00+00:00"})
     other = {**study, "name": "bounds", "pipeline": to_plain(pipeline("sts"))}
     write_json(tmp_path / "studies" / "bounds" / "study.json", other)
+    write_json(
+        tmp_path / "studies" / "gone" / "study.json",
+        {**study, "pipeline": {**tree, "recipes": {"x": {"objective": "gone"}}}},
+    )
     found = filled("gausscse", *every_row(tmp_path))
     assert set(found) == {(3, "Batch Size 16", "Learning Rate 5e-5", "auc_pr")}, (
         "what the paper did not try is not there"
     )
     (cell,) = [found[key]["bert-base-uncased"] for key in found]
     assert (cell.value, cell.n, cell.source.run, cell.source.ids) == (pytest.approx(0.67), 2, "edge", ("t0", "t1"))
+
+
+@pytest.mark.parametrize(
+    "more", [{"metric": "loss"}, {"own": {"dev": {"mine": "pairs.csv"}}}, {"system": "gausscse-ent+con-sed"}]
+)
+def test_trials_that_another_score_compares_are_not_in_that_table(more: dict[str, Any], tmp_path: Path) -> None:
+    study = {"name": "s", "identity": {"backbone": "id"}, "data": str(tmp_path / "gone"), "metric": "auc_pr"}
+    point = {"nli.optim.lr": 1e-5, "batch": 16, "backbone": "bert-base-uncased", "gausscse.optim.lr": 5e-5}
+    for name, changes in (("usual", {}), ("other", more)):
+        tree = to_plain(pipeline(changes.pop("system", "nli-gausscse-ent+con")))
+        write_json(tmp_path / "studies" / name / "study.json", {**study, "name": name, "pipeline": tree, **changes})
+        trial = {"id": name, "point": point if name == "usual" else {}, "seed": 0, "status": "finished", "value": 0.5}
+        write_json(
+            tmp_path / "studies" / name / "trials" / f"{name}.json",
+            trial | {"finished_at": "2026-01-01T00:00:00+00:00"},
+        )
+    (found,) = every_row(tmp_path)
+    assert (found.run, found.backbone, found.setting("gausscse.batch")) == ("usual", "bert-base-uncased", 16)
 
 
 def test_encoders_of_one_name_have_columns_of_their_own(tmp_path: Path) -> None:

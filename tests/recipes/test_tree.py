@@ -117,6 +117,7 @@ def test_all_problems_come_together() -> None:
         ("3", 3), ("2e-5", "2e-5"), ("0.5", 0.5), ("none", None), ("None", None), ("null", None), ("true", True),
         ("[1, 2]", [1, 2]), ("nli/train", "nli/train"), ("a: [", "a: ["), ("", None),
         ("query: ", "query: "), ("{a: 1}", {"a": 1}), ("2026-11-27", "2026-11-27"),
+        ("0123", "0123"), ("12:30", "12:30"), ("0", 0), ("0.25", 0.25), ("-0.5", -0.5), ("1_000", 1000),
     ],
 )  # fmt: skip
 def test_values_on_a_command_line(text: str, value: Any) -> None:

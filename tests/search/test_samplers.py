@@ -35,6 +35,7 @@ def test_ranges_as_people_write_them() -> None:
     assert Dimension.of("1e-5..1e-4 log") == Dimension.of("log(1e-5,1e-4)")
     assert Dimension.of("8..64") == Dimension.of("int(8,64)")
     assert Dimension.of("8..64 log") == Dimension.of("logint(8,64)")
+    assert Dimension.of("../../models/a,../../models/b").choices == ("../../models/a", "../../models/b")
     for wrong in ("a..b", "4..2", "0..1 log"):
         with pytest.raises(ValueError, match=r"must be|begin above"):
             Dimension.of(wrong)
