@@ -9,6 +9,7 @@ Legend: Q queries, N documents, B of them at once, K results of a query, D dimen
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -117,6 +118,8 @@ class Bm25:
     """
 
     def __init__(self, documents: list[str]) -> None:
+        # bm25s runs JAX, where that is installed, and JAX takes three quarters of a GPU at its first use unless told not to.
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         import bm25s
         import Stemmer
 

@@ -239,3 +239,25 @@ def test_shards_hold_the_rows_of_their_windows(members: list[Path], store: Path,
         rows = pq.read_table(tmp_path / "cache" / shard_name(i)).column("row")
         assert rows.to_pylist() == windows.read(i).column("row").to_pylist()
     assert windows.sizes.tolist() == [8, 8, 8, 8, 6]
+
+
+def test_two_processes_may_join_the_same_blocks(members: list[Path], store: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(teacher, "BLOCK", 3)
+    make(members[:1], store, tmp_path / "alone")
+
+    class Second(LocalExecutor):
+        """The other process joins and removes each window's blocks just before this one would."""
+
+        def map(self, worker: Any, args: Any, units: Any, resources: Any) -> Any:
+            for block, written in zip(units, super().map(worker, args, units, resources), strict=True):
+                if block.end == block.size:
+                    teacher._join(tmp_path / "both", [part for part in units if part.window == block.window])
+                yield written
+
+    context = Context(Second(device="cpu"), Store.of(tmp_path / "both"))
+    teacher.write_targets(context, [teacher.TeacherSource(members[0], store, "mean", 1, "")], tmp_path / "both")
+    assert np.array_equal(means_of(store, tmp_path / "both"), means_of(store, tmp_path / "alone"))
+    assert not list((tmp_path / "both").glob("block-*"))
+    (tmp_path / "both" / shard_name(0)).unlink()
+    with pytest.raises(FileNotFoundError):
+        teacher._join(tmp_path / "both", [teacher.Block(0, 0, 8, 16), teacher.Block(0, 8, 16, 16)])

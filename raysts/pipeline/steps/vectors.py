@@ -6,6 +6,7 @@ block is a part of a window, or a window if there are many. It is complete or ab
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -350,9 +351,10 @@ class EmbedTeachers:
 
     def __call__(self, block: Block) -> None:
         path, store = self.folder / block.file, Store.of(self.folder)
-        if store.get(path):
-            store.upload(path)  # a killed process may not have come to it
-            return
+        with contextlib.suppress(FileNotFoundError):  # another process joins the blocks at this moment
+            if store.get(path):
+                store.upload(path)  # a killed process may not have come to it
+                return
         total: np.ndarray | None = None
         rows: Any = None
         for number, (source, windows) in enumerate(zip(self.sources, self.windows, strict=True)):
@@ -472,12 +474,15 @@ def write_targets(
 
 def _join(folder: Path, blocks: Sequence[Block]) -> None:
     """Write the shard of a window that was embedded in blocks, and remove these."""
-    store = Store.of(folder)
-    files = [store.get(folder / block.file) for block in blocks]
-    table = pa.concat_tables([pq.read_table(file) for file in files if file])
-    assert table.num_rows == blocks[0].size, f"window {blocks[0].window} has lost a block"
+    store, shard = Store.of(folder), folder / shard_name(blocks[0].window)
+    try:
+        table = pa.concat_tables([pq.read_table(store.get(path) or path) for path in (folder / block.file for block in blocks)])
+    except FileNotFoundError:
+        if store.get(shard) is None:
+            raise
+        return  # another process has joined the same blocks
     embeddings_ND = columns_of(table, (), ("embedding",))["embedding"]
-    write_embeddings(folder / shard_name(blocks[0].window), table.column("row"), embeddings_ND)
+    write_embeddings(shard, table.column("row"), embeddings_ND)
     for block in blocks:
         store.delete(folder / block.file)
 
