@@ -102,10 +102,10 @@ def backbones(recipe: str, overrides: Mapping[str, Any]) -> list[str | None]:
     """Return the backbones of an experiment. None means that of its systems."""
     experiment = experiment_of(recipe)
     named = overrides.get("backbone") or (experiment.backbones if "@paper" in recipe else ())
-    names = [str(name) for name in (named if isinstance(named, list | tuple) else [named])]
+    names: list[str | None] = [str(name) for name in (named if isinstance(named, list | tuple) else [named])]
     if recipe.partition("@")[0] not in EXPERIMENTS and len(names) > 1:
         raise InputError(
-            f"backbone={names}: '{recipe}' takes one; --set space.backbone={','.join(names)} searches over them"
+            f"backbone={names}: '{recipe}' takes one; --set space.backbone={','.join(map(str, names))} searches over them"
         )
     most = 1 + any(point.larger for point in experiment.points)
     if experiment.claims and len(names) > most:

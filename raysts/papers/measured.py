@@ -191,7 +191,7 @@ def _study_rows(store: Store) -> Iterator[MeasuredRow]:
             pipeline = build(Pipeline, study.get("pipeline"))
         except InputError:  # of another version
             continue
-        (measured,) = [*pipeline.recipes.values()][-1:] or [None]
+        measured = next(reversed(pipeline.recipes.values()), None)
         own_dev = (study.get("own") or {}).get("dev")
         if measured is None or measured.spec.dev != DEV or own_dev or study.get("metric", AREAS[0]) != AREAS[0]:
             continue

@@ -1,5 +1,6 @@
 """The report of a study: its content from the records, and its page."""
 
+import contextlib
 import itertools
 import json
 import shlex
@@ -11,12 +12,13 @@ from typing import Any
 
 from markupsafe import Markup
 
+from raysts.errors import InputError
 from raysts.evaluation.run_metric import RunMetric, rank
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.verdict import ABOUT_TINY
 from raysts.recipes import names
 from raysts.recipes.recipe import DISTILLATION
-from raysts.recipes.tree import leaves, to_plain
+from raysts.recipes.tree import leaves, parse_value, to_plain
 from raysts.report import html
 from raysts.report.charts import Dot, Marks, Scale, X, Y, chart, draw_line, fit_scale, frame, polyline, tag, tick_text
 from raysts.report.run import environment
@@ -53,7 +55,7 @@ class StudyData:
     """Content of the report of a study.
 
     Attributes:
-        winning: the command that trains the chosen point.
+        winning: the command that trains the chosen point. None: no point is chosen, or its recipe has no name.
         ended: values of finished trials in the order in which they ended.
         importance: share of each option in the variance of the scores, and its 90 % interval. Empty if it cannot be estimated.
         cost: name of the second measure; empty without one.
@@ -95,12 +97,15 @@ def report_data(study: Study) -> StudyData:
     level, cheapest = level_with(scores, metric.mode), front(scores, metric.mode)
     ranked = sorted(records, key=lambda r: -rank(r.value if r.status == "finished" else None, metric.mode))
     first = next((store.read_json(store.path(f"runs/{r.id}/run.json")) or {} for r in ranked), {})
+    winning = None
+    with contextlib.suppress(InputError):  # a recipe file may have a name that no command takes
+        winning = winning_command(study, best) if best else None
     return StudyData(
         name=study.name,
         command=about.get("command", ""),
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         headline=_headline(study, scores, about.get("untrained")),
-        winning=winning_command(study, best) if best else None,
+        winning=winning,
         metric=metric,
         options={key: dimension.text for key, dimension in space.items()},
         points=[
@@ -209,7 +214,7 @@ def winning_command(study: Study, best: PointScores) -> str:
 
 
 def _as_option(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) and parse_value(value) == value else json.dumps(value)
 
 
 # -- the page ------------------------------------------------------------------------------------------------------------
@@ -290,26 +295,31 @@ def front_chart(name: str, cost: str, points: Sequence[PointResult], metric: Run
 
 def parallel(name: str, options: Sequence[str], points: Sequence[PointResult], metric: RunMetric) -> Markup:
     """Draw a line for each point through its values and its score. Level points stand out."""
-    axes: dict[str, tuple[Scale, Marks, list[float]]] = {}
+    axes: dict[str, tuple[Marks, list[float]]] = {}
     for option in (*options, metric.title):
         scores = [metric.factor * point.mean for point in points]
-        values = [point.values.get(option, "-") for point in points] if option in options else scores
-        names = [] if numeric(values) else sorted(set(map(str, values)))
+        has_value = [option not in options or option in point.values for point in points]
+        values: list[Any] = [point.values.get(option) for point in points] if option in options else scores
+        values = [*itertools.compress(values, has_value)]
+        names = _names(values)
         places = [float(names.index(str(value))) if names else float(value) for value in values]
-        log = not names and min(places) > 0 and max(places) > _LOG_ABOVE * min(places)
+        log = not names and min(places, default=0) > 0 and max(places) > _LOG_ABOVE * min(places)
         scale = fit_scale(places, *Y, log=log)
         marks = [(scale(place), text) for place, text in enumerate(_short(names))] if names else scale.marks(4)
-        axes[option] = scale, marks, places
+        heights = map(scale, places)
+        if not all(has_value):
+            marks = [*marks, (Y[0], "-")]
+        axes[option] = marks, [next(heights) if has_one else Y[0] for has_one in has_value]
     across = fit_scale([0, len(axes) - 1], X[0], X[1] - 30, pad=0.0)
     parts: list[Markup] = []
-    for number, (option, (_, marks, _)) in enumerate(axes.items()):
+    for number, (option, (marks, _)) in enumerate(axes.items()):
         left = across(number)
         parts.append(tag("line", x1=left, x2=left, y1=Y[0], y2=Y[1], class_="axis"))
         label = option.rsplit(".", 1)[-1] if option in options else metric.label
         parts.append(tag("text", label, x=left, y=Y[0] + 18, text_anchor="middle", class_="label"))
         parts += [tag("text", text, x=left + 4, y=down + 3, class_="tick") for down, text in marks]
     for index, point in sorted(enumerate(points), key=lambda pair: pair[1].level or pair[1].chosen):
-        line = [(across(n), scale(places[index])) for n, (scale, _, places) in enumerate(axes.values())]
+        line = [(across(n), heights[index]) for n, (_, heights) in enumerate(axes.values())]
         told = tag("title", f"{text_of(point.values)}: {metric.text(point.mean)}")
         parts.append(tag("g", told, polyline(line, class_="line" if point.level or point.chosen else "others")))
     title = f"Every point: its options and its {metric.label}; full lines are level with the best"
@@ -321,7 +331,7 @@ def score_chart(
 ) -> Markup:
     """Draw the metric against one option: a dot per trial, the mean with one standard deviation."""
     values = [point.values[option] for point in points]
-    names = [] if numeric(values) else sorted(set(map(str, values)))
+    names = _names(values)
 
     def place(point: PointResult) -> float:
         value = point.values[option]
@@ -374,6 +384,15 @@ def best_so_far(name: str, scores: Sequence[float], metric: RunMetric, reach: Se
 
 def _figure(name: str, title: str, description: str, parts: list[Markup]) -> Markup:
     return chart(name, title, title, description, [tag("g", *parts, class_="s0")])
+
+
+def _names(values: Sequence[Any]) -> Sequence[str]:
+    """Return the distinct values as text, numbers first and in their order, or nothing if all are numbers."""
+    distinct = {str(value): value for value in values}
+    numbers = [name for name, value in distinct.items() if numeric([value])]
+    if len(numbers) == len(distinct):
+        return []
+    return sorted(numbers, key=distinct.__getitem__) + sorted(distinct.keys() - {*numbers})
 
 
 def _short(names: Sequence[str]) -> Sequence[str]:

@@ -452,6 +452,9 @@ def test_the_command_of_the_chosen_point_trains_what_its_trials_trained(study: S
     asked = parse_overrides([word for before, word in itertools.pairwise(words) if before == "--set"])
     where = {before: word for before, word in itertools.pairwise(words) if before in ("--data", "--storage")}
     assert where == {"--data": made.plan.corpus.where, "--storage": str(made.plan.storage)}
+    prompted = made.search.replace(pipeline=made.search.pipeline.replace(prompt="none"))
+    words = shlex.split(winning_command(Study(prompted, made.plan, made.name), best))
+    assert parse_overrides([words[words.index('prompt="none"')]]) == {"prompt": "none"}
     again = Plan(pipeline=pipeline("sts", asked), corpus=made.plan.corpus, storage=made.plan.storage)
     assert [node.id for node in again.members] == [made.trials({BOUND: 0.5})[seed].id for seed in range(3)]
 

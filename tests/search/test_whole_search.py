@@ -26,6 +26,7 @@ from raysts.evaluation.dev import load_dev
 from raysts.evaluation.run_metric import RunMetric
 from raysts.models import pretrained
 from raysts.recipes.names import pipeline
+from raysts.recipes.overrides import dump
 from raysts.search.search import SEARCHES
 from raysts.search.trial import TrialRuntime, run_trial
 
@@ -142,6 +143,18 @@ def test_a_search_its_second_call_more_seeds_and_the_hand_over(
     }
     assert {row["role"] for row in ended["results"]} == {"backbone", "member", "ensemble", "student"}
     assert (Path(ended["model"]) / "model.safetensors").is_file()
+
+
+def test_a_search_of_a_recipe_file_of_any_name_has_a_result(
+    small_world: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    changes = {"backbone": str(tiny_backbone), "train.max_steps": 1, "name": "mine"}
+    (tmp_path / "own.yaml").write_text(dump(pipeline("sts", changes)))
+    space = {"space.optim.lr": [1e-5, 3e-5]}
+    found = run_search(str(tmp_path / "own.yaml"), space, small_world, tmp_path / "storage", address="none")
+    assert (found["name"], found["trials"]) == ("mine", 2)
+    page = Path(found["report"]).read_text()
+    assert "Chosen: lr=" in page and "trained alone" not in page, "no command takes the name 'mine'"
 
 
 def test_a_search_by_trials_keeps_the_best_models_alone(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:

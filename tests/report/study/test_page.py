@@ -78,6 +78,21 @@ def test_every_option_has_a_chart_and_names_stand_beside_each_other() -> None:
     assert [float(e.get("cx", 0)) for e in named.iter("circle") if e.get("class") == "ring"] == [ticks["True"]]
 
 
+def test_numbers_stand_in_their_order_beside_words_and_where_an_option_is_absent() -> None:
+    layers: tuple[Any, ...] = (2, 12, None, "all")
+    points = [PointResult({"a.layers": value}, [0.5], 0.5, None) for value in layers]
+    for number, rate in enumerate((3e-6, 2e-5, 1e-4, None)):
+        points[number].values.update({} if rate is None else {"a.lr": rate})
+    found = drawings(render(data({"a.layers": "2,12,none,all", "a.lr": "log(1e-6,1e-3)"}, points)))
+    ticks = {e.text: float(e.get("x", 0)) for e in found["score-0"].iter("text")}
+    assert ticks["2"] < ticks["12"] < ticks["None"] < ticks["all"]
+    lines = [e.get("points", "").split() for e in found["parallel"].iter("polyline")]
+    heights = [float(line[1].split(",")[1]) for line in lines]
+    assert heights[3] > heights[0] > heights[1] > heights[2], "the point without the option is at the foot"
+    assert heights[0] - heights[1] == pytest.approx(heights[1] - heights[2], rel=0.2), "on a log scale"
+    assert "-" in {e.text for e in found["parallel"].iter("text")}
+
+
 @pytest.mark.parametrize(
     "models, ticks", [(("/m/bert", "/m/glove"), {"bert", "glove"}), (("/a/m", "/b/m"), {"/a/m", "/b/m"})]
 )
