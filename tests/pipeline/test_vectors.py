@@ -241,7 +241,9 @@ def test_shards_hold_the_rows_of_their_windows(members: list[Path], store: Path,
     assert windows.sizes.tolist() == [8, 8, 8, 8, 6]
 
 
-def test_two_processes_may_join_the_same_blocks(members: list[Path], store: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_two_processes_may_join_the_same_blocks(
+    members: list[Path], store: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.setattr(teacher, "BLOCK", 3)
     make(members[:1], store, tmp_path / "alone")
 

@@ -476,7 +476,9 @@ def _join(folder: Path, blocks: Sequence[Block]) -> None:
     """Write the shard of a window that was embedded in blocks, and remove these."""
     store, shard = Store.of(folder), folder / shard_name(blocks[0].window)
     try:
-        table = pa.concat_tables([pq.read_table(store.get(path) or path) for path in (folder / block.file for block in blocks)])
+        table = pa.concat_tables(
+            [pq.read_table(store.get(path) or path) for path in (folder / block.file for block in blocks)]
+        )
     except FileNotFoundError:
         if store.get(shard) is None:
             raise
