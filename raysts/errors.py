@@ -84,7 +84,12 @@ def limit_reached(error: BaseException) -> str | None:
     """Return the limit of the machine that an error is about, with the remedy, or None."""
     if (number := limit_of(error)) is None:
         return None
-    return f"{LIMITS[number]} ({error}); see to that and run the same command again: it goes on where it stopped"
+    lacks = (
+        "the GPU has no memory left (nvidia-smi shows what uses it)"
+        if number == errno.ENOMEM and "CUDA" in str(error)
+        else LIMITS[number]
+    )
+    return f"{lacks} ({error}); see to that and run the same command again: it goes on where it stopped"
 
 
 def without_secrets(text: str) -> str:

@@ -20,6 +20,8 @@ import torch
 from run_commands import EVALUATION, TINY, overrides, raysts
 from safetensors.torch import load_file, save_file
 
+from raysts.errors import limit_reached
+
 COMMAND = (sys.executable, "-m", "raysts")
 RIGHTS = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search", "--inh-caps", "-dac_override,-dac_read_search")
 
@@ -129,6 +131,12 @@ def test_what_may_not_be_read(
 
 
 # -- limits of the machine ------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_gpu_is_named_as_what_has_no_memory_left() -> None:
+    said = limit_reached(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 96.00 MiB."))
+    assert said and said.startswith("the GPU has no memory left (nvidia-smi shows what uses it) (CUDA out of memory.")
+    assert "ulimit -v" in str(limit_reached(MemoryError()))
 
 
 @pytest.mark.parametrize(
