@@ -36,9 +36,9 @@ from raysts.search.queue import TrialQueue
 from raysts.search.study import Study
 from raysts.search.trial import Trial, TrialOutcome, TrialRuntime, run_trial
 
-METRIC, FRACTION, ACTOR, ERROR = "metric", "fraction", "actor", "error"
+METRIC, FRACTION, ACTOR = "metric", "fraction", "actor"
 """Keys of a result: the value that the search optimises, the percent of its steps that a trial has trained, by which early
-stopping goes, in the first result the id of its process, and in the last one of a trial that raises its error."""
+stopping goes, and in the first result the id of its process."""
 
 KILLED_FOR_MEMORY = re.compile(r"Selected to kill: \(Actor\((\w+)\)")
 """The part of Ray's text about a kill that names the process. Without it every running trial is counted and tried alone."""
@@ -77,8 +77,6 @@ def train_trial(config: dict[str, Any], **shared: Any) -> None:
     """Train the trial ``config["run"]`` in a process that Tune keeps for the next one."""
     ray.tune.report({ACTOR: ray.get_runtime_context().get_actor_id()})
     if (error := _thread().apply(_error_of, (config["run"],), shared)) is not None:
-        if isinstance(error, Exception):
-            ray.tune.report({ERROR: f"{type(error).__name__}: {error}"})
         raise error
 
 
@@ -177,7 +175,6 @@ class Trials(_Unsaved, Searcher):
         self.queue, self.kills = queue, kills
         self.error: Exception | None = None
         self.trials: dict[str, Trial] = {}
-        self.errors: dict[str, str] = {}  # the last one of a trial
         self.actors: dict[str, str] = {}  # the last run of a process, by the id of its actor
         # An autoscaler sees trials that wait for a place. A sampler is asked one trial ahead of the room.
         self.pending, self.most = at_once(resources), math.inf
@@ -201,8 +198,6 @@ class Trials(_Unsaved, Searcher):
         run_id = self.trials[trial_id].id
         if ACTOR in result:
             self.actors[result[ACTOR]] = run_id
-        elif ERROR in result:
-            self.errors[trial_id] = result[ERROR]
         else:
             self.queue.report(run_id, result[METRIC], result["step"])
 
@@ -211,8 +206,7 @@ class Trials(_Unsaved, Searcher):
         run_id = self.trials.pop(trial_id).id
         outcome = TrialOutcome("stopped")
         if error or result is None:
-            reason = self.errors.pop(trial_id, f"its process died {DEATHS + 1} times")
-            outcome = TrialOutcome("failed", None, f"run {run_id}: {reason}")
+            outcome = TrialOutcome("failed", None, f"run {run_id}: its process died {DEATHS + 1} times")
         elif "outcome/status" in result:
             outcome = TrialOutcome(*(result.get(f"outcome/{name}") for name in TrialOutcome._fields))  # type: ignore[arg-type]
         try:

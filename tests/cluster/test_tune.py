@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from processes import writer_of
 from raysts.commands.options import RunOptions
 from raysts.commands.study import plan_study
 from raysts.commands.tune import tune as run_search
-from raysts.errors import InputError, RunFailed
+from raysts.errors import InputError
 from raysts.pipeline.local import LocalExecutor
 from raysts.recipes.recipe import Resources
 from raysts.search.search import SEARCHES
@@ -121,22 +120,6 @@ def test_a_trial_that_no_node_can_hold_is_refused_with_what_there_is(
     ):
         run_search("lower-bound", overrides, small_world, tmp_path / "storage")
     assert not (tmp_path / "storage").exists()
-
-
-def test_an_error_outside_of_a_trials_steps_is_the_message(
-    small_world: Path, tiny_backbone: Path, tmp_path: Path, cluster: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from raysts.cluster.tune import Trials
-
-    real = Trials.suggest
-
-    def broken(trials: Trials, trial_id: str) -> Any:
-        suggested = real(trials, trial_id)
-        return {**suggested, "run": replace(suggested["run"], earlier=5)} if isinstance(suggested, dict) else suggested
-
-    monkeypatch.setattr(Trials, "suggest", broken)
-    with pytest.raises(RunFailed, match="TypeError: 'int' object is not iterable"):
-        run_search("lower-bound", {**FOUR, "backbone": str(tiny_backbone), "concurrency": 1}, small_world, tmp_path)
 
 
 @pytest.mark.parametrize("names_actor", [True, False])
