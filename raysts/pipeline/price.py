@@ -73,7 +73,7 @@ def record_rates(store: Store, steps: Iterable[Step], seconds: Mapping[str, floa
     ``seconds`` are by the clock, on at most ``slots`` devices. Training runs have theirs on record.
     """
     for step in steps:
-        record, sentences, device = step.record, step.load.remaining(step.sentences), device_of(step.resources["gpus"])
+        record, sentences, device = step.record, step.sentences, device_of(step.resources["gpus"])
         taken = seconds.get(step.id, 0.0) * min(slots, step.load.units)
         if job := step.job:
             taken, device = seconds_of(record), record.get("device", device)
@@ -102,13 +102,12 @@ class Rates:
     def expected(self, step: Step) -> Expected:
         """Return what a step is expected to take on one device."""
         load, device, cpus = step.load, device_of(step.resources["gpus"]), step.resources["cpus"] or 1
-        sentences = load.remaining(step.sentences)
         kinds = [(step.job is not None, step.kind == "tokens")]
         tables = [t for t in self.tables if (t["what"].startswith("train "), t["what"] == "tokens") in kinds]
         on_gpu = device != device_of(0)
         if not tables:
             rate = ASSUMED * (ON_GPU if on_gpu else cpus) / (TRAINING if step.job else 1.0)
-            return Expected(START + _work(load, sentences) / rate, False)
+            return Expected(START + _work(load, step.sentences) / rate, False)
         about = {"what": load.what, "device": device, "precision": load.precision}
         table = max(tables, key=lambda table: [table[key] == value for key, value in about.items()])
         close = [
@@ -119,7 +118,7 @@ class Rates:
         work = [row["work"] * (1.0 if on_gpu else cpus / row["cpus"]) for row in rows]
         start, slope = fit(work, [row["seconds"] for row in rows])
         measured = table["what"] == load.what and table["device"] == device
-        return Expected(start + slope * _work(load, sentences), measured)
+        return Expected(start + slope * _work(load, step.sentences), measured)
 
 
 def _work(load: Load, sentences: float) -> float:

@@ -65,7 +65,6 @@ class Load(NamedTuple):
         units: parts that processes may work on at once; of most steps also the files that it writes.
         most: sentences of a unit when there are many of them, at least as many as now.
         grows: with more texts it has more sentences.
-        done: share of its sentences that other steps have already measured.
     """
 
     what: str = ""
@@ -76,11 +75,6 @@ class Load(NamedTuple):
     units: int = 1
     most: int = 1
     grows: bool = False
-    done: float = 0.0
-
-    def remaining(self, sentences: int) -> float:
-        """Return how many of a step's sentences no other step has measured."""
-        return sentences * (1.0 - self.done)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -92,22 +92,6 @@ def test_a_run_says_its_price_and_the_next_plan_knows_its_rates(small_world: Pat
     assert [node["seconds"] for node in done["nodes"]] == [record["seconds"][node["id"]] for node in done["nodes"]]
 
 
-def test_a_model_that_another_run_has_scored_is_not_expected_to_be_scored_again(
-    small_world: Path, tmp_path: Path
-) -> None:
-    short = overrides(TINY, {"train.max_steps": 2, "batch": 8, "evaluation.tasks": ["stsb"], "evaluation.resamples": 0})
-    place = ["--data", small_world, "--storage", tmp_path]
-
-    def expected(*more: str) -> dict[str, float]:
-        nodes = result("plan", "ct", *place, *short, *more)["nodes"]
-        return {node["title"]: node["seconds_expected"] for node in nodes if node["status"] != "done"}
-
-    result("run", "ct", *place, *short, "--address", "none")
-    scored, fresh = expected("--set", "evaluation.resamples=4"), expected("--set", "prompt=a dog: ")
-    for title in ("evaluate backbone", "evaluate members"):
-        assert scored[title] < fresh[title] / 2, title
-
-
 def test_a_probe_measures_training_and_leaves_rates_alone(small_world: Path, tmp_path: Path) -> None:
     arguments = ["ct-sed", "--data", small_world, "--storage", tmp_path, *overrides(TINY), "--set", "batch=8"]
     probed = result("plan", *arguments, "--probe")

@@ -107,7 +107,6 @@ class RoleEvaluation:
         judged = len(self.dev.texts) if self.dev and not inputs.uses_agreement else 0
         judged += len(self.agreement.texts) if self.agreement else 0
         models = max(1, len(self.models)) + len(self.besides)
-        scored = [Store.of(subject.file).exists(subject.file) for subject in (*self.subjects, *self.besides)]
         sentences, heavy = (inputs.test_sentences + judged) * models, [n for n in inputs.tasks if n in harness.HEAVY]
         size = inputs.size_of([model.model for model in self.models])
         title = "teachers" if self.role == "member" and pipeline.teachers else TITLES[self.role]
@@ -119,7 +118,7 @@ class RoleEvaluation:
             title=" with ".join([f"evaluate {title}", *heavy]),
             work=self._measure,
             sentences=sentences,
-            load=Load("scores", size, inputs.test_tokens, units=models, done=sum(scored) / len(scored)),
+            load=Load("scores", size, inputs.test_tokens, units=models),
             bytes=round(sentences * ROW_BYTES),
             scratch=(inputs.storage / "evaluations" / step,),
         )
