@@ -86,7 +86,7 @@ def test_samplers_propose_points_of_such_a_space(name: str) -> None:
     made = search(sampler=name, **weights, **({"cost": "bytes"} if name == "nsga2" else {}))
     first = {LOSS: "similarity", "sed.settings.weights": [2, 1]}
     sampler, tried, losses = Sampler(made, [first], 3), set[str](), set[str]()
-    for number in range(14):  # the first ten are drawn at random
+    for number in range(24):
         point = sampler.propose(tried)
         assert point is not None and contains(made.space, point) and key_of(point) not in tried
         assert number or point == first

@@ -117,13 +117,13 @@ def test_importance_has_an_interval() -> None:
 
 def test_the_front_of_nsga2_is_that_of_the_whole_grid(small_world: Path, tmp_path: Path) -> None:
     settings = {
-        "backbone": "tiny", "space.backbone_layers": "1,2", "space.pooling": "mean,cls", "space.optim.lr": "1e-4,1e-2",
+        "backbone": "tiny", "space.backbone_layers": "1,2", "space.pooling": "mean,cls,max", "space.optim.lr": "1e-4,1e-3,1e-2",
         "cost": "bytes", "train.max_steps": 4, "batch": 16, "train.eval_every": 4,
     }  # fmt: skip
     place = ["simcse-unsup", "--data", small_world, "--storage", tmp_path, "--address", "none"]
     whole = result("tune", *place, *overrides(settings))
-    sampled = result("tune", *place, *overrides({**settings, "sampler": "nsga2", "num_samples": 7}), "--name", "nsga2")
-    assert (whole["trials"], sampled["trials"]) == (8, 7)
+    sampled = result("tune", *place, *overrides({**settings, "sampler": "nsga2", "num_samples": 15}), "--name", "nsga2")
+    assert (whole["trials"], sampled["trials"]) == (18, 15)
     assert sampled["front"] == whole["front"]
     runs = {point["run"] for point in whole["points"]}
     assert {point["run"] for point in sampled["points"]} < runs, "no run is trained twice"
