@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from cyclopts import Parameter
 
@@ -159,7 +159,7 @@ def _models_pipeline(
     from raysts.models.embedders import find_embedder, open_embedder
     from raysts.pipeline.inputs import TINY
     from raysts.pipeline.validate import fitting_target, starts_of
-    from raysts.recipes.catalog import STATIC, DistillationSettings, student_defaults, text_defaults
+    from raysts.recipes.catalog import STATIC, DistillationSettings, Start, student_defaults, text_defaults
     from raysts.recipes.names import pipeline_of
     from raysts.recipes.recipe import DEFAULTS, DISTILLATION, Pipeline
     from raysts.recipes.tree import build, to_plain
@@ -209,15 +209,14 @@ def _models_pipeline(
     )
     text = corpus_of(options.data, user_data=options.user_data).text if options.user_data else None
     documents = text is not None and are_documents(text.sample)
-    within: Literal["all", "some"] | None = None
+    within: Start | None = None
     if elsewhere and folder_id(locate(start, store)) in {folder_id(folder) for folder in folders if folder.is_dir()}:
-        layers = student_pipeline.backbone_layers
-        within = "some" if layers is not None else "all" if documents else None
-    defaults = (
-        STATIC
-        if static and target != "gaussian"
-        else student_defaults(settings.replace(target=target), elsewhere, within)
-    )
+        if student_pipeline.backbone_layers is not None:
+            within = "some" if documents else "sentences"
+        else:
+            within = "all" if documents else None
+    settings = settings.replace(target=target)
+    defaults = STATIC if static and target != "gaussian" else student_defaults(settings, elsewhere, within)
     if student_pipeline.keep_index:
         defaults = {**defaults, "settings.axes": "teachers", "settings.projection": settings.projection}
     if text is not None:

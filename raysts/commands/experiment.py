@@ -283,7 +283,7 @@ def probe(checked: ExperimentPlan) -> None:
             pipeline = plan.pipeline.replace(
                 members=1, students=1, select_top=None, trials=(), recipes=short, evaluation=evaluation
             )
-            small = replace(plan, pipeline=pipeline, storage=Path(folder))
+            small = replace(plan, pipeline=pipeline, storage=Path(folder), _groups={})  # their files lie in a storage
             small.write_backbone()
             context = Context(LocalExecutor(pipeline.resources.cpus), small.store, pipeline.resources)
             making, done = [step for step in small.making if step.kind != "average"], set[str]()

@@ -427,9 +427,11 @@ WITHIN: Overrides = {
 }  # fmt: skip
 """Defaults of a student that starts from a teacher, or some of its layers, near its axes (benchmarks/RESULTS.md)."""
 
-PASSES: Overrides = {"train.min_steps": 2_000}
-"""Changes of these defaults for a student that starts from a whole teacher: four passes of 3,300 documents."""
+Start = Literal["all", "some", "sentences"]
+"""All layers of a teacher, some of them, some for a student that reads sentences."""
 
+BY_START: dict[Start, Overrides] = {"all": {"train.min_steps": 2_000}, "some": {}, "sentences": {"batch": 64}}
+"""Changes of these defaults: 2,000 steps are four passes of 3,300 documents."""
 
 STATIC: Overrides = {
     "settings.loss": "cosine", "optim.name": "adam", "optim.lr": 3e-3, "optim.schedule": "linear", "batch": 256,
@@ -446,9 +448,7 @@ def text_defaults(documents: bool) -> Overrides:
     return {"data.sample": None, "train.max_length": "auto", **({"data.spans": 4} if documents else {})}
 
 
-def student_defaults(
-    settings: DistillationSettings, elsewhere: bool, within: Literal["all", "some"] | None = None
-) -> Overrides:
+def student_defaults(settings: DistillationSettings, elsewhere: bool, within: Start | None = None) -> Overrides:
     """Return what changes in the default recipe of ``sed`` if existing models teach.
 
     Vectors of teachers with another starting model than the student's have nothing to do with its own, other than those of
@@ -457,8 +457,7 @@ def student_defaults(
 
     Args:
         elsewhere: the student starts from another encoder than its teachers did.
-        within: it starts from a teacher with all its layers (and reads documents), or from some of them, so that it is near
-            its axes, and learns at a larger rate.
+        within: it starts from layers of a teacher, so that it is near its axes, and learns at a larger rate.
     """
     if settings.target == "gaussian":
         return {"optim.lr": 3e-4, "optim.schedule": "linear"}
@@ -471,4 +470,4 @@ def student_defaults(
     if settings.loss in ("mse", "infonce"):
         return axes
     defaults = {"settings.loss": settings.loss or "cosine", "optim.lr": 3e-4, "optim.schedule": "linear", **axes}
-    return {**defaults, **(WITHIN if within else {}), **(PASSES if within == "all" else {})}
+    return {**defaults, **WITHIN, **BY_START[within]} if within else defaults

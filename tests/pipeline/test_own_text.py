@@ -406,6 +406,7 @@ def test_a_student_of_some_layers_of_its_teacher(own: Path, tmp_path: Path) -> N
         and recipe["settings"]["bank"] == 0.1
         and recipe["data"]["sample"] is None
         and recipe["data"]["spans"] == 0
+        and recipe["batch"] == 64
     )
     start = {"backbone": str(own / "A"), "backbone_layers": 1}
     plan = raysts.plan("simcse-unsup", start, storage=tmp_path, text=own / "docs.csv", column="text")

@@ -98,6 +98,22 @@ def test_a_probe_measures_training_and_leaves_rates_alone(small_world: Path, tmp
     assert probed["price"]["measured"] > 0.2 and {path.name for path in tmp_path.iterdir()} == {"rates"}
 
 
+def test_a_probe_of_own_text(small_corpus: Corpus, tmp_path: Path) -> None:
+    sentences = small_corpus.read("wikipedia/sentences").column("sentence").to_pylist()
+    (tmp_path / "text.txt").write_text("\n".join(sentences))
+    own = [
+        "simcse-unsup",
+        "--text",
+        tmp_path / "text.txt",
+        "--storage",
+        tmp_path / "s",
+        *overrides(TINY),
+        "--set",
+        "batch=8",
+    ]
+    assert result("plan", *own, "--probe")["price"]["measured"] > 0.2
+
+
 def test_texts_that_a_text_does_not_have_yet(small_corpus: Corpus, tmp_path: Path) -> None:
     sentences = small_corpus.read("wikipedia/sentences").column("sentence").to_pylist()
     (tmp_path / "text.txt").write_text("\n".join(sentences))
