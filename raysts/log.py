@@ -118,10 +118,14 @@ class Screen(logging.Handler):
     def seconds_left(self) -> float | None:
         """Return the expected costs of what is left at the pace so far, None until there is one.
 
-        As far as the costs are by measured rates, ``TRUST`` of them counts as done in the time that was expected.
+        As far as the costs are by measured rates, ``TRUST`` of them counts as done in the time that was expected. Without
+        them, a step that is silent for longer than all took before it leaves no pace.
         """
         trusted = TRUST * (1 - self.fraction) ** 3 * self.measured * self.total
-        silent = min(self.measured * (time.monotonic() - self.moved), (1 - self.part) * self.running)
+        waited = time.monotonic() - self.moved
+        if (1 - self.measured) * waited > self.moved - self.started:
+            return None
+        silent = min(self.measured * waited, (1 - self.part) * self.running)
         done = self.fraction * self.total + silent
         if done + trusted <= 0.02 * self.total:
             return None

@@ -62,6 +62,8 @@ def test_the_share_that_is_done_counts_expected_seconds(clock: list[float]) -> N
     shown.within(0.5)
     assert shown.fraction == pytest.approx((costs[0] + costs[1] / 2) / sum(costs))
     assert shown.note == "40 %, 10 s so far, about 15 s left"
+    clock[0] = 21.0
+    assert shown.note == "40 %, 21 s so far", "the pace so far says nothing of so long a step"
 
 
 def test_the_time_left_begins_with_what_was_expected_and_goes_over_to_the_pace(clock: list[float]) -> None:
