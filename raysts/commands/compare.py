@@ -73,6 +73,7 @@ def compare(
     from raysts.data.user import UserData
     from raysts.evaluation import harness
     from raysts.evaluation.compare import compare_systems, conclusion, format_comparison, margin_sentence, margins
+    from raysts.models import pretrained
     from raysts.recipes.recipe import resamples_problem
 
     store = store_of(storage)
@@ -88,6 +89,8 @@ def compare(
     for line in harness.left_out(corpus, chosen):
         say(line)
     systems = [system_of(str(name), store) for name in (a, b)]
+    for folder in (folder for system in systems for folder in system.folders):
+        pretrained.check(folder)
     texts = harness.sentences(corpus, chosen)
     progress = EmbeddingProgress("compare")
     options = {"layers": layers, "prompt": prompt, "precision": precision}
@@ -118,7 +121,8 @@ def compare(
     ]
     lines += [f"left out: {name}: {reason}" for name, reason in left_out.items()]
     costs = [[cost for model in models for cost in model.costs] for models in measured]
-    lines += [fold(f"{side}: {cost.text}") for side, of_side in zip("AB", costs, strict=True) for cost in of_side]
+    for side, system, of_side in zip("AB", systems, costs, strict=True):
+        lines += [fold(f"{side}: {n}: {cost.text}") for n, cost in zip(system.model_names, of_side, strict=True)]
     baselines = harness.baseline_rows(harness.sets_of(corpus, chosen), {}, resamples)
     main = [row for row in baselines if row["metric"] == "ndcg@10"]
     lines += [f"{row['role']} on {row['dataset']}: {row['metric']} {100 * row['value']:.2f}" for row in main]

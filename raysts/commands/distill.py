@@ -20,25 +20,17 @@ if TYPE_CHECKING:
     from raysts.storage.store import Store
 
 
-@opt.takes(opt.RunGroup)
+@opt.takes(opt.DistillOptions)
 def distill(
     models: Annotated[Sequence[str], Parameter(metavar="MODEL")] = (),
     overrides: opt.Overrides = None,
     data: opt.Data = None,
     storage: opt.StoragePlace = None,
-    *,
-    from_run: opt.Name = None,
-    from_study: opt.Name = None,
-    top: Annotated[int | None, Parameter(metavar="K")] = None,
-    prompt: Annotated[str | None, Parameter(metavar="NAME|TEXT")] = None,
-    keep_index: Annotated[str | None, Parameter(metavar="MODEL")] = None,
-    teacher_url: Annotated[str | None, Parameter(metavar="URL")] = None,
-    teacher_model: opt.Name = None,
-    **options: Unpack[opt.RunGroup],
+    **options: Unpack[opt.DistillOptions],
 ) -> Result:
     """Distil a student from trained models, a run's members, or a study's best (SED section 4).
 
-    A study by points (``lower-bound``) gives ``top`` seeds of its point with the best mean as members. Missing members are
+    A study of members by points (``lower-bound``) gives ``top`` seeds of its point with the best mean. Missing members are
     trained first. Any other study gives the best ``top`` checkpoints that it keeps. The student stops early on STS-B dev. The
     labels of that set have already chosen its teachers.
 
@@ -51,22 +43,35 @@ def distill(
     Args:
         models: teachers: run ids, directories (with model.onnx too), Hugging Face names, or Parquet with a 'text' and its
             'embedding' a row; of any width and tokenizer (docs/teachers.md).
-        from_run: take the members of this run.
-        from_study: take the best of this study ('raysts tune').
-        top: the best K members on STS-B dev (default: all); of a search by points (lower-bound) K seeds of its best point
-            (default: as many as it had).
-        prompt: text before every text that the teachers read: a prompt's name, or the text itself; '' for none
-            (default: each one's default prompt); the student's own is --set prompt=NAME|TEXT.
-        keep_index: the one teacher. The student keeps its space and width, and its queries search an index that this model
-            embedded.
-        teacher_url: another teacher: a server's address in the format of OpenAI (http://HOST/v1/embeddings). Its key is read
-            from $RAYSTS_TEACHER_KEY, and the most requests a minute from $RAYSTS_TEACHER_RATE; the storage keeps its vectors.
-        teacher_model: the name of its model.
 
     Returns:
         as :func:`raysts.run`.
     """
     from raysts.commands import experiment
+
+    return experiment.run(
+        experiment.plan_experiment(*open_distillation(models, overrides, data=data, storage=storage, **options))
+    )
+
+
+def open_distillation(
+    models: Sequence[str],
+    overrides: Mapping[str, Any] | None,
+    *,
+    from_run: str | None = None,
+    from_study: str | None = None,
+    top: int | None = None,
+    prompt: str | None = None,
+    keep_index: str | None = None,
+    teacher_url: str | None = None,
+    teacher_model: str | None = None,
+    **options: Any,
+) -> tuple[Pipeline, dict[str, Any], RunOptions]:
+    """Return the pipeline of a distillation, its overrides and its options, as ``open_run`` does.
+
+    Raises:
+        InputError: no teachers, or those of several places.
+    """
     from raysts.commands.context import run_record, store_of
     from raysts.models.endpoint import name_of
     from raysts.recipes.names import pipeline_of
@@ -87,8 +92,8 @@ def distill(
     source = from_run or from_study
     name = options.pop("name", None) or (f"{source}-distilled" if source else "distilled")
     options.setdefault("command", f"raysts.distill({list(models)!r}, {dict(overrides or {})!r})")
-    opened = RunOptions.from_arguments(data=data, storage=storage, name=name, **options)
-    store = store_of(storage)
+    opened = RunOptions.from_arguments(name=name, **options)
+    store = store_of(opened.storage)
     if from_study is not None:
         pipeline, record = _study_pipeline(from_study, top, overrides, opened)
     elif bool(models) == bool(from_run):
@@ -100,8 +105,7 @@ def distill(
         record = run_record(store, from_run) if from_run else {}
         models = record["pipeline"]["teachers"] or _finished_members(record, store) if record else models
         pipeline = _models_pipeline(models, top, overrides, record.get("pipeline", {}), opened)
-    checked = experiment.plan_experiment(pipeline_of(pipeline, overrides), {}, opened.after(record))
-    return experiment.run(checked)
+    return pipeline_of(pipeline, overrides), {}, opened.after(record)
 
 
 def open_student(models: Sequence[str], overrides: Mapping[str, Any], options: RunOptions) -> Pipeline:
@@ -261,7 +265,7 @@ def _study_pipeline(
 
     store = store_of(options.storage)
     record, trials = study_record(store, study)
-    if record["by"] == "point":
+    if record["by"] == "point" and record["pipeline"]["combine"] is None:  # students are teachers, no members
         return best_point(record, trials, top).replace(name=str(options.name)), record
     pipeline = _models_pipeline(best_models(record, trials, store, top), None, overrides, {}, options)
     return pipeline_of(pipeline, {"sed.train.keep": "best", "sed.train.patience": 5}), record

@@ -86,9 +86,10 @@ def evaluate(
     opt.check_precision(precision)
     chooses = {"tasks": tasks, "test": test, "mteb": mteb, "documents-by": documents_by, "probe": probe, "like": like}
     _check_options(resamples, probe, pairs, chooses, text)
+    user_data = UserData.of(text, column, test=test)
     scored_pairs = None if pairs is None else load_pairs_file(pairs)
     held_out = None if text is None else open_text(text, column).holding_out()
-    corpus = corpus_of(data, user_data=UserData.of(test=test)) if scored_pairs is None and held_out is None else None
+    corpus = corpus_of(data, user_data=user_data) if scored_pairs is None and held_out is None else None
     tasks = _tasks(corpus, tasks, probe, documents_by) if corpus else ()
     path, teacher = locate(model, store), None if documents_by is None else locate(documents_by, store)
     if corpus is not None:

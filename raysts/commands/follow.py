@@ -22,7 +22,7 @@ RunName = Annotated[str | None, option("name of a run (default: the only one tha
 
 
 def list_runs(storage: opt.StoragePlace = None) -> Result:
-    """List the runs and studies of a storage. Their names stand wherever a MODEL, or a NAME, is taken.
+    """List the runs and studies of a storage. The name of a run stands wherever a MODEL is taken.
 
     Returns:
         status, storage, runs (name, system, status, model: its folder, empty without one, bytes: of its artifacts,
@@ -233,18 +233,17 @@ def _write_index(store: Store) -> str:
 
     content, folder = list_runs(store.uri), store.path("reports")
 
-    def row(name: str, page: str, system: str, status: str, size: str = "", verdict: str = "") -> dict[str, str]:
+    def row(entry: Mapping[str, Any], page: str, system: str, verdict: str = "") -> dict[str, str]:
         link = f"{page}/index.html" if store.get(folder / page / "index.html") else ""
-        return {"name": name, "page": link, "system": system, "status": status, "size": size, "verdict": verdict}
+        fields = {"name": entry["name"], "status": entry["status"], "size": megabytes(entry["bytes"])}
+        return {**fields, "page": link, "system": system, "verdict": verdict}
 
     runs = []
     for run in content["runs"]:
-        name, delivered = run["name"], (store.read_json(f"pipelines/{run['name']}.json") or {}).get("delivered")
+        delivered = (store.read_json(f"pipelines/{run['name']}.json") or {}).get("delivered")
         verdict = Delivered(**delivered).sentence if delivered else ""
-        runs.append(row(name, name, run["system"], run["status"], megabytes(run["bytes"]), verdict))
-    studies = [
-        row(study["name"], f"study-{study['name']}", study["search"], study["status"]) for study in content["studies"]
-    ]
+        runs.append(row(run, run["name"], run["system"], verdict))
+    studies = [row(study, f"study-{study['name']}", study["search"]) for study in content["studies"]]
     created_at = datetime.now(UTC).isoformat(timespec="seconds")
     page = html.render("index.html", storage=store.uri, created_at=created_at, runs=runs, studies=studies)
     return str(html.write_page(page, folder))

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 from cyclopts import Parameter
 
 from raysts.commands import options as opt
-from raysts.commands.options import LOOK, Command, Result
+from raysts.commands.options import LOOK, Command, Result, RunOptions
 from raysts.commands.run_file import DISTILL, flow_text, open_run
 from raysts.errors import InputError
 
 if TYPE_CHECKING:
     from raysts.pipeline.plan import Plan
+    from raysts.recipes.recipe import Pipeline
 
 
 def recipes() -> Result:
@@ -158,8 +159,8 @@ def describe_plan(
 
     Seconds come from rates that finished steps of this storage have measured on this device, else from assumed ones.
 
-    'raysts plan distill A B --text FILE' shows what 'raysts distill A B --text FILE' does. An experiment that begins
-    with a search shows the search, and after its end also the ids of what follows.
+    'raysts plan distill A B --text FILE' shows what 'raysts distill A B --text FILE' does, with its options. An experiment
+    that begins with a search shows the search, and after its end also the ids of what follows.
 
     Args:
         models: teachers of distill, as 'raysts distill' takes them.
@@ -175,13 +176,26 @@ def describe_plan(
         the share by measured rates, slots, money); of an experiment about claims notes: claims that cannot be
         measured and are not run.
     """
-    if models and recipe != DISTILL:
-        raise InputError(f"plan {recipe}: {models[0]}: only 'plan distill' takes teachers. Remove the MODEL arguments")
-    settings = {**(overrides or {}), **({"teachers": [*models]} if models else {})}
-    run = open_run(recipe, settings, data=data, storage=storage, price=price, **options)
+    arguments: dict[str, Any] = {"data": data, "storage": storage, "price": price, **options}
+    teachers = {name: arguments.pop(name, None) for name in opt.TeacherOptions.__annotations__}
+    named = [*models, *(f"--{name.replace('_', '-')}" for name, value in teachers.items() if value is not None)]
+    if named and recipe != DISTILL:
+        raise InputError(f"plan {recipe}: {named[0]}: only 'plan distill' takes teachers. Remove {', '.join(named)}")
+    run: tuple[Pipeline | str, dict[str, Any], RunOptions]
+    if named:
+        from raysts.commands.distill import open_distillation
+
+        run = open_distillation(models, overrides, **teachers, **arguments)
+    else:
+        run = open_run(recipe, overrides, **arguments)
     from raysts.commands import experiment  # late, because a wrong name needs no torch
 
+    if slots is not None and slots < 1:
+        raise InputError(f"--slots {slots}: must be at least 1 device; without it those of this machine count")
     checked = experiment.plan_experiment(*run)
+    has_text = any(plan.corpus.text for plan in checked.plans.values())
+    if texts is not None and (texts < 1 or not has_text):
+        raise InputError(f"--texts {texts}: must be at least 1, and --text must name a sample of the text")
     if probe:
         experiment.probe(checked)
     return {"status": "done", **experiment.describe_experiment(checked, slots, texts)}

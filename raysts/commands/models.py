@@ -42,6 +42,13 @@ class System:
             return f"{self.name} (mean of {count} models' vectors)"
         return self.name if count == 1 else f"{self.name} ({count} models, mean ± std)"
 
+    @property
+    def model_names(self) -> list[str]:
+        """The names of the single models: that of the system, or of several their run ids or folders."""
+        if len(self.folders) == 1:
+            return [self.name]
+        return [folder.parent.name if folder.name == "model" else str(folder) for folder in self.folders]
+
 
 def locate(model: str | Path, store: Store, fetch: bool = True) -> Path:
     """Return the folder of a MODEL.
@@ -84,6 +91,10 @@ def _find(model: str | Path, store: Store, fetch: bool) -> Path:
         runs = [path.stem for path in store.list("pipelines") if path.suffix == ".json"]
         if name in runs:
             raise InputError(f"run '{name}' has no '{role}'; name one of {', '.join(ROLES)} behind the colon") from None
+        if not name_problem(name) and store.exists(f"studies/{name}/study.json"):
+            raise InputError(
+                f"'{name}' is a study, not a model. Name the id of one of its runs, or 'raysts distill --from-study {name}'"
+            ) from None
         if hint := nearest(name, runs):
             raise InputError(f"{error}{hint}") from None
         raise

@@ -380,7 +380,46 @@ Track = Annotated[
 ]
 
 
-class PlanOptions(UserOptions, total=False):
+class TeacherOptions(TypedDict, total=False):
+    """The teachers of a student, beside the models that are named."""
+
+    from_run: Annotated[str | None, option("take the members of this run", "NAME")]
+    from_study: Annotated[str | None, option("take the best of this study ('raysts tune')", "NAME")]
+    top: Annotated[
+        int | None,
+        option(
+            "the best K members on STS-B dev (default: all); of a search by points (lower-bound) K seeds of its best point "
+            "(default: as many as it had)",
+            "K",
+        ),
+    ]
+    prompt: Annotated[
+        str | None,
+        option(
+            "text before every text that the teachers read: a prompt's name, or the text itself; '' for none (default: each "
+            "one's default prompt); the student's own is --set prompt=NAME|TEXT",
+            "NAME|TEXT",
+        ),
+    ]
+    keep_index: Annotated[
+        str | None,
+        option(
+            "the one teacher. The student keeps its space and width, and its queries search an index that this model embedded",
+            "MODEL",
+        ),
+    ]
+    teacher_url: Annotated[
+        str | None,
+        option(
+            "another teacher: a server's address in the format of OpenAI (http://HOST/v1/embeddings). Its key is read from "
+            "$RAYSTS_TEACHER_KEY, and the most requests a minute from $RAYSTS_TEACHER_RATE; the storage keeps its vectors",
+            "URL",
+        ),
+    ]
+    teacher_model: Annotated[str | None, option("the name of the model at --teacher-url", "NAME")]
+
+
+class PlanOptions(UserOptions, TeacherOptions, total=False):
     """Options of a plan."""
 
     verify: bool
@@ -406,6 +445,10 @@ class RunGroup(UserOptions, WorkOptions, total=False):
     """Options of a run."""
 
     strict_contamination: StrictContamination
+
+
+class DistillOptions(RunGroup, TeacherOptions, total=False):
+    """Options of a distillation."""
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import itertools
+import re
+import shlex
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -146,6 +149,7 @@ def init(
         status, file (path), text, column, dev and test (files by name).
     """
     from raysts.data.readers import LINES, TABLES, columns_of_files, format_of
+    from raysts.evaluation.harness import TASKS
     from raysts.recipes.names import pipeline_of
     from raysts.storage.store import Store
 
@@ -162,8 +166,9 @@ def init(
     tests: dict[str, str] = {}
     devs: dict[str, str] = {}
     for path in sorted(place.iterdir()):
-        name = path.name.split(".")[0]
-        sets = devs if name.startswith(("dev", "val")) else tests
+        stem = path.name.split(".")[0]
+        sets = devs if stem.startswith(("dev", "val")) else tests
+        name = _allowed_name(stem, {*TASKS, *map(str.lower, (*devs, *tests))})
         if path.is_dir() and {"corpus", "queries", "qrels"} <= {file.name.split(".")[0] for file in path.iterdir()}:
             sets[name] = str(path)
         elif path.is_file() and format_of(path) in (*TABLES, LINES):
@@ -183,9 +188,9 @@ def init(
         for key, sets in (("dev", devs), ("test", tests))
     )
     content = FILE.format(
-        name=target.name,
+        name=shlex.quote(target.name),
         base=base,
-        run=flow_text(target.stem),
+        run=flow_text(_allowed_name(target.stem)),
         backbone=flow_text(backbone),
         text=text_lines if text else "".join(f"# {line}\n" for line in text_lines.splitlines()),
         dev=dev_lines if devs else "# dev:\n#   mine: dev.csv\n",
@@ -197,11 +202,19 @@ def init(
     return {"status": "done", "file": str(target), "text": text, "column": column, "dev": devs, "test": tests}
 
 
+def _allowed_name(stem: str, taken: Collection[str] = ()) -> str:
+    """Return the name of a file as that of a run or a set, with a number if it is taken."""
+    letters = re.sub(r"[^\w.+=-]+", "-", stem)[:90]
+    name = letters if re.match("[A-Za-z0-9]", letters) else f"my{letters}"
+    numbered = (f"{name}-{number}" for number in itertools.count(2))
+    return next(free for free in itertools.chain([name], numbered) if free.lower() not in taken)
+
+
 def _text(result: Result) -> str:
     data = [f"text {result['text']}"] if result["text"] else []
     data += [f"{kind} set {name}" for kind in ("dev", "test") for name in result[kind]]
     lines = [f"{result['file']} is written: {', '.join(data) or 'no data was there, so fill in text:'}"]
-    return "\n".join([*lines, f"next: raysts plan {result['file']}"])
+    return "\n".join([*lines, f"next: raysts plan {shlex.quote(result['file'])}"])
 
 
 COMMANDS = (Command("init", init, _text, "raysts init run.yaml", MAKE, ("to",)),)

@@ -139,7 +139,7 @@ class Difference:
 
     @property
     def interval(self) -> str:
-        return f"[{100 * (self.low or 0.0):.2f}, {100 * (self.high or 0.0):.2f}]"
+        return f"[{100 * (self.low or 0.0):z.2f}, {100 * (self.high or 0.0):z.2f}]"
 
     def within(self, margin: float) -> bool | None:
         """Return True if it lies above ``-margin``, False if below, None if neither is shown."""
@@ -164,7 +164,7 @@ class Difference:
 
     def describe(self, name: str) -> str:
         """Return the words for the difference: ``1.82 [1.13, 2.31] above the backbone``."""
-        signed = f"{100 * self.value:+.2f}"
+        signed = f"{100 * self.value:+z.2f}"
         if self.low is None or self.high is None:
             return f"with no interval that would tell it from {name} ({signed})"
         if not self.sign:
@@ -200,7 +200,7 @@ def margins(rows: Sequence[ComparisonRow], margin: float, draw_sets: bool = Fals
 def margin_sentence(a: str, b: str, row: Mapping[str, Any]) -> str:
     """Return a row of :func:`margins` in words."""
     gap, unit, limit = Difference.of(row), row["unit"], f"{100 * row['margin']:.2f}"
-    place = "below" if gap.value < 0 else "above"
+    place = "below" if round(100 * gap.value, 2) < 0 else "above"
     begin = f"{row['metric']} on {row['dataset']}: {a} is {100 * abs(gap.value):.2f} points {place} {b}"
     if row["within"] is not None:
         return f"{begin}, {'not more' if row['within'] else 'and more'} than {limit} below (95 %, {gap.interval})."
@@ -333,11 +333,11 @@ def conclusion(a: str, b: str, rows: Sequence[ComparisonRow], level: float = 0.0
     sets = _sets_of_mean([row["dataset"] for row in single])
     name = f"the mean {metric} over {len(sets)} sets" if len(sets) > 1 else f"the {metric} on {sets[0]}"
     values = f"{100 * mean['a']:.2f} against {100 * mean['b']:.2f} (x100)"
-    numbers = f"{name} is {values}, a difference of {100 * mean['difference']:+.2f}"
+    numbers = f"{name} is {values}, a difference of {100 * mean['difference']:+z.2f}"
     if mean["p"] is None:
         text = f"No interval was asked for (resamples 0), so nothing is concluded overall about {a} and {b}: {numbers}."
     else:
-        interval = f"95 % interval {100 * mean['ci_low']:+.2f} to {100 * mean['ci_high']:+.2f}, p = {mean['p']:.3g}"
+        interval = f"95 % interval {100 * mean['ci_low']:+z.2f} to {100 * mean['ci_high']:+z.2f}, p = {mean['p']:.3g}"
         # Of an interval and a p that disagree at the edge, the more careful one counts.
         shown = mean["p"] < level and not mean["ci_low"] <= 0 <= mean["ci_high"]
         better, worse = (a, b) if mean["difference"] > 0 else (b, a)
@@ -363,15 +363,15 @@ def format_comparison(a: str, b: str, rows: Sequence[ComparisonRow], width: int 
     """
     lines = [["dataset", "metric", "n", "A", "B", "A - B", "95 % interval", "p", "test", "t (df)", "p of test"]]
     for row in rows:
-        interval = "" if row["ci_low"] is None else f"[{100 * row['ci_low']:+.2f}, {100 * row['ci_high']:+.2f}]"
+        interval = "" if row["ci_low"] is None else f"[{100 * row['ci_low']:+z.2f}, {100 * row['ci_high']:+z.2f}]"
         statistic = "" if row["test"] is None else f"{row['only_a']}:{row['only_b']}"
-        statistic = f"{row['t']:+.2f} ({row['df']})" if row["t"] is not None else statistic
+        statistic = f"{row['t']:+z.2f} ({row['df']})" if row["t"] is not None else statistic
         values = []
         for side in "ab":
             std, models = row[f"{side}_std"], row[f"{side}_models"]
             values.append(f"{100 * row[side]:.2f}" + ("" if std is None else f" ±{100 * std:.2f} ({models})"))
         tested = [row["test"] or "", statistic, format_p(row["test_p"])]
-        difference = [f"{100 * row['difference']:+.2f}", interval, format_p(row["p"])]
+        difference = [f"{100 * row['difference']:+z.2f}", interval, format_p(row["p"])]
         lines.append([row["dataset"], row["metric"], f"{row['n']:,}", *values, *difference, *tested])
     text = align_columns(lines, (0, 1, 8))
     if max(map(len, text)) > width or not any(row["test"] for row in rows):

@@ -61,7 +61,7 @@ class Cost:
     def text(self) -> str:
         return (
             f"on {self.on} the {self.score} is {100 * self.after:.2f} instead of {100 * self.before:.2f} "
-            f"({100 * (self.after - self.before):+.2f}, x100)"
+            f"({100 * (self.after - self.before):+z.2f}, x100)"
         )
 
     def as_plain(self) -> dict[str, Any]:

@@ -101,6 +101,7 @@ def load(
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     computes = resolve(precision, place)
     folder = find(model)
+    _check_weights(folder)
     with guard_content(folder, content):
         described = describe(folder)
         prompts = described.prompts.replace_default(prompt)
@@ -149,8 +150,7 @@ def check(folder: Path) -> dict[str, Any]:
     """
     config = read_json(folder / "config.json") or {}
     _check_config(folder, config)
-    if not _weights(folder) and not list(folder.glob("pytorch_model*.bin")):
-        raise InputError(f"backbone '{folder}' holds no weights: expected model.safetensors")
+    _check_weights(folder)
     family = family_of(config["model_type"])
     if missing := [key for key in (family.width, family.depth) if config.get(key) is None]:
         raise InputError(f"{folder / 'config.json'}: '{missing[0]}' is missing; get the model again")
@@ -160,6 +160,17 @@ def check(folder: Path) -> dict[str, Any]:
     tokenizer_id(folder)
     describe(folder)
     return config
+
+
+def _check_weights(folder: Path) -> None:
+    if _weights(folder) or [*folder.glob("pytorch_model*.bin")]:
+        return
+    if [*folder.glob("model.onnx"), *folder.glob("onnx/model.onnx")]:
+        raise InputError(
+            f"model '{folder}' is an ONNX graph, which evaluate MODEL, distill and raysts.load alone read. Name the model that "
+            f"it was exported from"
+        )
+    raise InputError(f"backbone '{folder}' holds no weights: expected model.safetensors")
 
 
 def _weights(folder: Path) -> list[Path]:
@@ -315,6 +326,8 @@ def find(model: str | Path, fetch: bool = True) -> Path:
     if not str(model).strip():
         raise InputError("model '': the name is empty; give a run id, a model directory or a Hugging Face name")
     folder = Store.of(Path(model)).get_dir(Path(model).absolute()) or Path(model)
+    if folder.suffix == ".parquet" and folder.is_file():
+        raise InputError(f"model '{model}' is Parquet: vectors of texts, which distill alone reads. Name a model")
     if folder.is_file():
         return static.convert(folder)
     if folder.is_dir() and static.is_foreign_table(folder):

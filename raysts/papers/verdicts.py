@@ -337,9 +337,9 @@ def _row(result: ClaimVerdict) -> Sequence[str]:
         return says, f"not measured: {result.why}", "", "", "", claim.printed, claim.source
     counts = " and ".join(str(count) for count in (result.models[1], result.models[0]))
     measured = f"{100 * result.b:.2f} -> {100 * result.a:.2f} ({counts} models; {', '.join(result.on)})"
-    difference = f"{100 * result.difference:+.2f}"
+    difference = f"{100 * result.difference:+z.2f}"
     if result.low is not None and result.high is not None:
-        difference += f" [{100 * result.low:+.2f}, {100 * result.high:+.2f}]"
+        difference += f" [{100 * result.low:+z.2f}, {100 * result.high:+z.2f}]"
     why = f"not measured: {result.why}" if result.why else "nothing is concluded without resamples"
     verdict = why if result.why else result.verdict or why
     return says, verdict, difference, format_p(result.p_holm), measured, claim.printed, claim.source

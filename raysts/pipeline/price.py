@@ -256,6 +256,8 @@ def parse_prices(text: str) -> dict[str, float]:
         prices = {str(unit): float(number) for number, unit in pairs}
         if all(unit in UNITS and 0 <= number < float("inf") for unit, number in prices.items()):
             return prices
+    if Path(text).suffix in (".yaml", ".yml") and not Path(text).is_file():
+        raise InputError(f"--price {text}: the file is not there")
     rule = f"must be NUMBER/UNIT, several with commas, or a YAML file of UNIT: NUMBER; units are {', '.join(UNITS)}"
     raise InputError(f"--price {text}: {rule}")
 

@@ -97,7 +97,7 @@ class Delivered:
         gap, limit = Difference(*(best[key] for key in GAP)), f"more than {100 * self.margin:.2f}"
         begin = {True: f"It is not {limit}", False: f"It is {limit}", None: f"Nothing shows whether it is {limit}"}
         on = f"below the teacher {best['model']} on {_title(best['on'])} test"
-        yield f"{begin[self.within]} {on}: {100 * gap.value:+.2f} {gap.interval}."
+        yield f"{begin[self.within]} {on}: {100 * gap.value:+z.2f} {gap.interval}."
         if gap.sign < 0:
             values = f"{100 * best['value']:.2f} against {100 * best['delivered']:.2f}"
             yield f"The teacher still scores higher: {values}. More text or more steps bring the student nearer."
@@ -123,7 +123,7 @@ class Delivered:
             return f"{subject} is delivered{why}."
         if self.ci_low is None:
             return (
-                f"{subject} differs from {start} by {100 * gap.value:+.2f} on {on}. Without an interval "
+                f"{subject} differs from {start} by {100 * gap.value:+z.2f} on {on}. Without an interval "
                 f"(evaluation.resamples=0) nothing is concluded from it."
             )
         if gap.sign > 0:
@@ -131,7 +131,7 @@ class Delivered:
         if gap.sign < 0:
             remedy = "use it, or train with more text or steps"
             return f"The starting model is better: {remedy}. {subject} is {gap.describe('it')} on {on}."
-        return f"No difference is shown between the {name} and {start}: {100 * gap.value:+.2f} {gap.interval} on {on}."
+        return f"No difference is shown between the {name} and {start}: {100 * gap.value:+z.2f} {gap.interval} on {on}."
 
     def as_plain(self) -> dict[str, Any]:
         """Return the fields. A field that few runs have is left out without a value."""

@@ -119,6 +119,15 @@ def papers_pooling(base: Pipeline) -> dict[str, Any]:
     return {"evaluation.compare": 2, **fitted, **({"student_pooling": 2} if base.sed else {})}
 
 
+def student_recipe(members: Mapping[str, Recipe]) -> Recipe:
+    """Return the recipe of a student of members with these stages."""
+    sed = DEFAULTS[DISTILLATION]
+    if any("score" in recipe.spec.values for recipe in members.values()):
+        # The members saw labels, and so may what chooses the student.
+        sed = sed.replace(train=sed.train.replace(keep="best", patience=5, eval_first=True))
+    return sed
+
+
 def _compose(name: str) -> Pipeline:
     if name == "raw":
         return Pipeline(name=name, members=1)
@@ -127,11 +136,7 @@ def _compose(name: str) -> Pipeline:
     post = {parsed.post: grammar.POST[parsed.post]} if parsed.post else {}
     student: dict[str, Recipe] = {}
     if parsed.combine == DISTILLATION:
-        sed = DEFAULTS[DISTILLATION]
-        if any("score" in recipe.spec.values for recipe in members.values()):
-            # The members saw labels, and so may what chooses the student.
-            sed = sed.replace(train=sed.train.replace(keep="best", patience=5, eval_first=True))
-        student = {DISTILLATION: sed, **post}
+        student = {DISTILLATION: student_recipe(members), **post}
     else:
         members |= post  # on every member
     if parsed.combine == grammar.BOOM:

@@ -197,9 +197,11 @@ def to_plain(value: Any) -> Any:
 def parse_value(text: str) -> Any:
     """Return the value in ``--set key=value``, read as YAML (``none`` and ``null`` are None).
 
-    What YAML takes for a date, for a number by another base (0123, 1:30), or without braces for a mapping, is text: ids begin
-    with 0, and prompts end in a colon.
+    Nothing behind the sign is an empty text. What YAML takes for a date, for a number by another base (0123, 1:30), or without
+    braces for a mapping, is text: ids begin with 0, and prompts end in a colon.
     """
+    if not text.strip():  # a shell makes it of an unset variable, which must not mean none
+        return text
     if text.strip().lower() == "none":
         return None
     try:

@@ -263,4 +263,4 @@ def forest_plot(name: str, title: str, estimates: Sequence[Estimate]) -> Markup:
 
 
 def _words(estimate: Estimate) -> str:
-    return f"{estimate.value:+.2f} [{estimate.low:+.2f}, {estimate.high:+.2f}], {estimate.verdict}"
+    return f"{estimate.value:+z.2f} [{estimate.low:+z.2f}, {estimate.high:+z.2f}], {estimate.verdict}"

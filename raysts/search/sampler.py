@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from raysts.ids import derive_seed
 from raysts.search.scores import PointScores
-from raysts.search.search import Search
+from raysts.search.search import MOST_TRIALS, Search
 from raysts.search.space import Point, as_stored, grid, key_of
 
 DRAWS = 40
@@ -53,7 +53,7 @@ class Sampler:
         }
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", library.exceptions.ExperimentalWarning)
-            sampler = samplers_by_name[search.sampler or "tpe"](seed=seed % 2**32)
+            sampler = samplers_by_name[search.sampler or ("nsga2" if search.cost else "tpe")](seed=seed % 2**32)
         self.study = library.create_study(directions=directions(search), sampler=sampler)
         for point in first:
             self.study.enqueue_trial(as_stored(search.space, point))
@@ -72,7 +72,8 @@ class Sampler:
             self.study.tell(trial, state=optuna().trial.TrialState.FAIL)
         dice = random.Random(derive_seed(self.search.pipeline.seed, "rest", len(tried)))
         drawn = {key: dimension.draw(dice) for key, dimension in self.search.space.items()}
-        rest = [point for point in grid(drawn) or [] if key_of(point) not in tried]
+        points = grid(self.search.space, most=MOST_TRIALS) or grid(drawn) or []
+        rest = [point for point in points if key_of(point) not in tried]
         return dice.choice(rest) if rest else None
 
     def report(self, point: Point, value: float, step: int) -> None:
@@ -90,7 +91,9 @@ class Sampler:
             self.study.tell(trial, None if bad else values, state)
         else:  # of another session or study
             axes = {key: self.search.space[key].distribution() for key in point}
+            has_curve = scores.seeds == 1 and not self.search.cost  # as `report` had it
             options = {
+                "intermediate_values": dict(scores.records[0].curve) if has_curve else None,
                 "params": as_stored(self.search.space, point),
                 "distributions": axes,
                 "values": None if bad else values,

@@ -199,7 +199,8 @@ def verdict(scores: Sequence[PointScores], mode: Mode, usual: Point) -> str:
     if best is None or not rivals:
         return ""
     if (n := len(best.values)) < 2:
-        return "Every point has one seed: no difference between points is tested."
+        reason = "Every point has one seed" if best.seeds == 1 else "One seed alone of the chosen point has finished"
+        return f"{reason}: no difference between points is tested."
     test = f"95 % intervals over seeds, paired; n = {n}"
     equal = [point for point in rivals if not is_better(best, point, mode)]
     points = "the only other point" if len(rivals) == 1 else f"{len(equal) or 'each'} of the {len(rivals)} other points"

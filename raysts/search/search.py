@@ -52,7 +52,7 @@ class Search(Tree):
     seeds: int = Field(1, ge=1)
     """Number of trials of every point. Their seeds differ as those of the members of an ensemble do."""
     num_samples: int | None = Field(None, ge=1)
-    """Number of points, drawn by TPE after the first ones. None: every point of a space of choices."""
+    """Number of points, drawn by the sampler after the first ones, of a space with so many. None: every point of choices."""
     concurrency: int | None = Field(None, ge=1)
     """Number of trials that train at once. None: as many as the cluster has room for."""
     keep: int = Field(10, ge=1)
@@ -66,7 +66,8 @@ class Search(Tree):
     race: bool = False
     """Train no third seed of a point that is clearly worse (:data:`raysts.search.scores.RACE`)."""
     sampler: Literal["grid", "random", "tpe", "gp", "nsga2"] | None = None
-    """Name of the sampler by which Optuna proposes points. None: the grid, or TPE if ``num_samples`` is set."""
+    """Name of the sampler by which Optuna proposes points. None: the grid, or with ``num_samples`` TPE, NSGA-II
+    of two measures."""
     cost: Literal["seconds", "bytes", "latency"] | None = None
     """Second measure, to minimise: training seconds, bytes of the model, or its milliseconds for a text alone, by the driver. The
     report shows the Pareto front."""
@@ -129,7 +130,7 @@ class Search(Tree):
 
     @property
     def points(self) -> int:
-        grid_points = grid(self.space)
+        grid_points = grid(self.space, most=MOST_TRIALS)
         if grid_points is None:
             assert self.num_samples is not None
             return self.num_samples

@@ -199,16 +199,20 @@ def select(space: Space, keys: Collection[str]) -> dict[str, Dimension]:
     return {key: dimension for key, dimension in space.items() if key in names}
 
 
-def grid(space: Space) -> list[Point] | None:
+def grid(space: Space, most: int = 0) -> list[Point] | None:
     """Return every point of a space of choices, or None if an option has a range.
 
-    The last option varies fastest.
+    The last option varies fastest. In a space of at most ``most`` points the numbers of a range of whole numbers are choices.
     """
-    if not all(dimension.choices for dimension in space.values()):
+    choices: dict[str, Sequence[Any]] = {
+        key: range(int(d.low), int(d.high) + 1) if most and d.integer and not d.choices else d.choices
+        for key, d in space.items()
+    }
+    if not all(choices.values()) or (most and math.prod(map(len, choices.values())) > most):
         return None
     points = [Point()]
     for key, d in space.items():
-        points = [{**p, **value} for p in points for value in ([{key: v} for v in d.choices] if d.applies(p) else [{}])]
+        points = [{**p, **v} for p in points for v in ([{key: v} for v in choices[key]] if d.applies(p) else [{}])]
     return points
 
 

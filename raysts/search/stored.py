@@ -6,7 +6,7 @@ from typing import Any
 from raysts.errors import InputError, nearest
 from raysts.recipes import names
 from raysts.recipes.overrides import apply_overrides
-from raysts.recipes.recipe import Pipeline
+from raysts.recipes.recipe import DISTILLATION, Pipeline
 from raysts.recipes.tree import build
 from raysts.search.record import Record, read_records
 from raysts.search.scores import PointScores, by_mean, grouped, ranked_trials
@@ -36,15 +36,9 @@ def best_point(record: Mapping[str, Any], trials: Sequence[Record], top: int | N
         )
     if top is not None and top < 1:
         raise InputError(f"--top {top}: must be at least 1")
-    searched = build(Pipeline, record["pipeline"])
-    system = names.pipeline(f"{searched.name}-sed")
-    return system.replace(
-        backbone=searched.backbone,
-        seed=searched.seed,
-        resources=searched.resources,
-        recipes={**system.recipes, **apply_overrides(searched, best.point).recipes},
-        members=top or record["seeds"],
-    )
+    members = apply_overrides(build(Pipeline, record["pipeline"]), best.point)
+    recipes = {**members.recipes, DISTILLATION: names.student_recipe(members.recipes)}
+    return members.replace(combine=DISTILLATION, recipes=recipes, members=top or record["seeds"])
 
 
 def best_models(record: Mapping[str, Any], trials: Sequence[Record], store: Store, top: int | None) -> list[str]:

@@ -126,7 +126,7 @@ def test_a_run_name_becomes_a_file_name(name: str, refused: Refused) -> None:
         ("train.lora=1000000000", ("nli.train.lora=1000000000", "must be at most that")),
         ("students=1000000000", ("students=1000000000", "must be from 1 to 10,000")),
         ("resources.cpus=1000000000", ("resources.cpus=1000000000", "from 1 to 1,024")),
-        ("backbone=", ("backbone=None", "must be text")),
+        ("backbone=", ("the name is empty",)),
     ],
 )  # fmt: skip
 def test_wrong_overrides(item: str, says: tuple[str, ...], refused: Refused) -> None:
@@ -424,6 +424,25 @@ def test_a_model_that_is_none(
     assert not (refused.place / "out").exists()
 
 
+def test_a_model_that_other_commands_read(
+    refused: Refused, tiny_backbone: Path, copy_of: Callable[[Path, str], Path]
+) -> None:
+    """A graph, and vectors of texts: the message says what they are, before anything is embedded."""
+    graph, source = copy_of(tiny_backbone, "graph"), refused.place / "in.parquet"
+    (graph / "model.safetensors").rename(graph / "model.onnx")
+    pq.write_table(pa.table({"text": ["a"], "embedding": [[0.0, 1.0]]}), source)
+    on = ("--data", refused.data, "--tasks", "sts12")
+    for model, says in ((graph, (str(graph), "is an ONNX graph")), (source, (str(source), "is Parquet"))):
+        out = ("--output", refused.place / "out")
+        rows = ("--input", refused.data / "sts/stsb_dev.parquet", "--column", "sentence1")
+        texts = refused("embed", model, *rows, *out, says=says)
+        compared = refused("compare", tiny_backbone, model, *on, says=says)
+        refused("export", model, "--to", refused.place / "out", says=says)
+        refused.run("nli", f"backbone={model}", says=says)
+        assert "reading the word vectors" not in texts and "embedding" not in compared
+    refused("evaluate", source, *on, says=("is Parquet",))
+
+
 @pytest.mark.parametrize(
     "model", ["", " ", "/no/such/folder", "./none", "a/b/c", "no-such-model-anywhere", "bad name!"]
 )
@@ -549,6 +568,7 @@ def test_evaluate(refused: Refused, tiny_backbone: Path) -> None:
         refused(*where, "--tasks", "sts12", "--layers", layers, says=(f"layers={layers}",))
     for number in (-1, 1_000_000):
         refused(*where, "--tasks", "sts12", "--resamples", number, says=(f"--resamples={number}", "from 1 to 100,000"))
+    refused(*where, "--tasks", "sts12", "--column", "text", says=("--column 'text'", "--text PATH"))
 
 
 def test_paths_that_are_written_or_read_here_are_no_uris(refused: Refused, tiny_backbone: Path) -> None:

@@ -87,6 +87,9 @@ def test_people_get_a_table_and_a_sentence(options: list[object]) -> None:
     lines = outcome.out.splitlines()
     assert lines[0] == f"A: {NAME}" and lines[1] == f"B: {NAME}:members (2 models, mean ± std)"
     assert "pooled layers of both: 1" in lines and "the spearman on sts12 is" in lines[-1]
+    members = json.loads((Path(str(options[3])) / "pipelines" / f"{NAME}.json").read_text())["members"]
+    sizes = [line.partition(" M parameters")[0].rsplit(": ", 1)[0] for line in lines if " M parameters" in line]
+    assert sizes == [f"A: {NAME}", *(f"B: {member}" for member in members)]
 
 
 def test_a_margin_and_costs_in_words_and_numbers(options: list[object]) -> None:

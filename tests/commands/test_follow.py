@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -112,6 +113,19 @@ def test_a_run_whose_recipe_is_unknown_keeps_no_other_from_its_report(small_worl
     assert said.out.split() == [str(tmp_path / "reports" / page) for page in ("raw/index.html", "index.html")]
     alone = raysts("report", "--storage", tmp_path, "--name", "odd")
     assert alone.code == 2 and "recipes.x.objective='gone'" in alone.err
+
+
+def test_the_page_that_leads_to_all_has_the_sizes_of_runs_and_studies(small_world: Path, tmp_path: Path) -> None:
+    settings = overrides({"backbone": "tiny", "evaluation.resamples": 0, "evaluation.tasks": "[stsb]"})
+    result("run", "raw", "--data", small_world, "--storage", tmp_path, "--address", "none", *settings)
+    record = {"name": "rates", "search": "s", "status": "done", "command": "c", "shared": ["tokens/x"]}
+    pipeline = {"backbone": "tiny", "teachers": []}
+    Store.open(tmp_path).write_json("studies/rates/study.json", {**record, "pipeline": pipeline})
+    (tmp_path / "tokens" / "x").mkdir(parents=True)
+    (tmp_path / "tokens" / "x" / "part").write_bytes(bytes(2_500_000))
+    page = Path(result("report", "--storage", tmp_path)["reports"][-1]).read_text()
+    for name, row in (("raw", r"\d+\.\d MB"), ("rates", r"2\.5 MB")):
+        assert re.search(rf">{name}<.*<td>done</td><td class=\"number\">{row}</td>", page), name
 
 
 def test_a_name_that_is_used_again_for_another_run_is_said(small_world: Path, tmp_path: Path) -> None:

@@ -58,6 +58,8 @@ def test_a_study_goes_with_its_trials_and_what_they_share(tmp_path: Path, small_
     place = ["--data", small_world, "--storage", storage, "--address", "none"]
     tiny = {key: value for key, value in TINY.items() if key != "members"}
     result("tune", "nli", "--name", "search", *place, *overrides(tiny, {"space.optim.lr": "1e-5,1e-4"}))
+    named = raysts("evaluate", "search", "--tasks", "stsb", *place[:4])
+    assert named.code == 2 and "'search' is a study, not a model" in named.err and "--from-study search" in named.err
     result("distill", "--from-study", "search", "--top", "1", "--name", "student", *place, *STUDENT)
     (study,) = result("list", "--storage", storage)["studies"]
     trials = {f"runs/{path.stem}" for path in (storage / "studies" / "search" / "trials").glob("*.json")}

@@ -115,6 +115,25 @@ def test_init_writes_a_file_for_the_data_that_is_there(own: Path, tiny_backbone:
     assert yaml.safe_load(Path("other.yaml").read_text()).keys() == {"base", "name", "backbone", "members"}
 
 
+def test_what_init_writes_for_odd_names_can_be_planned(own: Path, tiny_backbone: Path) -> None:
+    """Files with spaces, of one stem, and with the names of public tasks."""
+    pairs = Path("pairs.csv").read_text()
+    for name in ("dev pairs.csv", "my test.v2.csv", "my-test.csv", "STSB.csv", "_übung.csv"):
+        Path(name).write_text(pairs)
+    rows = csv.DictReader(pairs.splitlines())
+    Path("pairs.jsonl").write_text("\n".join(json.dumps({**row, "score": float(row["score"])}) for row in rows))
+    outcome = command("init", "my first run.yaml", "--backbone", tiny_backbone)
+    assert outcome.code == 0 and "raysts plan 'my first run.yaml'" in outcome.out
+    plan = raysts.plan("my first run.yaml")
+    user = plan.corpus.user
+    places = {name: Path(path).name for name, path in (user.dev | user.test).items()}
+    assert places == {
+        "dev-pairs": "dev pairs.csv", "my-test": "my test.v2.csv", "my-test-2": "my-test.csv", "stsb-2": "STSB.csv",
+        "my_übung": "_übung.csv", "pairs": "pairs.csv", "pairs-2": "pairs.jsonl",
+    }  # fmt: skip
+    assert yaml.safe_load(Path("my first run.yaml").read_text())["name"] == "my-first-run"
+
+
 def test_the_commented_tree_is_the_tree(tmp_path: Path) -> None:
     shown = command("show", "gausscse-ent+con", "--yaml").out
     (tmp_path / "tree.yaml").write_text(shown)

@@ -160,6 +160,17 @@ def test_the_table_shows_every_row() -> None:
     assert lines[0] == "A: x" and len(lines) == 5 + 3 + 3 and lines[5].startswith("sts12") and "±0.00 (2)" in lines[5]
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_difference_that_rounds_to_zero_has_one_look(sign: int) -> None:
+    gap = Difference(sign * 1e-6, -2e-6, 2e-6)
+    assert gap.describe("it") == "not shown to differ from it (+0.00 [0.00, 0.00])"
+    model = {"sts12": outcome("sts12", 1.0, 1)}
+    rows = [row | {"difference": gap.value, "ci_low": gap.low} for row in compare_systems([model], [model], 50)]
+    assert "a difference of +0.00 (95 % interval +0.00 to" in conclusion("A", "B", rows)
+    assert " +0.00  [+0.00, +0.00]" in format_comparison("A", "B", rows)
+    assert "A is 0.00 points above B" in margin_sentence("A", "B", margins(rows, 0.02)[0])
+
+
 def test_spread_of_models() -> None:
     """Standard deviations of the means over the sets; the interval is that of other rows, with the same models."""
     far, near = (

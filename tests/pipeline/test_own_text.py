@@ -246,6 +246,7 @@ def test_a_distillation_is_planned_by_command_python_and_file(
     for wrong, why in (
         (["distill"], "needs teachers"),
         (["nli-sed", teachers[0]], "only 'plan distill' takes teachers"),
+        (["nli-sed", "--keep-index", teachers[0]], "Remove --keep-index"),
     ):
         refused = command("plan", *wrong)
         assert refused.code == 2 and why in refused.err
@@ -599,6 +600,12 @@ def test_a_student_that_keeps_an_index(own: Path, documents: Path, searched: Pat
     )
     recipe = json.loads((Path(result["model"]).parent / "recipe.json").read_text())["settings"]
     assert (recipe["target"], recipe["axes"], recipe["projection"]) == ("mean", "teachers", 48)
+    sets = {"backbone": own / "A", "evaluation.resamples": 20, "train.max_steps": 4, "precision": "fp32"}
+    words = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
+    places = ["--text", documents, "--test", f"found={searched}", "--storage", tmp_path, "--json"]
+    planned = command("plan", "distill", "--keep-index", wide, *words, *places)
+    assert planned.code == 0, planned.err
+    assert {node["status"] for node in json.loads(planned.out)["nodes"]} == {"done"}, "the plan is that of the run"
     for asked, why in (
         ({"models": [str(own / "B")]}, "name no other teacher"),
         ({"overrides": {"backbone": str(own / "A"), "sed.target": "concat"}}, "learns the teacher's own vectors"),

@@ -121,3 +121,9 @@ def test_texts_that_a_text_does_not_have_yet(small_corpus: Corpus, tmp_path: Pat
     large = result("plan", *own, "--texts", 100_000_000, "--slots", 64)
     assert sum(node["sentences"] for node in large["nodes"]) >= 1e8 and large["price"]["slots"] == 64
     assert raysts("plan", "ct-sed", "--storage", tmp_path / "s", "--texts", 5).code == 2
+    wrong = [["--texts", 0, "--probe"], ["--slots", 0], ["--slots=-2"], ["--price", "none.yaml"]]
+    for options in wrong:
+        refused = raysts("plan", *own, *options)
+        assert refused.code == 2 and "probe:" not in refused.err, "before anything is measured"
+        assert str(options[0]).partition("=")[0] in refused.err
+    assert "is not there" in refused.err

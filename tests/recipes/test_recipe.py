@@ -318,7 +318,7 @@ def test_what_is_wrong_is_said(name: str, overrides: dict[str, Any], messages: l
 
 def test_parse_overrides() -> None:
     given = ["a.b=3", "lr=2e-5", "x=", "t=[a, b]"]
-    assert parse_overrides(given) == {"a.b": 3, "lr": "2e-5", "x": None, "t": ["a", "b"]}
+    assert parse_overrides(given) == {"a.b": 3, "lr": "2e-5", "x": "", "t": ["a", "b"]}
     for wrong in ("a.b", "=3"):
         with pytest.raises(InputError, match="must look like"):
             parse_overrides([wrong])
@@ -354,3 +354,11 @@ def test_trees_made_by_hand_are_checked_as_those_of_a_file() -> None:
         SimCSESettings(head="relu")  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"(?s)^name='sgd': must be one of adamw.*lr=nan: must be finite"):
         Optim(name="sgd", lr=float("nan"))  # type: ignore[arg-type]
+
+
+def test_an_empty_prompt_is_no_prompt_and_none_is_that_of_the_backbone() -> None:
+    """As ``--prompt ''`` of the other commands."""
+    asked = {"prompt=": "", "prompt=none": None, "prompt=query": "query"}
+    assert {item: pipeline("nli", parse_overrides([item])).prompt for item in asked} == asked
+    with pytest.raises(InputError, match=r"train.max_steps='': must be a whole number"):
+        pipeline("nli", parse_overrides(["train.max_steps="]))

@@ -68,6 +68,23 @@ def test_where_a_sampler_repeats_itself_the_rest_of_the_space_comes_as_the_dice_
     assert sorted(map(key_of, found)) == sorted(map(key_of, in_order)) and found != in_order
 
 
+def test_a_space_of_whole_numbers_has_an_end() -> None:
+    """More samples than points are all points once; a range of others has as many points as samples."""
+    made = search(**{"space.optim.lr": "1e-5,1e-4", "space.batch": "8..11"})
+    assert made.points == 8 and search(num_samples=3, **{"space.optim.lr": "1e-5", "space.batch": "8..64"}).points == 3
+    assert search().points == 24
+    sampler, found = Sampler(made, [], 3), list[Point]()
+    while (point := sampler.propose({key_of(point) for point in found})) is not None:
+        found.append(point)
+    every = [(rate, batch) for rate in (1e-5, 1e-4) for batch in range(8, 12)]
+    assert sorted(tuple(point.values()) for point in found) == every
+
+
+@pytest.mark.parametrize(("more", "name"), [({}, "TPESampler"), ({"cost": "bytes"}, "NSGAIISampler")])
+def test_two_measures_have_a_sampler_of_two(more: dict[str, Any], name: str) -> None:
+    assert type(Sampler(search(**more), [], 3).study.sampler).__name__ == name
+
+
 @pytest.mark.parametrize(
     ("asked", "why"),
     [

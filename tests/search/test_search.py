@@ -339,6 +339,24 @@ def test_a_resumed_sampler_proposes_other_points_and_knows_the_old_ones(study: S
     assert len({key_of(record.point) for record in made.records.values()}) == 10
 
 
+def test_a_resumed_sampler_knows_how_far_stopped_trials_came(study: StudyMaker) -> None:
+    made = study("lower-bound", {"space.optim.lr": "log(1e-8,1e-2)", "num_samples": 10, "seeds": 1})
+    before, after = (Sampler(made.search, [], 0) for _ in range(2))
+    for number, curve in enumerate([((10, 0.3), (20, 0.4)), ((10, 0.2),)]):
+        point = before.propose(())
+        assert point is not None
+        for step, value in curve:
+            before.report(point, value, step)
+        stopped = replace(record(0.1, number, "stopped", curve[-1][1], step=curve[-1][0], curve=curve), point=point)
+        for sampler in (before, after):
+            sampler.complete(PointScores(1, [stopped]))
+    told, resumed = (
+        [(trial.state.name, trial.params, trial.intermediate_values) for trial in sampler.study.trials]
+        for sampler in (before, after)
+    )
+    assert resumed == told and [curve for *_, curve in told] == [{10: 0.3, 20: 0.4}, {10: 0.2}]
+
+
 def test_concurrency_is_a_limit(study: StudyMaker) -> None:
     tasks = TrialQueue(study("lower-bound", {"concurrency": 2}))
     first, second = tasks.next(), tasks.next()
@@ -411,6 +429,21 @@ def test_the_mean_over_seeds_chooses_and_a_stopped_seed_is_said_and_not_averaged
     assert "1 of 2 infeasible (out of memory)" in lines[4]
     assert "by mean over seeds: lower_bound=0.1 (67.00)" in lines and "lower_bound=0.2 (90.00, seed 0)" in lines[-2]
     assert lines[-1].startswith("No difference from 3 of the 3 other points is shown")
+
+
+@pytest.mark.parametrize(
+    ("seeds", "why"), [(1, "Every point has one seed"), (3, "One seed alone of the chosen point has finished")]
+)
+def test_a_point_with_one_score_is_not_tested(seeds: int, why: str) -> None:
+    """Of three seeds one other is stopped, and one still to come: no point is whole."""
+    records = [
+        record(0.0, 0, value=0.7),
+        record(0.1, 0, value=0.6),
+        record(0.1, 1, value=0.6),
+        record(0.0, 1, "stopped"),
+    ]
+    said = scores.verdict(scores.grouped(records, seeds), "max", {})
+    assert said == f"{why}: no difference between points is tested."
 
 
 def test_a_choice_claims_no_more_than_its_paired_intervals_over_seeds() -> None:

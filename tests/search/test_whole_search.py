@@ -157,6 +157,35 @@ def test_a_search_of_a_recipe_file_of_any_name_has_a_result(
     assert "Chosen: lr=" in page and "trained alone" not in page, "no command takes the name 'mine'"
 
 
+@pytest.mark.parametrize("combine", [None, "sed"])
+def test_a_study_by_points_of_a_recipe_file_of_any_name_becomes_a_student(
+    combine: str | None, small_world: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    """Members of another precision than the default are those of the study. Students are teachers themselves."""
+    short = {
+        "backbone": str(tiny_backbone),
+        "precision": "fp32",
+        "train.max_steps": 1,
+        "data.sample": 64,
+        "name": "mine",
+    }
+    system, trained = ("sts", 4) if combine is None else ("sts-sed", 5)
+    members = {"members": 1} if combine else {}
+    (tmp_path / "own.yaml").write_text(dump(pipeline(system, {**short, **members})))
+    storage, options = tmp_path / "storage", {"address": "none"}
+    space = {"space.optim.lr": [1e-5, 3e-5], "by": "point", "keep": 1, "seeds": 2}
+    space = {key.replace("optim", "sed.optim") if combine else key: value for key, value in space.items()}
+    found = run_search(str(tmp_path / "own.yaml"), space, small_world, storage, **options)
+    assert len(list(storage.glob("runs/*/run.json"))) == trained
+    few = {"sed.data.sample": 40, "sed.train.max_steps": 1, "evaluation.tasks": ["stsb"], "evaluation.resamples": 0}
+    ended = distill_models((), few, None, storage, from_study="mine", **options)
+    best = {point["run"] for point in found["points"] if point["overrides"] == found["best"]["overrides"]}
+    assert {row["run_id"] for row in ended["results"] if row["role"] == "member"} == best
+    assert len(list(storage.glob("runs/*/run.json"))) == trained + 1, "the student alone is trained"
+    planned = describe_plan("distill", few, None, storage, from_study="mine")
+    assert planned["name"] == "mine-distilled" and {node["status"] for node in planned["nodes"]} == {"done"}
+
+
 def test_a_search_by_trials_keeps_the_best_models_alone(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     overrides: dict[str, Any] = {
         "backbone": str(tiny_backbone), "space.settings.classes": [2, 3, 4, 5], "space.settings.dims": [2, 4], "keep": 2,

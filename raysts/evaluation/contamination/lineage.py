@@ -53,18 +53,42 @@ def merge_histories(histories: Iterable[TrainedOn]) -> TrainedOn:
 
 def trained_on(model: Path) -> TrainedOn:
     """Return the recorded training text of the model in a folder (of a run ``runs/<id>/model``)."""
-    return _trace(model, set())
+    return _trace(model, _Trail(set(), {}))
 
 
-def _trace(model: Path, seen: set[Path]) -> TrainedOn:
+@dataclass(frozen=True, slots=True)
+class _Trail:
+    """Models of a history so far.
+
+    Attributes:
+        seen: their runs.
+        names: by storage and content, the names that records of runs give a teacher.
+    """
+
+    seen: set[Path]
+    names: dict[Path, dict[str, list[str]]]
+
+    def names_of(self, run: Path) -> list[str]:
+        """Return the names that runs of the storage give the teacher with this content. Records are read once."""
+        storage, store = run.parent.parent, Store.of(run)
+        if storage not in self.names:
+            names = self.names[storage] = dict[str, list[str]]()
+            for record in map(store.read_json, store.get_all(storage / "pipelines", "*.json")):
+                teachers = record.get("pipeline", {}).get("teachers", ()) if record else ()
+                for content, name in zip(record.get("members", ()) if teachers else (), teachers, strict=False):
+                    names.setdefault(content, []).append(str(name))
+        return self.names[storage].get(run.name, [])
+
+
+def _trace(model: Path, trail: _Trail) -> TrainedOn:
     run = model.absolute().parent
-    if run in seen:
+    if run in trail.seen:
         return TrainedOn()
-    seen.add(run)
+    trail.seen.add(run)
     runs, store = run.parent, Store.of(run)
     record = record_of(model.absolute())
     if record and "data" not in record:  # a weight average: nothing but its members
-        return merge_histories(_trace_run(runs / parent, "member", seen) for parent in record["parents"])
+        return merge_histories(_trace_run(runs / parent, "member", trail) for parent in record["parents"])
     recipe = store.read_json(run / "recipe.json") if record else None
     if not recipe:
         if _is_untrained(model.absolute()):
@@ -75,30 +99,26 @@ def _trace(model: Path, seen: set[Path]) -> TrainedOn:
     rows = build(Data, recipe["data"], f"{run / 'recipe.json'}: ")
     behind = [TrainedOn((TrainingText(data["table"], rows, data["sha256"], data.get("name")),))]
     if parent == record["backbone_id"]:
-        behind.append(_trace_backbone(str(record["backbone"]), runs, seen))
+        behind.append(_trace_backbone(str(record["backbone"]), runs, trail))
     else:
-        behind.append(_trace_run(runs / parent, "parent", seen))
+        behind.append(_trace_run(runs / parent, "parent", trail))
     for teacher in teachers:
         means = store.read_json(runs.parent / "embeddings" / teacher / "manifest.json") or {"members": [teacher]}
-        behind += [_trace_run(runs / member, "teacher", seen) for member in means["members"]]
+        behind += [_trace_run(runs / member, "teacher", trail) for member in means["members"]]
     return merge_histories(behind)
 
 
-def _trace_run(run: Path, role: str, seen: set[Path]) -> TrainedOn:
+def _trace_run(run: Path, role: str, trail: _Trail) -> TrainedOn:
     if RunFolder(run).record():
-        return _trace(run / "model", seen)
-    store = Store.of(run)  # or the content of a model, that of a teacher which a pipeline names by its run
-    for pipeline in map(store.read_json, store.get_all(run.parent.parent / "pipelines", "*.json")):
-        teachers = (
-            dict(zip(pipeline.get("members", ()), pipeline["pipeline"]["teachers"], strict=False)) if pipeline else {}
-        )
-        named = run.parent / str(teachers.get(run.name, run.name))
+        return _trace(run / "model", trail)
+    for name in trail.names_of(run):  # the content of a model, that of a teacher which a pipeline names by its run
+        named = run.parent / name
         if named != run and RunFolder(named).record():
-            return _trace(named / "model", seen)
+            return _trace(named / "model", trail)
     return TrainedOn(unknown=(f"{role} {run.name} (not a run of this storage)",))
 
 
-def _trace_backbone(name: str, runs: Path, seen: set[Path]) -> TrainedOn:
+def _trace_backbone(name: str, runs: Path, trail: _Trail) -> TrainedOn:
     if name == TINY:
         return TrainedOn()
     if Path(name).is_absolute():
@@ -108,7 +128,7 @@ def _trace_backbone(name: str, runs: Path, seen: set[Path]) -> TrainedOn:
     else:
         models = [run / "model" for run in Store.of(runs).list(runs) if run.name.startswith(name)]
     models = [model for model in models if record_of(model) and Store.of(model).exists(model)]
-    return _trace(models[0], seen) if len(models) == 1 else TrainedOn(unknown=(f"backbone '{name}'",))
+    return _trace(models[0], trail) if len(models) == 1 else TrainedOn(unknown=(f"backbone '{name}'",))
 
 
 def _local_path(path: Path) -> Path:

@@ -96,6 +96,33 @@ def test_only_records_say_that_a_backbone_was_trained_on_nothing(store: Store) -
     assert of(store.path("backbones/tiny-b")) == TrainedOn()
 
 
+def test_teachers_known_by_their_content_are_looked_up_in_one_reading_of_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "RUN_ID", re.compile(".*"))
+    store = Store.open(tmp_path / "storage")
+    for run, table in (("nli0", "nli/train"), ("ct0", "wikipedia/sentences")):
+        write_run(store, run, table, ["tinyid"])
+    store.write_json("embeddings/means/manifest.json", {"members": ["of nli0", "of ct0", "elsewhere"]})
+    student = write_run(store, "sed", "sts/stsb_train", ["tinyid", "means"])
+    records = {"a": (["of nli0"], ["nli0"]), "b": (["of ct0", "gone"], ["ct0", "gone"]), "c": (["x"], [])}
+    for name, (members, teachers) in records.items():
+        store.write_json(f"pipelines/{name}.json", {"members": members, "pipeline": {"teachers": teachers}})
+    store.write_json("pipelines/d.json", {"name": "d"})
+    read: list[str] = []
+    whole = Store.read_json
+
+    def reading(self: Store, key: Any, *rest: Any, **more: Any) -> Any:
+        read.append(Path(key).parent.name)
+        return whole(self, key, *rest, **more)
+
+    monkeypatch.setattr(Store, "read_json", reading)
+    trained = trained_on(student)
+    assert tables(trained) == {"nli/train", "wikipedia/sentences", "sts/stsb_train"}
+    assert trained.unknown == ("teacher elsewhere (not a run of this storage)",)
+    assert read.count("pipelines") == 4, "each record once"
+
+
 def test_what_stands_beside_a_model_from_elsewhere_is_left_alone(tmp_path: Path) -> None:
     """Also where it has the name of a record, and is none."""
     (tmp_path / "model").mkdir()
