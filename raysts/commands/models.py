@@ -10,6 +10,7 @@ from typing import Any
 
 from raysts.errors import InputError, nearest
 from raysts.models import pretrained
+from raysts.models.embedders import open_embedder
 from raysts.models.endpoint import folder_of
 from raysts.pipeline.inputs import made_backbone
 from raysts.pipeline.outcome import Outcome, outcome_of
@@ -138,14 +139,25 @@ def _run_models(record: Mapping[str, Any], role: str, store: Store) -> tuple[tup
         raise InputError(f"run '{name}' has no {role}; it has: {', '.join(roles)}")
     teachers = dict(zip(record["members"], pipeline["teachers"], strict=False))
 
+    def elsewhere(what: str, model: str, content: str) -> Path:
+        folder = locate(model, store)
+        if content != model and open_embedder(folder).id != content:
+            raise InputError(
+                f"run '{name}': its {what} '{model}' is not the model that it was. Name the model that you mean, or run again: "
+                f"{record['command']}"
+            )
+        return folder
+
     def folder_of(model: str) -> Path | None:
         named = teachers.get(model, model)
-        return locate(named, store) if named in pipeline["teachers"] else store.get_dir(f"runs/{model}/model")
+        return (
+            elsewhere("teacher", named, model) if named in teachers.values() else store.get_dir(f"runs/{model}/model")
+        )
 
     def backbone() -> Path | None:
         layers, static = bool(pipeline["backbone_layers"]), pipeline.get("student") == "static"
         folder = made_backbone(pipeline["backbone"], record["backbone_id"], layers, static)
-        return store.get_dir(folder) if folder else locate(pipeline["backbone"], store)
+        return store.get_dir(folder) if folder else elsewhere("backbone", pipeline["backbone"], record["backbone_id"])
 
     folders: list[Path | None]
     trained = bool(pipeline["recipes"])

@@ -424,6 +424,19 @@ def test_a_student_of_some_layers_of_its_teacher(own: Path, tmp_path: Path) -> N
             raysts.distill([str(own / "A")], sets, text=own / "docs.csv", column="text", storage=tmp_path)
 
 
+def test_a_teacher_that_was_replaced_is_not_measured_as_the_one_of_the_run(own: Path, tmp_path: Path) -> None:
+    shutil.copytree(own / "A", tmp_path / "teacher")
+    sets = {"backbone": str(own / "A"), "backbone_layers": 1, **STEPS}
+    options = {"text": own / "docs.csv", "column": "text", "name": "small", "address": "none"}
+    raysts.distill([str(tmp_path / "teacher")], sets, storage=tmp_path, **options)
+    test = {"mine": own / "pairs.csv"}
+    compared = raysts.compare("small:student", "small:members", test=test, storage=tmp_path, resamples=0)
+    assert compared["status"] == "done"
+    shutil.copy(own / "B" / "model.safetensors", tmp_path / "teacher" / "model.safetensors")
+    with pytest.raises(InputError, match="run 'small': its teacher '.*teacher' is not the model that it was"):
+        raysts.compare("small:student", "small:members", test=test, storage=tmp_path)
+
+
 @pytest.fixture(scope="module")
 def documents(own: Path, small_corpus: Corpus) -> Path:
     """Documents of six sentences each."""
