@@ -68,9 +68,10 @@ def compare(
     Raises:
         InputError: a or b is missing, or they have no choice of layers or no task in common.
     """
-    from raysts.commands.context import corpus_of, store_of
+    from raysts.commands.context import GENERATED, corpus_of, store_of
     from raysts.commands.models import system_of
     from raysts.data.user import UserData
+    from raysts.data.world import world_path
     from raysts.evaluation import harness
     from raysts.evaluation.compare import compare_systems, conclusion, format_comparison, margin_sentence, margins
     from raysts.models import pretrained
@@ -86,6 +87,8 @@ def compare(
         raise InputError("--resamples 0 gives no interval, which --margin and --draw-sets need; remove it")
     corpus = corpus_of(data, user_data=UserData.of(test=test))
     chosen, left_out = _comparable_tasks(corpus, tasks)
+    if corpus.root == world_path():
+        say(GENERATED)
     for line in harness.left_out(corpus, chosen):
         say(line)
     systems = [system_of(str(name), store) for name in (a, b)]

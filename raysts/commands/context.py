@@ -37,6 +37,10 @@ IN_PROCESS = "none"
 """Value of ``address`` for work in this process, without Ray."""
 
 
+GENERATED = "The sentences are generated: neither --data nor files of your own are given. The scores say nothing about real text."
+"""Warning before the embedded world is measured."""
+
+
 def corpus_of(
     data: str | Path | None, recipe: str | None = None, skip_bad: bool = False, user_data: UserData | None = None
 ) -> Corpus:

@@ -65,9 +65,10 @@ def evaluate(
         and :class:`raysts.evaluation.cost.ModelCost`; not of two); with ``mteb`` also mteb (paths of the files).
     """
     from raysts.commands.compare import EmbeddingProgress
-    from raysts.commands.context import corpus_of, open_onnx, store_of
+    from raysts.commands.context import GENERATED, corpus_of, open_onnx, store_of
     from raysts.commands.models import locate
     from raysts.data.user import UserData, open_text
+    from raysts.data.world import world_path
     from raysts.evaluation import harness, mteb_results, results, retrieval
     from raysts.evaluation.agreement import agreement_sets
     from raysts.evaluation.contamination.lineage import merge_histories, trained_on
@@ -93,6 +94,8 @@ def evaluate(
     tasks = _tasks(corpus, tasks, probe, documents_by) if corpus else ()
     path, teacher = locate(model, store), None if documents_by is None else locate(documents_by, store)
     if corpus is not None:
+        if corpus.root == world_path():
+            say(GENERATED)
         history = merge_histories(map(trained_on, filter(None, (path, teacher))))
         contamination = harness.find_contamination(corpus, tasks, history)
         problems = contamination.refuse(f"'{model}'") if strict_contamination else []

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysts.commands.context import check_name, checked_plan, corpus_of, driver_log, executor, store_of
+from raysts.commands.context import GENERATED, check_name, checked_plan, corpus_of, driver_log, executor, store_of
 from raysts.commands.models import locate
 from raysts.commands.options import Result, RunOptions
 from raysts.commands.result import RunResult
@@ -423,4 +423,4 @@ def cautions(plan: Plan) -> list[str]:
     generated = plan.corpus.root == world_path() and not plan.corpus.text and plan.pipeline.name != "quickstart"
     if not generated or {*plan.states().values()} == {"done"}:
         return []
-    return ["The sentences are generated: neither --data nor --text is given. The scores say nothing about real text."]
+    return [GENERATED]

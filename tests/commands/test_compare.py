@@ -149,3 +149,13 @@ def test_a_run_that_delivers_the_best_means_what_it_delivered(options: list[obje
         result("run", "nli-ct-sed", "--name", "best", *options, *chosen, "--address", "none")["model"] == run["model"]
     )
     assert json.loads(record.read_text(encoding="utf-8")) == written and written["pooled_again"]
+
+
+def test_generated_sentences_are_said_to_be_generated(
+    tiny_backbone: Path, tmp_path: Path, options: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAYSTS_DATA", raising=False)
+    for command in (["evaluate", tiny_backbone], ["compare", tiny_backbone, tiny_backbone]):
+        arguments = [*command, "--tasks", "sts12", "--resamples", 0]
+        assert "The sentences are generated" in raysts(*arguments, "--storage", tmp_path).err
+        assert "generated" not in raysts(*arguments, *options).err
