@@ -115,7 +115,7 @@ class Room:
         }
 
     def give_back(self, names: Iterable[str]) -> None:
-        """Remove groups: nobody does so for a process that was killed, nor for a run that waits."""
+        """Remove groups. A process that was killed leaves them, and so does a run that waits."""
         for name in names:
             ray.util.remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(name)))
 

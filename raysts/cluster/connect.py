@@ -141,13 +141,13 @@ def _init(address: str) -> bool:
 
 
 def _interrupt(number: int, frame: Any) -> None:
-    """Raise KeyboardInterrupt when a private cluster, which a signal to the process group reaches too, has had time to end."""
+    """Raise KeyboardInterrupt when a private cluster, which gets the signal too, has had time to end."""
     time.sleep(2.0)
     raise KeyboardInterrupt
 
 
 def head_answers() -> bool:
-    """Return True if this process is connected to a head that lives. Ray ends a process that asks a dead one for a minute."""
+    """Return True if this process has a living head. Ray ends a process that asks a dead one for a minute."""
     ray = sys.modules.get("ray")
     return ray is not None and ray.is_initialized() and _answers(ray.get_runtime_context().gcs_address)
 

@@ -235,7 +235,7 @@ class EarlierTrial(NamedTuple):
 
 
 def scheduler(study: Study) -> TrialScheduler:
-    """Return ASHA or the median rule with the curves of earlier sessions, or a scheduler that stops nothing."""
+    """Return ASHA or the median rule with the curves of earlier sessions, or one that stops nothing."""
     asha = study.search.asha
     if asha is None and not study.search.median:
         return FIFOScheduler()

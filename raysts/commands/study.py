@@ -43,7 +43,7 @@ def plan_study(search: str | Search, overrides: Mapping[str, Any], options: RunO
     if study.dev is not None and metric not in (*study.dev.metrics, LOSS):
         if chosen.metric:
             raise InputError(
-                f"metric={metric}: the development set {study.dev.name} has {', '.join(study.dev.metrics)}; leave metric out "
+                f"metric={metric}: the development set {study.dev.name} has {', '.join(study.dev.metrics)}; remove metric "
                 f"to compare trials by the first of these, or go by --set metric={LOSS}"
             )
         study = Study(chosen.replace(judge=study.dev.metrics[0]), plan, study.name)

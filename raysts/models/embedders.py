@@ -270,7 +270,7 @@ class OnnxModel(Embedder):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         on_gpu = self.device == "cuda" and "CUDAExecutionProvider" in onnxruntime.get_available_providers()
-        providers = [*(["CUDAExecutionProvider"] if on_gpu else []), "CPUExecutionProvider"]
+        providers = ["CUDAExecutionProvider"] * on_gpu + ["CPUExecutionProvider"]
         try:
             session = onnxruntime.InferenceSession(str(graph_of(self.path)), options, providers)
         except Exception as error:  # the runtime may raise anything

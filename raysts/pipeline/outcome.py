@@ -212,8 +212,8 @@ def system_of(name: str, role: str) -> str | None:
         return name
     if parsed.combine == grammar.BOOM:  # its members have no name: those of others have all rows
         return name if role == "soup" else None
-    on_members = [parsed.post] if parsed.post and parsed.combine != "sed" else []
-    return "-".join([*parsed.stages, *([role] if role != "member" else []), *on_members])
+    behind = [role if role != "member" else None, parsed.post if parsed.combine != "sed" else None]
+    return "-".join([*parsed.stages, *filter(None, behind)])
 
 
 def _order(score: float | None) -> float:

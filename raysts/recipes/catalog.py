@@ -1,4 +1,4 @@
-"""The description of each objective without torch: settings, data, names. ``objectives.yaml`` has the default recipes."""
+"""Describe each objective without torch: settings, data, names. ``objectives.yaml`` has the recipes."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping

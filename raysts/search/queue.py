@@ -131,7 +131,7 @@ class TrialQueue:
                 self._end(record)
 
     def _judge(self, point: Point) -> None:
-        """Offer the further seeds of a point whose first ones have ended, or end them if it lost the race."""
+        """Offer the further seeds of a point after its first ones, or end them if it lost the race."""
         key = key_of(point)
         if not (held := self._held.get(key)):
             return

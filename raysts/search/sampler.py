@@ -38,7 +38,7 @@ class Sampler:
     """Sampler of a search, which proposes the points of ``first`` before its own.
 
     TPE and GP draw at random until ten points beyond the preset ones have scores. A point is one trial of Optuna, regardless
-    of the number of its seeds. With a cost it has two values, of which the second is minimised.
+    of the number of its seeds. With a cost it has two values, the second of them minimised.
     """
 
     def __init__(self, search: Search, first: Sequence[Point], seed: int) -> None:
@@ -60,7 +60,7 @@ class Sampler:
         self.trials: dict[str, Any] = {}  # of proposed points without a score, by point id
 
     def propose(self, tried: Collection[str]) -> Point | None:
-        """Return a point whose id is not among ``tried``, or None if the space has no other."""
+        """Return a point that is not among ``tried``, or None if the space has no other."""
         for _ in range(REPEATS):
             trial, point = self.study.ask(), Point()
             for key, dimension in self.search.space.items():
@@ -86,7 +86,8 @@ class Sampler:
         states, point = optuna().trial.TrialState, scores.point
         values = [scores.score, scores.cost][: len(directions(self.search))]
         bad = any(value is None or math.isnan(value) for value in values)
-        state = (states.FAIL if self.search.cost else states.PRUNED) if bad else states.COMPLETE
+        without_value = states.FAIL if self.search.cost else states.PRUNED
+        state = without_value if bad else states.COMPLETE
         if (trial := self.trials.pop(key_of(point), None)) is not None:
             self.study.tell(trial, None if bad else values, state)
         else:  # of another session or study

@@ -34,7 +34,7 @@ class Asha(Tree):
 class Search(Tree):
     """A search over the options of a pipeline. It optimises the mean of a metric over seeds.
 
-    A trial is a member of the pipeline, or its student where it distils one. What is measured is the last training run of it.
+    A trial is a member of the pipeline, or the student of one that distils. What is measured is the last training run of it.
     """
 
     name: str

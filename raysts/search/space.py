@@ -108,7 +108,7 @@ class Dimension:
         condition = f" if {self.only.text}" if self.only else ""
         if self.choices:
             return f"{_join(self.choices)}{condition}"
-        kind = ("logint" if self.integer else "log") if self.log else ("int" if self.integer else "uniform")
+        kind = f"{'log' if self.log else ''}{'int' if self.integer else ''}" or "uniform"
         return f"{kind}({self.low},{self.high}){condition}"
 
     def applies(self, point: Point) -> bool:

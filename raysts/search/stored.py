@@ -72,6 +72,6 @@ def earlier_points(study: Study, name: str) -> list[PointScores]:
     ]
     if not fitting:
         raise InputError(
-            f"--warm-start {name}: none of its points lies in this search's space ({', '.join(space)}); leave it out"
+            f"--warm-start {name}: none of its points lies in this search's space ({', '.join(space)}); remove it"
         )
     return fitting

@@ -1,6 +1,6 @@
 """Study: the folder of a search, with the records of its trials and the kept models.
 
-A point is a plan of its own. What all points read or train alike is done once, before the trials.
+Each point has its plan. What all points read or train alike is done once, before the trials.
 
 ``studies/<name>/study.json`` describes the search. ``trials/`` holds one record per trial that has ended. Only the driver
 writes these records, and they decide everything. ``optuna.db`` and ``trials.parquet`` are exports of them. A trial is a
@@ -291,7 +291,7 @@ class Study:
         return self.token_stores() | common
 
     def _steps(self, plan: Plan) -> list[list[Step]]:
-        """Return for each seed the steps of a point, in order; the last one is measured."""
+        """Return the steps of a point in order, for each seed. The last one is measured."""
         making = {step.id: step for step in plan.making}
         steps = []
         for chain in plan.student_chains or plan.chains:
@@ -318,7 +318,7 @@ class Study:
         ]
 
     def _own(self, step: Step) -> Step:
-        """Return a training step whose record says that it belongs to this study."""
+        """Return a training step with a record of this study."""
         if step.job is None:
             return step
         return replace(step, job=replace(step.job, facts={**step.job.facts, "study": self.name}))
@@ -342,16 +342,16 @@ class Study:
         run, lines = self.read_run(trial.id)
         values = [(line["step"], self.search.objective.value_of_line(line)) for line in lines]
         curve = tuple((step, value) for step, value in values if value is not None)
-        selection = run.get("kept") or {}
+        last, selection = (lines or [{}])[-1], run.get("kept") or {}
         record = Record(
             id=trial.id,
             point=trial.point,
             seed=trial.seed,
             status=outcome.status,
-            value=outcome.value if outcome.status != "stopped" else (curve[-1][1] if curve else None),
-            step=selection.get("step") if outcome.status == "finished" else (lines[-1]["step"] if lines else None),
-            steps=lines[-1]["steps"] if lines else run.get("steps"),
-            seconds=lines[-1].get("seconds") if lines else None,
+            value=curve[-1][1] if outcome.status == "stopped" and curve else outcome.value,
+            step=(selection if outcome.status == "finished" else last).get("step"),
+            steps=last.get("steps", run.get("steps")),
+            seconds=last.get("seconds"),
             reason=outcome.reason,
             curve=curve,
             earlier=tuple(str(step.output.relative_to(self.plan.storage)) for step in trial.earlier),

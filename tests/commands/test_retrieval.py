@@ -127,7 +127,7 @@ def test_a_search_goes_by_a_retrieval_set(own: Path, tmp_path: Path) -> None:
     run = json.loads((tmp_path / "s" / "runs" / found["best_run"]["run"] / "run.json").read_text())
     assert found["best"]["value"] == pytest.approx(run["dev"]["scores"][METRICS[0]])
     refused = raysts(*arguments, "--set", "metric=pearson")
-    assert refused.code == 2 and "leave metric out" in refused.err
+    assert refused.code == 2 and "remove metric" in refused.err
 
 
 @pytest.mark.parametrize(
