@@ -32,8 +32,8 @@ PEAKS = ("all_mb", "private_mb", "driver_mb", "worker_mb")
 PREPARE = """
 import sys
 from pathlib import Path
-from raysts.cluster.connect import connected
-with connected("local"):
+from raysts.cluster.connect import connection
+with connection("local"):
     from raysts.cluster.stream import over_ray
     from raysts.data.wikipedia.prepare import prepare_wikipedia
     options = {"seed": 1, "block_bytes": int(sys.argv[4]), "spread": over_ray}

@@ -75,9 +75,9 @@ def plain(jobs: list[Job]) -> None:
 
 def on_ray(jobs: list[Job]) -> None:
     """Two Ray Train runs of one worker with one CPU each, on a private cluster that starts and ends here."""
-    from raysts.cluster.connect import connected
+    from raysts.cluster.connect import connection
 
-    with connected("local"):
+    with connection("local"):
         from raysts.cluster.executor import RayExecutor
 
         reasons = RayExecutor().train([[job] for job in jobs], Resources(workers=1, cpus=1, gpus=0.0))

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TextIO
 
 from raysts.commands.options import MAKE, MEASURE, USE, Command, Result
 from raysts.commands.parser import parse
-from raysts.errors import FORBIDDEN, InputError, RunFailed, limit_of, limit_reached, without_secrets
+from raysts.errors import FORBIDDEN, InputError, RunFailed, limit_of, limit_reached, redact
 from raysts.log import screen, showing
 
 MOST_PROBLEMS, LONGEST_PROBLEM = 50, 4_000
@@ -100,14 +100,14 @@ def execute(arguments: list[str]) -> int:
     except InputError as error:
         return _refuse(error)
     except RunFailed as error:
-        print(f"raysts: {without_secrets(str(error))}", file=sys.stderr)
+        print(f"raysts: {redact(str(error))}", file=sys.stderr)
         return 3
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             print(f"raysts: '{error.filename!s:.60}...': the name is too long; give a shorter path", file=sys.stderr)
             return 2
         limit = limit_reached(error)
-        print(f"raysts: {without_secrets(limit) if limit else _crash_message(error, line)}", file=sys.stderr)
+        print(f"raysts: {redact(limit) if limit else _crash_message(error, line)}", file=sys.stderr)
         return 2 if limit_of(error) in FORBIDDEN else 3
     if not _print(sys.stdout, json.dumps(result, default=str) if output.json else text):
         return 3
@@ -126,7 +126,7 @@ def _call(command: Command, options: Mapping[str, Any], line: str) -> tuple[Resu
 def _refuse(error: InputError) -> int:
     """Print what is wrong with the input, and return the exit code."""
     for problem in error.problems[:MOST_PROBLEMS]:
-        print(f"raysts: {_cut(without_secrets(problem))}", file=sys.stderr)
+        print(f"raysts: {_cut(redact(problem))}", file=sys.stderr)
     if (omitted := len(error.problems) - MOST_PROBLEMS) > 0:
         print(f"raysts: and {omitted:,} more", file=sys.stderr)
     return 2
@@ -134,7 +134,7 @@ def _refuse(error: InputError) -> int:
 
 def written_down(arguments: Sequence[str]) -> str:
     """The command as records, reports and messages show it."""
-    return shlex.join(["raysts", *map(without_secrets, arguments)])
+    return shlex.join(["raysts", *map(redact, arguments)])
 
 
 def _cut(problem: str) -> str:
@@ -152,6 +152,6 @@ def _crash_message(error: Exception, line: str) -> str:
     details = ""
     with contextlib.suppress(OSError):  # a full disk, for one
         with tempfile.NamedTemporaryFile("w", prefix="raysts-error-", suffix=".log", delete=False) as file:
-            file.write(without_secrets("".join(traceback.format_exception(error))))
+            file.write(redact("".join(traceback.format_exception(error))))
         details = f"The details are in {file.name}. "
-    return f"{type(error).__name__}: {without_secrets(str(error))}\n{details}To go on after mending it: {line}"
+    return f"{type(error).__name__}: {redact(str(error))}\n{details}To go on after mending it: {line}"

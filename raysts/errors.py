@@ -92,7 +92,7 @@ def limit_reached(error: BaseException) -> str | None:
     return f"{lacks} ({error}); see to that and run the same command again: it goes on where it stopped"
 
 
-def without_secrets(text: str) -> str:
+def redact(text: str) -> str:
     """``text`` as records, reports and messages show it.
 
     Secrets of the environment stand there by their names, and URIs without user and password.

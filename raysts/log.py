@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from raysts.errors import without_secrets
+from raysts.errors import redact
 
 logger = logging.getLogger("raysts")
 logger.propagate = False  # a handler of the root would show every message twice
@@ -190,7 +190,7 @@ class _LogFile(logging.FileHandler):
     """Log file that holds no secrets. What cannot be written there is dropped."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return without_secrets(super().format(record))
+        return redact(super().format(record))
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Do nothing: the disk may be full."""

@@ -16,7 +16,7 @@ import run_commands
 import torch
 
 from raysts.cli import written_down
-from raysts.errors import without_secrets
+from raysts.errors import redact
 
 SECRETS = {
     "HF_TOKEN": "hf_VerySecretOfTheTest",
@@ -163,7 +163,7 @@ def test_a_command_names_the_secrets_it_was_given(monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_users_and_passwords_of_uris_are_not_shown(uri: str, shown: str) -> None:
-    assert without_secrets(uri) == shown
+    assert redact(uri) == shown
 
 
 def test_no_code_of_ours_asks_for_code_of_others() -> None:

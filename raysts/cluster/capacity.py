@@ -61,12 +61,12 @@ def holds(resources: Resources) -> int:
     return sum(node.slots(resources) for node in nodes())
 
 
-def at_once(resources: Resources) -> int:
+def slot_count(resources: Resources) -> int:
     """Return how many workers to ask for at once, at least 1."""
     return max(1, holds(resources), UNKNOWN * may_grow())
 
 
-def with_gpus(resources: Resources) -> Resources:
+def resolve_gpus(resources: Resources) -> Resources:
     """Return the resources with one GPU per worker if the recipe says nothing and the cluster has some."""
     if resources.gpus is not None:
         return resources
@@ -77,7 +77,7 @@ def check_resources(resources: Resources, private: bool) -> None:
     """Refuse workers that this Ray does not know, or that no node of a cluster that cannot grow holds."""
     if problems := lacks(resources):
         raise InputError(problems)
-    resources = with_gpus(resources)
+    resources = resolve_gpus(resources)
     room, least = holds(resources), resources.least
     if room < least and (private or not may_grow()):
         part = f"a run of {least} workers (resources.workers) has no room, the cluster holds {room} of them"

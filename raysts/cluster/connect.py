@@ -74,7 +74,7 @@ REFUSALS = {
 
 
 @contextlib.contextmanager
-def connected(address: str | None = None) -> Iterator[bool]:
+def connection(address: str | None = None) -> Iterator[bool]:
     """Connect to Ray for the length of the block. The value is True for a private cluster.
 
     Without an address that is the cluster of the job (``RAY_ADDRESS``), the one that ``ray start`` runs on this machine, else

@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 
-from raysts.cluster.capacity import announce, at_once, with_gpus
+from raysts.cluster.capacity import announce, resolve_gpus, slot_count
 from raysts.cluster.connect import head_answers
 from raysts.cluster.preflight import node_problem
 from raysts.errors import InputError, RunFailed
@@ -51,10 +51,12 @@ class RayExecutor:
         """
         if not units:
             return
-        announce(resources := with_gpus(resources))
+        announce(resources := resolve_gpus(resources))
         actors = self._idle.pop((worker, resources), [])
         self._end_idle()
-        actors += start_actors(worker, min(len(units), at_once(resources)) - len(actors), resources, self.requirements)
+        actors += start_actors(
+            worker, min(len(units), slot_count(resources)) - len(actors), resources, self.requirements
+        )
         try:
             last = yield from _results(actors, ray.put(args), units)
             if self._keeps:
@@ -65,12 +67,12 @@ class RayExecutor:
 
     def slots(self, resources: Resources) -> int:
         """Return how many processes the nodes hold, and an autoscaler brings, at once."""
-        return at_once(with_gpus(resources))
+        return slot_count(resolve_gpus(resources))
 
     def train(self, chains: Sequence[Sequence[Job]], resources: Resources) -> list[str | None]:
         from raysts.cluster.members import train_members  # imports Ray Train, which an actor does without
 
-        return train_members(chains, with_gpus(resources), self.requirements)
+        return train_members(chains, resolve_gpus(resources), self.requirements)
 
 
 def start_actors(

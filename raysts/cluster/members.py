@@ -20,11 +20,11 @@ import ray.train.torch
 import torch
 
 from raysts.cluster import runs
-from raysts.cluster.capacity import UNKNOWN, ClusterNode, Room, affinity, at_once, holds, may_grow, nodes
+from raysts.cluster.capacity import UNKNOWN, ClusterNode, Room, affinity, holds, may_grow, nodes, slot_count
 from raysts.cluster.connect import head_answers, quiet_data
 from raysts.cluster.metrics import show, show_line
 from raysts.cluster.preflight import node_problem
-from raysts.cluster.queue import Ended, MemberQueue, QueueState, Slot
+from raysts.cluster.queue import MemberQueue, QueueState, RunEnd, Slot
 from raysts.cluster.stream import read_streamed
 from raysts.errors import InputError, RunFailed
 from raysts.log import say
@@ -48,7 +48,7 @@ Chains = Sequence[Sequence[Job]]
 def train_members(chains: Chains, resources: Resources, requirements: Requirements | None = None) -> list[str | None]:
     """Train every chain. Return for each the reason why it failed, or None."""
     if requirements is not None:
-        resources = _with_memory(resources, chains)
+        resources = _reserve_memory(resources, chains)
     reasons: dict[int, str | None] = {}
     facts, total = chains[0][0].facts, sum(map(len, chains))
     with closing(_Runs(chains, resources, requirements)) as started, RunMonitor(total) as monitor:
@@ -67,7 +67,7 @@ def train_members(chains: Chains, resources: Resources, requirements: Requiremen
     return [reasons[number] for number in range(len(chains))]
 
 
-def _with_memory(resources: Resources, chains: Chains) -> Resources:
+def _reserve_memory(resources: Resources, chains: Chains) -> Resources:
     """Return the resources with an estimate of memory, if nodes have it and the recipe says nothing."""
     if resources.memory is not None:
         return resources
@@ -147,9 +147,9 @@ class _Runs:
         """Begin a run again that has ended, while members are left and its workers begin some in between."""
         run = self.runs[number]
         try:
-            ended: Ended = ray.get(run.ended)
+            ended: RunEnd = ray.get(run.ended)
         except ray.exceptions.RayError as error:
-            ended = Ended(str(error), None)
+            ended = RunEnd(str(error), None)
         unfinished, failures, group, in_use = ray.get(self.queue.release.remote(number, ended))
         # Of a run that is gone nothing is left to give back its room. Its workers may not have come to name it.
         if not group and len(in_use) == len(self.runs) - 1:
@@ -176,7 +176,7 @@ def placements(resources: Resources, members: int) -> list[tuple[ClusterNode | N
     as come at least half work.
     """
     if resources.workers > 1:
-        return [(None, resources.workers)] * min(max(1, at_once(resources) // resources.least), members, MOST_RUNS)
+        return [(None, resources.workers)] * min(max(1, slot_count(resources) // resources.least), members, MOST_RUNS)
     bound: list[tuple[ClusterNode | None, int]] = []
     rest = members
     for node in nodes():

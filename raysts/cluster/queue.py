@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 Slot = tuple[int, int]  # a worker: number of its Ray Train run, rank in it
 
 
-class Ended(NamedTuple):
+class RunEnd(NamedTuple):
     """The end of a Ray Train run: its cause, the ranks that died, and if it found no room.
 
     ``deaths``: the cause by rank, and whether its node was taken away. None: all died of the run's cause.
@@ -73,7 +73,7 @@ class MemberQueue:
     def refuse(self, reason: str) -> None:
         self.refused += (reason,)
 
-    def release(self, run: int, ended: Ended) -> tuple[bool, int, set[str], set[str]]:
+    def release(self, run: int, ended: RunEnd) -> tuple[bool, int, set[str], set[str]]:
         """Take back a run's members.
 
         Return if members wait, how often the run ended without any, its placement group and those of the other runs.

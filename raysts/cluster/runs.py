@@ -13,7 +13,7 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from raysts.cluster.capacity import ClusterNode
 from raysts.cluster.compat import scales_with
-from raysts.cluster.queue import Ended
+from raysts.cluster.queue import RunEnd
 from raysts.recipes.recipe import Resources
 
 START_SECONDS = 30  # a run waits so long for room before its driver asks anew, for halves on a node that others use too
@@ -53,7 +53,7 @@ class TrainRun:
         failures = FailureConfig(0, controller_failure_limit=0)
         self.config = RunConfig(name=name, storage_path=folder, failure_config=failures)
 
-    def fit(self, width: int) -> Ended:
+    def fit(self, width: int) -> RunEnd:
         """Train with ``width`` workers until no member is left or a worker dies."""
         scaling = _scaling(self.resources, width, self.node)
         parts = {"backend_config": _backend(self.resources), "scaling_config": scaling, "run_config": self.config}
@@ -64,12 +64,12 @@ class TrainRun:
             deaths = {rank: (str(cause), bool(getattr(cause, "preempted", False))) for rank, cause in causes.items()}
             if self.resources.workers > 1:  # they have one member, which is that of the first
                 deaths = {0: min(deaths.values(), key=lambda death: death[1])}
-            return Ended(str(error), deaths)
+            return RunEnd(str(error), deaths)
         except Exception as error:
             cause = getattr(error, "controller_failure", error)
             waited = type(cause).__name__ == "WorkerGroupStartupTimeoutError"
-            return Ended(str(cause), {} if waited else None, waited)
-        return Ended()
+            return RunEnd(str(cause), {} if waited else None, waited)
+        return RunEnd()
 
 
 def _call(work: list[Any], number: int) -> None:

@@ -22,7 +22,7 @@ import torch
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
 from ray.tune.search import Searcher
 
-from raysts.cluster.capacity import Room, at_once, holds, may_grow, with_gpus
+from raysts.cluster.capacity import Room, holds, may_grow, resolve_gpus, slot_count
 from raysts.cluster.connect import quiet_data
 from raysts.cluster.metrics import show_line
 from raysts.errors import RunFailed
@@ -61,7 +61,7 @@ ENVIRONMENT = {
 
 def per_trial(study: Study) -> Resources:
     """Return what a trial asks of the cluster. Small ones share a GPU unless the search says."""
-    stated, resources = study.search.pipeline.resources, with_gpus(study.search.pipeline.resources)
+    stated, resources = study.search.pipeline.resources, resolve_gpus(study.search.pipeline.resources)
     small = stated.gpus is None and resources.gpus and weight_bytes(study.plan.backbone) < SMALL
     return resources.replace(gpus=0.25) if small else resources
 
@@ -160,14 +160,14 @@ def _fit(trials: Trials, progress: SearchProgress, resources: Resources) -> None
             raise trials.error or error from error.__cause__  # Tune makes text of ours
 
 
-class _Unsaved:
+class _Stateless:
     """A part that Tune pickles for a restore that never comes: it holds a sampler and what writes records."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
 
-class Trials(_Unsaved, Searcher):
+class Trials(_Stateless, Searcher):
     """The trials of a study for Tune. One that was killed for memory trains alone."""
 
     def __init__(self, queue: TrialQueue, kills: Counter[str], resources: Resources) -> None:
@@ -177,7 +177,7 @@ class Trials(_Unsaved, Searcher):
         self.trials: dict[str, Trial] = {}
         self.actors: dict[str, str] = {}  # the last run of a process, by the id of its actor
         # An autoscaler sees trials that wait for a place. A sampler is asked one trial ahead of the room.
-        self.pending, self.most = at_once(resources), math.inf
+        self.pending, self.most = slot_count(resources), math.inf
         if queue.search.num_samples is not None:
             room = max(1, holds(resources), SAMPLED * may_grow())
             self.pending, self.most = room if may_grow() else 1, room + 1
@@ -216,7 +216,7 @@ class Trials(_Unsaved, Searcher):
             raise
 
 
-class _Display(_Unsaved, ray.tune.Callback):
+class _Display(_Stateless, ray.tune.Callback):
     """Draws the running trials after each round of Tune's loop, and says how many wait for room."""
 
     def __init__(self, queue: TrialQueue, progress: SearchProgress, resources: Resources) -> None:

@@ -233,9 +233,9 @@ def preflight(private: bool, *plans: Plan) -> Iterator[Requirements | None]:
 
 def ray_context(address: str | None) -> contextlib.AbstractContextManager[bool]:
     """Return a context with Ray. Its value is True if Ray runs for this block alone."""
-    from raysts.cluster.connect import connected
+    from raysts.cluster.connect import connection
 
     if (address or os.environ.get("RAY_ADDRESS") or "local") in ("local", "auto"):
         say("starting Ray on this machine ...")
         screen.title = "starting Ray on this machine"
-    return connected(address)
+    return connection(address)

@@ -17,7 +17,7 @@ from raysts.report.study import report_data, write_report
 from raysts.search import scores
 from raysts.search.progress import SearchProgress
 from raysts.search.queue import Place, RunTrials, run_locally, run_session
-from raysts.search.search import Search, configured, find_search
+from raysts.search.search import Search, configure, find_search
 from raysts.search.stored import earlier_points
 from raysts.search.study import Study
 from raysts.training.trackers import LIVE, TrackerThread, open_tools
@@ -29,7 +29,7 @@ def plan_study(search: str | Search, overrides: Mapping[str, Any], options: RunO
     Raises:
         InputError: a problem that would stop the search later.
     """
-    chosen = find_search(search, overrides) if isinstance(search, str) else configured(search, overrides)
+    chosen = find_search(search, overrides) if isinstance(search, str) else configure(search, overrides)
     check_name(options.name)
     plan = plan_of(chosen.at({}), options)
     validate.check(plan)
@@ -115,7 +115,7 @@ def _place(study: Study, options: RunOptions, progress: SearchProgress) -> Itera
         def train_on_cluster() -> RunTrials:
             resources = on_tune.per_trial(study)
             capacity.announce(resources)
-            at_once = capacity.at_once(resources)
+            at_once = capacity.slot_count(resources)
             concurrent = min(at_once, study.search.concurrency or at_once)
             _prepare(study, RayExecutor(seen), concurrent, options, progress)
             return lambda queue, progress: on_tune.run_on_ray(queue, progress, resources)
@@ -138,7 +138,7 @@ def _prepare(study: Study, executor: Executor, concurrent: int, options: RunOpti
 
 def _result(study: Study, report: Path) -> Result:
     points, metric = study.scores(), study.search.objective
-    best, run = study.best_point, scores.by_best_run(points, metric.mode)
+    best, run = study.best_point, scores.best_trial(points, metric.mode)
     return {
         "status": "done",
         "storage": study.store.uri,

@@ -24,7 +24,7 @@ from raysts.report.charts import Dot, Marks, Scale, X, Y, chart, draw_line, fit_
 from raysts.report.run import environment
 from raysts.search.record import Record
 from raysts.search.sampler import importance
-from raysts.search.scores import RACE, RACED, PointScores, by_best_run, by_mean, front, level_with, verdict
+from raysts.search.scores import RACE, RACED, PointScores, best_by_mean, best_trial, front, level_with, verdict
 from raysts.search.space import Point, Space, numeric, text_of
 from raysts.search.study import Study
 from raysts.storage.store import Store
@@ -92,7 +92,7 @@ def report_data(study: Study) -> StudyData:
     store, scores = Store.of(study.plan.storage), study.scores()
     about = store.read_json(study.folder / "study.json", fresh=True) or {}
     metric, space, records = study.search.objective, study.search.space, list(study.records.values())
-    best = by_mean(scores, metric.mode)
+    best = best_by_mean(scores, metric.mode)
     raced = sum((record.reason or "").startswith(RACED) for record in records)
     level, cheapest = level_with(scores, metric.mode), front(scores, metric.mode)
     ranked = sorted(records, key=lambda r: -rank(r.value if r.status == "finished" else None, metric.mode))
@@ -147,7 +147,7 @@ def _trial(record: Record, space: Space, metric: RunMetric) -> list[Any]:
 
 def _headline(study: Study, scores: Sequence[PointScores], untrained: float | None) -> list[str]:
     metric = study.search.objective
-    best, run = by_mean(scores, metric.mode), by_best_run(scores, metric.mode)
+    best, run = best_by_mean(scores, metric.mode), best_trial(scores, metric.mode)
     if best is None or best.mean is None or run is None:
         return ["No trial has finished."]
     score = mean_text(metric, best.mean, best.std, len(best.values), " seeds")

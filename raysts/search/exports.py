@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
-from raysts.errors import without_secrets
+from raysts.errors import redact
 from raysts.log import say
 from raysts.search.record import Record
 from raysts.search.sampler import directions, optuna
@@ -36,7 +36,7 @@ def exporter(study: Study) -> Export:
 
 
 def _reason(error: Exception) -> str:
-    return without_secrets((str(error) or type(error).__name__).splitlines()[0])
+    return redact((str(error) or type(error).__name__).splitlines()[0])
 
 
 def _times(record: Record) -> tuple[datetime, datetime]:

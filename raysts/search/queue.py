@@ -17,7 +17,7 @@ from raysts.search.exports import exporter
 from raysts.search.progress import SearchProgress
 from raysts.search.record import Record
 from raysts.search.sampler import Sampler
-from raysts.search.scores import PointScores, clearly_worse, grouped
+from raysts.search.scores import PointScores, clearly_worse, group_by_point
 from raysts.search.space import Point, grid, key_of, text_of
 from raysts.search.study import Study
 from raysts.search.trial import Trial, TrialOutcome, TrialRuntime, run_trial
@@ -139,7 +139,7 @@ class TrialQueue:
         if sum(record.seed < RACERS for record in records) < RACERS:
             return
         del self._held[key]
-        (scores,) = grouped(records, self.search.seeds)
+        (scores,) = group_by_point(records, self.search.seeds)
         if clearly_worse(scores, self.study.scores(), self.search.objective.mode):
             for trial in held:
                 self._end(self.study.leave_out(trial))
@@ -155,7 +155,7 @@ class TrialQueue:
             self._trials_left[key] -= 1
             if not self._trials_left[key]:
                 records = [each for each in self.study.records.values() if each.key == key]
-                (scores,) = grouped(records, self.search.seeds)
+                (scores,) = group_by_point(records, self.search.seeds)
                 self.sampler.complete(scores)
 
 

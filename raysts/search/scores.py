@@ -84,7 +84,7 @@ class PointScores:
         return "; ".join(parts)
 
 
-def grouped(records: Iterable[Record], seeds: int) -> list[PointScores]:
+def group_by_point(records: Iterable[Record], seeds: int) -> list[PointScores]:
     """Group records by point, in the order in which the points first ended.
 
     Records with a seed number of ``seeds`` or more are omitted.
@@ -111,19 +111,19 @@ def ranked_trials(records: Iterable[Record], mode: Mode) -> list[Record]:
     return sorted(finished, key=lambda record: (-rank(record.value, mode), record.id))
 
 
-def by_mean(scores: Sequence[PointScores], mode: Mode) -> PointScores | None:
+def best_by_mean(scores: Sequence[PointScores], mode: Mode) -> PointScores | None:
     """Return the point with the best mean over its seeds."""
     return next(iter(ranked_points(scores, mode)), None)
 
 
-def by_best_run(scores: Sequence[PointScores], mode: Mode) -> Record | None:
+def best_trial(scores: Sequence[PointScores], mode: Mode) -> Record | None:
     """Return the single best trial."""
     return next(iter(ranked_trials((record for point in scores for record in point.records), mode)), None)
 
 
 def level_with(scores: Sequence[PointScores], mode: Mode) -> list[PointScores]:
     """Return the best point and those that it is not better than (:func:`is_better`)."""
-    best = by_mean(scores, mode)
+    best = best_by_mean(scores, mode)
     if best is None:
         return []
     rivals = [point for point in scores if point is not best and min(len(point.values), len(best.values)) > 1]
@@ -151,7 +151,7 @@ RACE = (
 
 def clearly_worse(point: PointScores, scores: Sequence[PointScores], mode: Mode) -> bool:
     """Return True if a point loses the race (``RACE``)."""
-    best = by_mean(scores, mode)
+    best = best_by_mean(scores, mode)
     if best is None or best.key == point.key:
         return False
     of_best = {record.seed: record.value for record in best.finished}
@@ -194,7 +194,7 @@ def verdict(scores: Sequence[PointScores], mode: Mode, usual: Point) -> str:
     It names the simplest of the points to which no difference is shown: the one that changes the fewest of ``usual``,
     the recipe's default values of the options.
     """
-    best = by_mean(scores, mode)
+    best = best_by_mean(scores, mode)
     rivals = [point for point in scores if point.values and point is not best]
     if best is None or not rivals:
         return ""
@@ -231,7 +231,7 @@ def table(
     ``untrained`` is the score of the backbone without training, ``cost`` the name of the second measure.
     """
     cheapest = front(scores, metric.mode)
-    mean, best = by_mean(scores, metric.mode), by_best_run(scores, metric.mode)
+    mean, best = best_by_mean(scores, metric.mode), best_trial(scores, metric.mode)
     shown = sorted(scores, key=_order)
     if len(shown) > most:
         shown = sorted(scores, key=lambda point: -rank(point.mean, metric.mode))[:most]

@@ -211,7 +211,7 @@ def _is_own(key: str) -> bool:
     return key.partition(".")[0] in (*OWN, "space", "asha")
 
 
-def configured(search: Search, overrides: Mapping[str, Any]) -> Search:
+def configure(search: Search, overrides: Mapping[str, Any]) -> Search:
     """Return a copy of a search with overrides applied.
 
     They change options of the search (``seeds``, ``asha.grace``), its space (``space.optim.lr``) or its pipeline.
@@ -359,7 +359,7 @@ def find_search(name: str, overrides: Mapping[str, Any] | None = None) -> Search
     Raises:
         InputError: unknown name or scale, unknown or wrong overrides.
     """
-    return configured(search_of(name), overrides or {})
+    return configure(search_of(name), overrides or {})
 
 
 def search_of(name: str) -> Search:

@@ -9,7 +9,7 @@ from raysts.recipes.overrides import apply_overrides
 from raysts.recipes.recipe import DISTILLATION, Pipeline
 from raysts.recipes.tree import build
 from raysts.search.record import Record, read_records
-from raysts.search.scores import PointScores, by_mean, grouped, ranked_trials
+from raysts.search.scores import PointScores, best_by_mean, group_by_point, ranked_trials
 from raysts.search.space import contains
 from raysts.search.study import Study
 from raysts.storage.store import Store
@@ -28,7 +28,7 @@ def study_record(store: Store, name: str) -> tuple[dict[str, Any], list[Record]]
 
 def best_point(record: Mapping[str, Any], trials: Sequence[Record], top: int | None) -> Pipeline:
     """Return the system that distils a student from the best point of a study."""
-    best = by_mean(grouped(trials, record["seeds"]), record["mode"])
+    best = best_by_mean(group_by_point(trials, record["seeds"]), record["mode"])
     if best is None or not best.whole:
         raise InputError(
             f"--from-study {record['name']}: no point of it has all its {record['seeds']} seeds yet; finish it first with: "
@@ -67,7 +67,7 @@ def earlier_points(study: Study, name: str) -> list[PointScores]:
     space = study.search.space
     fitting = [
         scored
-        for scored in grouped(trials, record["seeds"])
+        for scored in group_by_point(trials, record["seeds"])
         if scored.score is not None and contains(space, scored.point)
     ]
     if not fitting:

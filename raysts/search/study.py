@@ -32,7 +32,7 @@ from raysts.pipeline.steps.average import ScoreAverage
 from raysts.pipeline.steps.train import tokens_step
 from raysts.recipes.tree import leaves, to_plain
 from raysts.search.record import Record, as_table, read_records
-from raysts.search.scores import RACED, PointScores, by_mean, grouped, ranked_points, ranked_trials
+from raysts.search.scores import RACED, PointScores, best_by_mean, group_by_point, ranked_points, ranked_trials
 from raysts.search.search import Search
 from raysts.search.space import Point, complete, corners, grid, select, text_of
 from raysts.search.trial import Trial, TrialOutcome
@@ -151,7 +151,7 @@ class Study:
         status_record = {
             "name": self.name,
             "search": search.name,
-            "created_at": before.get("created_at") or _now(),
+            "created_at": before.get("created_at") or _timestamp(),
             "command": command or before.get("command"),
             "status": status,
             "raysts": __version__,
@@ -355,7 +355,7 @@ class Study:
             reason=outcome.reason,
             curve=curve,
             earlier=tuple(str(step.output.relative_to(self.plan.storage)) for step in trial.earlier),
-            finished_at=_now(),
+            finished_at=_timestamp(),
         )
         return self._write(replace(record, cost=self._cost(trial, record)))
 
@@ -370,7 +370,7 @@ class Study:
         """Write the record of a trial that is not trained, because its point lost the race."""
         reason = f"{RACED}: not trained, the point is clearly worse"
         record = Record(
-            id=trial.id, point=trial.point, seed=trial.seed, status="stopped", reason=reason, finished_at=_now()
+            id=trial.id, point=trial.point, seed=trial.seed, status="stopped", reason=reason, finished_at=_timestamp()
         )
         return self._write(record)
 
@@ -492,13 +492,13 @@ class Study:
 
     def scores(self) -> list[PointScores]:
         """Return every point that has an ended trial, in the order of the trials."""
-        return grouped(self.records.values(), self.search.seeds)
+        return group_by_point(self.records.values(), self.search.seeds)
 
     @property
     def best_point(self) -> PointScores | None:
         """The point with the best mean over its seeds so far."""
-        return by_mean(self.scores(), self.search.objective.mode)
+        return best_by_mean(self.scores(), self.search.objective.mode)
 
 
-def _now() -> str:
+def _timestamp() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")

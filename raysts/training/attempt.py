@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from raysts.errors import InputError, RunFailed, StoreFailed, limit_reached, without_secrets
+from raysts.errors import InputError, RunFailed, StoreFailed, limit_reached, redact
 from raysts.log import logger
 from raysts.storage.runs import RunFolder, State
 from raysts.storage.store import Store
@@ -58,11 +58,11 @@ def fail(job: Job, error: BaseException) -> str:
     """Mark a run as failed and return the reason as a message."""
     expected = isinstance(error, (InputError, RunFailed))
     reason = str(error) if expected else limit_reached(error) or f"{type(error).__name__}: {error}"
-    reason, log = without_secrets(reason), job.folder / "error.log"
+    reason, log = redact(reason), job.folder / "error.log"
     message = f"{job.title} (run {job.id}): {reason}"
     try:
         job.folder.mkdir(parents=True, exist_ok=True)
-        log.write_text(without_secrets("".join(traceback.format_exception(error))), encoding="utf-8")
+        log.write_text(redact("".join(traceback.format_exception(error))), encoding="utf-8")
         run = RunFolder(job.folder)
         run.write(run.written() | {"status": State.FAILED, "reason": reason})
         with contextlib.suppress(StoreFailed):  # it may be the reason

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from raysts.errors import InputError, RunFailed, without_secrets
+from raysts.errors import InputError, RunFailed, redact
 from raysts.log import logger
 from raysts.recipes.tree import leaves, to_plain
 from raysts.storage.runs import RunFolder, State
@@ -313,4 +313,4 @@ def open_tools(places: Mapping[str, str] | None, group: str, folder: Path) -> di
 
 
 def _reason(error: Exception) -> str:
-    return without_secrets((str(error) or type(error).__name__).splitlines()[0])
+    return redact((str(error) or type(error).__name__).splitlines()[0])

@@ -15,10 +15,10 @@ from raysts.recipes.recipe import Resources
 
 
 def test_a_private_cluster_does_not_grow(cluster: None) -> None:
-    from raysts.cluster.capacity import at_once, may_grow, with_gpus
+    from raysts.cluster.capacity import may_grow, resolve_gpus, slot_count
 
-    assert not may_grow() and with_gpus(Resources()).gpus == 0
-    assert at_once(Resources(gpus=0)) == 2 and at_once(Resources(gpus=1)) == 1  # what fits nowhere counts as one
+    assert not may_grow() and resolve_gpus(Resources()).gpus == 0
+    assert slot_count(Resources(gpus=0)) == 2 and slot_count(Resources(gpus=1)) == 1  # what fits nowhere counts as one
 
 
 @pytest.mark.parametrize(
@@ -50,9 +50,9 @@ def growing(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_where_a_cluster_may_grow_what_has_no_room_is_asked_for_and_waits(growing: None) -> None:
-    from raysts.cluster.capacity import UNKNOWN, announce, at_once, check_resources
+    from raysts.cluster.capacity import UNKNOWN, announce, check_resources, slot_count
 
-    assert at_once(Resources(gpus=0)) == at_once(Resources(cpus=48, gpus=4)) == UNKNOWN
+    assert slot_count(Resources(gpus=0)) == slot_count(Resources(cpus=48, gpus=4)) == UNKNOWN
     check_resources(Resources(cpus=48, gpus=4), private=False)
     said: list[str] = []
     for cpus in (2, 3):
@@ -84,7 +84,7 @@ def test_a_run_per_node_and_wider_ones_for_what_may_come(
     alive = [ClusterNode(str(number), "10.0.0.1", {"CPU": float(count)}, {}) for number, count in enumerate(cpus)]
     monkeypatch.setattr(runs, "nodes", lambda: alive)
     monkeypatch.setattr(runs, "may_grow", lambda: grows)
-    monkeypatch.setattr(runs, "at_once", lambda resources: sum(node.slots(resources) for node in alive))
+    monkeypatch.setattr(runs, "slot_count", lambda resources: sum(node.slots(resources) for node in alive))
     placements = runs.placements(Resources(gpus=0, **asked), members)
     assert [(node and node.id, width) for node, width in placements] == expected
 
@@ -207,7 +207,7 @@ def test_an_estimate_of_memory_that_no_node_has_is_no_demand(
     from raysts.cluster.capacity import nodes
 
     def asked(resources: Resources) -> float | None:
-        return members._with_memory(resources, [[SimpleNamespace(parent=tiny_backbone)]]).memory  # type: ignore[list-item]
+        return members._reserve_memory(resources, [[SimpleNamespace(parent=tiny_backbone)]]).memory  # type: ignore[list-item]
 
     assert 1.3 <= (asked(Resources()) or 1.4) < 2.0
     assert asked(Resources(memory=3.0)) == 3.0

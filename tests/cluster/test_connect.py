@@ -13,7 +13,7 @@ import ray
 from raysts.cluster import connect
 from raysts.cluster.capacity import may_grow
 from raysts.cluster.connect import LOOPBACK as SWITCH
-from raysts.cluster.connect import connected
+from raysts.cluster.connect import connection
 from raysts.errors import InputError
 
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
@@ -43,7 +43,7 @@ def test_nothing_of_a_private_cluster_listens_beyond_this_machine(
     def worker() -> int:
         return os.getpid()
 
-    with connected("local") as private:
+    with connection("local") as private:
         assert private
         # Workers are not started before there is work.
         words = [word for process in psutil.Process().children(recursive=True) for word in process.cmdline()]
@@ -61,7 +61,7 @@ def test_a_home_that_cannot_be_written_to_is_said(own_nodes: None) -> None:
     """This Ray keeps the token of a private cluster there, unless this process has it already: so in another one."""
     if tuple(map(int, ray.__version__.split(".")[:2])) < (2, 60):
         pytest.skip("this Ray has no tokens")
-    code = "from raysts.cluster.connect import connected\nwith connected('local'): pass"
+    code = "from raysts.cluster.connect import connection\nwith connection('local'): pass"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
     asked = subprocess.run(
         [sys.executable, "-c", code], env={**environment, "HOME": "/proc"}, capture_output=True, text=True, check=False
@@ -81,7 +81,7 @@ def test_why_ray_cannot_be_used_is_said(installed: str | None, said: str, monkey
         monkeypatch.setattr(connect, "version", lambda name: importlib.metadata.version("no-such-package"))
     else:
         monkeypatch.setattr(connect, "version", lambda name: installed)
-    with pytest.raises(InputError, match=said), connected("local"):
+    with pytest.raises(InputError, match=said), connection("local"):
         pass
 
 

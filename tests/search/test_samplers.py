@@ -12,7 +12,7 @@ from run_commands import overrides, raysts, result
 from raysts.errors import InputError
 from raysts.search.record import Record
 from raysts.search.sampler import Sampler, importance
-from raysts.search.scores import PointScores, clearly_worse, front, grouped
+from raysts.search.scores import PointScores, clearly_worse, front, group_by_point
 from raysts.search.search import Search, find_search
 from raysts.search.space import Dimension, Point, grid, key_of
 
@@ -103,16 +103,16 @@ def test_what_does_not_go_together(asked: dict[str, Any], why: str) -> None:
 def test_a_point_loses_the_race_only_where_its_seeds_say_so() -> None:
     values = {0.1: (0.80, 0.81, 0.82), 0.2: (0.79, 0.815), 0.3: (0.50, 0.52), 0.4: (0.79, 0.80)}
     records = [scored({"x": x}, v, seed=s) for x, of_point in values.items() for s, v in enumerate(of_point)]
-    scores = grouped(records, 3)
+    scores = group_by_point(records, 3)
     worse = {point.point["x"]: clearly_worse(point, scores, "max") for point in scores}
     assert worse == {0.1: False, 0.2: False, 0.3: True, 0.4: False}
-    alone = grouped(records[:1] + records[5:6], 3)
+    alone = group_by_point(records[:1] + records[5:6], 3)
     assert not clearly_worse(alone[1], alone, "max"), "one seed shows nothing"
 
 
 def test_the_front_is_that_of_a_direct_comparison() -> None:
     records = [scored({"x": n}, (7 * n) % 11 / 10, float((5 * n) % 13)) for n in range(12)]
-    found = [record.point for point in front(grouped(records, 1), "max") for record in point.records]
+    found = [record.point for point in front(group_by_point(records, 1), "max") for record in point.records]
     direct = [
         a.point
         for a in sorted(records, key=lambda record: record.cost or 0.0)
@@ -127,7 +127,7 @@ def test_importance_has_an_interval() -> None:
     made = search(num_samples=60)
     rate, batch = made.space
     points = [{rate: 10 ** (-6 + n / 20), batch: 8 + (37 * n) % 56} for n in range(60)]
-    found = importance(made, grouped([scored(p, math.log10(p[rate])) for p in points], 1))
+    found = importance(made, group_by_point([scored(p, math.log10(p[rate])) for p in points], 1))
     (first, (share, low, high)), *_ = found.items()
     assert first == rate and low - 0.01 < share < high + 0.01 and share > 0.5
 

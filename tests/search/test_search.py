@@ -31,7 +31,7 @@ from raysts.search.queue import TrialQueue
 from raysts.search.record import Record, as_table, read_records
 from raysts.search.sampler import Sampler
 from raysts.search.scores import PointScores
-from raysts.search.search import configured, find_search
+from raysts.search.search import configure, find_search
 from raysts.search.space import Dimension, corners, grid, key_of
 from raysts.search.stored import best_models
 from raysts.search.study import Study
@@ -148,8 +148,8 @@ def test_overrides_reach_the_search_its_space_and_its_pipeline() -> None:
     assert found.pipeline.stages["sts"].train.max_steps == 7 and found.pipeline.resources.gpus == 0.25
     assert list(found.space) == [BOUND, LR] and found.space[BOUND].choices == (0.0, 0.5)
     assert isinstance(found.space[BOUND].choices[0], float)  # as the recipe holds it, so that the point has one name
-    assert list(configured(found, {f"space.{LR}": None}).space) == [BOUND]
-    one = configured(find_search("latte-mix"), {"space.settings.dims": "16,32", "space.optim.lr": "log(1e-3,1e-2)"})
+    assert list(configure(found, {f"space.{LR}": None}).space) == [BOUND]
+    one = configure(find_search("latte-mix"), {"space.settings.dims": "16,32", "space.optim.lr": "log(1e-3,1e-2)"})
     assert {point["latte.settings.dims"] for point in one.first} == {
         16,
         32,
@@ -411,7 +411,7 @@ def test_a_study_remembers_its_trials_in_the_order_in_which_they_ended(study: St
 
 
 def test_the_mean_over_seeds_chooses_and_a_stopped_seed_is_said_and_not_averaged() -> None:
-    every = scores.grouped(
+    every = scores.group_by_point(
         [
             record(0.0, 0, value=0.70), record(0.0, 1, value=0.60), record(0.1, 0, value=0.66), record(0.1, 1, value=0.68),
             record(0.1, 2, value=0.1),  # of a search of more seeds
@@ -420,7 +420,7 @@ def test_the_mean_over_seeds_chooses_and_a_stopped_seed_is_said_and_not_averaged
         ],
         2,
     )  # fmt: skip
-    chosen, best = scores.by_mean(every, "max"), scores.by_best_run(every, "max")
+    chosen, best = scores.best_by_mean(every, "max"), scores.best_trial(every, "max")
     assert chosen is not None and chosen.point == {BOUND: 0.1} and chosen.mean == pytest.approx(0.67)
     assert chosen.std == pytest.approx(math.sqrt(2) * 0.01) and best is not None and best.value == 0.9
     lines = scores.table(every, SPEARMAN, {}).splitlines()
@@ -442,7 +442,7 @@ def test_a_point_with_one_score_is_not_tested(seeds: int, why: str) -> None:
         record(0.1, 1, value=0.6),
         record(0.0, 1, "stopped"),
     ]
-    said = scores.verdict(scores.grouped(records, seeds), "max", {})
+    said = scores.verdict(scores.group_by_point(records, seeds), "max", {})
     assert said == f"{why}: no difference between points is tested."
 
 
@@ -453,8 +453,8 @@ def test_a_choice_claims_no_more_than_its_paired_intervals_over_seeds() -> None:
         seeds, means, noise = int(dice.integers(1, 6)), 0.6 + dice.normal(0, 0.02, 3), dice.choice([0.001, 0.02])
         values = {bound: means[i] + dice.normal(0, noise, seeds) for i, bound in enumerate((0.0, 0.1, 0.2))}
         records = [record(bound, seed, value=float(v)) for bound, of in values.items() for seed, v in enumerate(of)]
-        every = scores.grouped(records, seeds)
-        best = scores.by_mean(every, "max")
+        every = scores.group_by_point(records, seeds)
+        best = scores.best_by_mean(every, "max")
         assert best is not None
         top = values[best.point[BOUND]]
         others = {bound: of for bound, of in values.items() if bound != best.point[BOUND]}
