@@ -22,7 +22,7 @@ def node_problem(requirements: Requirements | None) -> str | None:
 
 
 @contextlib.contextmanager
-def checked(storage: Path, folders: Sequence[tuple[str, Path]]) -> Iterator[Requirements]:
+def check_nodes(storage: Path, folders: Sequence[tuple[str, Path]]) -> Iterator[Requirements]:
     """Refuse nodes that cannot take part. Those that join later check themselves."""
     with requirements_of(storage, folders) as requirements:
         if problems := _ask_nodes(requirements):

@@ -213,7 +213,7 @@ def executor(address: str | None, *plans: Plan) -> Iterator[Executor]:
 def preflight(private: bool, *plans: Plan) -> Iterator[Requirements | None]:
     """Check that every node of a shared cluster sees the files that the plans read and write."""
     from raysts.cluster.capacity import may_grow, nodes
-    from raysts.cluster.preflight import checked
+    from raysts.cluster.preflight import check_nodes
 
     if private or not plans:
         yield None
@@ -227,7 +227,7 @@ def preflight(private: bool, *plans: Plan) -> Iterator[Requirements | None]:
     read = [("--data", plan.corpus.root) for plan in plans if not plan.corpus.empty]
     read += [("backbone", plan.start) for plan in plans]
     read += [("teacher", folder) for plan in plans for folder in plan.teacher_folders]
-    with checked(plans[0].storage, read) as seen:
+    with check_nodes(plans[0].storage, read) as seen:
         yield seen
 
 

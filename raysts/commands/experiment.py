@@ -221,7 +221,7 @@ def describe_experiment(checked: ExperimentPlan, slots: int | None = None, texts
         of_plan, described = scale_texts(of_plan, factor), []
         for step, node in zip(of_plan, describe(plan, of_plan)["nodes"], strict=True):
             steps[step.id] = step
-            times = {"seconds_expected": round(rates.expected(step).seconds, 2), "seconds": seconds.get(step.id)}
+            times = {"seconds_expected": round(rates.predict(step).seconds, 2), "seconds": seconds.get(step.id)}
             described.append({**node, **times, **({"status": "done"} if step.id in ended else {})})
         return _add_label(label, described)
 
@@ -236,7 +236,7 @@ def describe_experiment(checked: ExperimentPlan, slots: int | None = None, texts
     for label, plan in plans.items():
         for step_id, node in describe_steps(label, plan, plan.steps).items():
             later.setdefault(step_id, node)
-    left = {step_id: rates.expected(steps[step_id]) for step_id, n in (later | nodes).items() if n["status"] != "done"}
+    left = {step_id: rates.predict(steps[step_id]) for step_id, n in (later | nodes).items() if n["status"] != "done"}
     new = [node for step_id, node in later.items() if step_id not in nodes]
     if len(best) < len(checked.studies):  # costs are known before the end of a search, ids are not
         new = [{**node, "id": f"(after the grid) {i}", "needs": []} for i, node in enumerate(new)]

@@ -31,10 +31,10 @@ def plan_study(search: str | Search, overrides: Mapping[str, Any], options: RunO
     """
     chosen = find_search(search, overrides) if isinstance(search, str) else configure(search, overrides)
     check_name(options.name)
-    plan = plan_of(chosen.at({}), options)
+    plan = plan_of(chosen.pipeline_at({}), options)
     validate.check(plan)
     study = Study(chosen, plan, options.name or chosen.name)
-    table, metric = chosen.measured.spec.dev, chosen.objective.name
+    table, metric = chosen.measured_recipe.spec.dev, chosen.objective.name
     if study.dev is None and metric != LOSS:
         raise InputError(
             f"metric={metric}: is a score on '{table}', a table that {plan.corpus.where} does not have, "
@@ -147,7 +147,7 @@ def _result(study: Study, report: Path) -> Result:
         "report": str(report),
         "metric": metric.name,
         "mode": metric.mode,
-        "trials": sum(len(point.finished) for point in points),
+        "trials": sum(len(point.finished_trials) for point in points),
         "best": {"overrides": best.point, "value": best.mean} if best else None,
         "best_run": {"overrides": run.point, "seed": run.seed, "value": run.value, "run": run.id} if run else None,
         "points": [
@@ -157,7 +157,7 @@ def _result(study: Study, report: Path) -> Result:
             for r in point.records
         ],
         **({"front": [p.point for p in scores.front(points, metric.mode)]} if study.search.cost else {}),
-        "untrained": study.untrained,
-        "table": scores.table(points, metric, study.search.usual, study.untrained, cost=study.search.cost),
+        "untrained": study.backbone_score,
+        "table": scores.table(points, metric, study.search.usual, study.backbone_score, cost=study.search.cost),
         "skipped": study.plan.skipped_files,
     }

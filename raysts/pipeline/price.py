@@ -34,7 +34,7 @@ UNITS = "gpu-hour", "cpu-hour", "gb-moved", "1000-requests"
 GPUS = Path("/proc/driver/nvidia/gpus")
 
 
-class Expected(NamedTuple):
+class ExpectedTime(NamedTuple):
     """Expected seconds of a step on one device. ``measured``: by a rate of its kind on this device."""
 
     seconds: float
@@ -99,7 +99,7 @@ class Rates:
     def __init__(self, store: Store) -> None:
         self.tables = [table for path in store.get_all("rates", "*.json") if (table := store.read_json(path))]
 
-    def expected(self, step: Step) -> Expected:
+    def predict(self, step: Step) -> ExpectedTime:
         """Return what a step is expected to take on one device."""
         load, device, cpus = step.load, device_of(step.resources["gpus"]), step.resources["cpus"] or 1
         kinds = [(step.job is not None, step.kind == "tokens")]
@@ -107,7 +107,7 @@ class Rates:
         on_gpu = device != device_of(0)
         if not tables:
             rate = ASSUMED * (ON_GPU if on_gpu else cpus) / (TRAINING if step.job else 1.0)
-            return Expected(START + _work(load, step.sentences) / rate, False)
+            return ExpectedTime(START + _work(load, step.sentences) / rate, False)
         about = {"what": load.what, "device": device, "precision": load.precision}
         table = max(tables, key=lambda table: [table[key] == value for key, value in about.items()])
         close = [
@@ -118,7 +118,7 @@ class Rates:
         work = [row["work"] * (1.0 if on_gpu else cpus / row["cpus"]) for row in rows]
         start, slope = fit(work, [row["seconds"] for row in rows])
         measured = table["what"] == load.what and table["device"] == device
-        return Expected(start + slope * _work(load, step.sentences), measured)
+        return ExpectedTime(start + slope * _work(load, step.sentences), measured)
 
 
 def _work(load: Load, sentences: float) -> float:
@@ -192,7 +192,7 @@ class Price:
 
 def price(
     steps: Sequence[Step],
-    left: Mapping[str, Expected],
+    left: Mapping[str, ExpectedTime],
     store: Store,
     slots: int,
     prices: Mapping[str, float] | None = None,
@@ -219,7 +219,7 @@ def price(
                  requests=requests, measured=measured, slots=slots, money=money)  # fmt: skip
 
 
-def clock(batch: Sequence[Step], expected: Mapping[str, Expected], slots: int) -> float:
+def clock(batch: Sequence[Step], expected: Mapping[str, ExpectedTime], slots: int) -> float:
     """Return the seconds of a batch by the clock. Only training runs go at once."""
     if not batch[0].job:
         return sum(expected[step.id].seconds / max(1, min(slots, step.load.units)) for step in batch)

@@ -14,7 +14,7 @@ from raysts.log import logger, say
 from raysts.pipeline.deliver import card_of, write_model
 from raysts.pipeline.local import Executor
 from raysts.pipeline.plan import Plan
-from raysts.pipeline.price import Expected, Price, Rates, clock, price, record_rates, seconds_of
+from raysts.pipeline.price import ExpectedTime, Price, Rates, clock, price, record_rates, seconds_of
 from raysts.pipeline.step import Context, NamedModel, State, Step, ready
 from raysts.pipeline.steps.train import train_all
 from raysts.pipeline.verdict import Verdict, notes_before
@@ -100,7 +100,7 @@ class _Driver:
                 f"{len(self.others)} of its artifacts; another --name keeps both"
             )
         rates = Rates(self.store)
-        left = {step.id: rates.expected(step) for step in self.plan.steps if step.id not in done}
+        left = {step.id: rates.predict(step) for step in self.plan.steps if step.id not in done}
         if left:
             say((cost := self._price(left)).text)
             self.measured = cost.measured
@@ -170,7 +170,7 @@ class _Driver:
     def _clock(self, steps: Sequence[Step]) -> float:
         kinds = [[s for s in steps if s.kind == kind] for kind in dict.fromkeys(s.kind for s in steps)]
         rates = Rates(self.store) if any(step.id not in self.left for step in steps) else None
-        self.left |= {step.id: rates.expected(step) for step in steps if rates and step.id not in self.left}
+        self.left |= {step.id: rates.predict(step) for step in steps if rates and step.id not in self.left}
         return sum(clock(batch, self.left, self.slots) for batch in kinds)
 
     def _leave_out(self, batch: Sequence[Step], failures: list[str]) -> None:
@@ -193,13 +193,13 @@ class _Driver:
         say(f"going on with {finished} members (min_members={least}); the others failed")
         self._write_record()
 
-    def _price(self, seconds: Mapping[str, Expected]) -> Price:
+    def _price(self, seconds: Mapping[str, ExpectedTime]) -> Price:
         return price(self.plan.steps, seconds, self.store, self.slots, self.prices)
 
     def _end(self) -> dict[str, Any]:
         plan, verdict = self.plan, Verdict.of(self.plan)
         if self.left:
-            measured = {s.id: Expected(self.seconds[s.id], True) for s in plan.steps if s.id in self.seconds}
+            measured = {s.id: ExpectedTime(self.seconds[s.id], True) for s in plan.steps if s.id in self.seconds}
             self.price["taken"] = self._price(measured).amounts
         assert verdict.contamination is not None, "the last steps score"
         rows = plan.rows_on_record()

@@ -194,7 +194,7 @@ def winning_command(study: Study, best: PointScores) -> str:
     It names data, storage, and every option that differs from the default of the system.
     """
     search, plan = study.search, study.plan
-    pipeline = search.at(best.point)
+    pipeline = search.pipeline_at(best.point)
     words = ["run", pipeline.name]
     usual = leaves(to_plain(names.pipeline(f"sts-{DISTILLATION}" if pipeline.teachers else pipeline.name)))
     point_settings = leaves(to_plain(pipeline))
@@ -320,8 +320,8 @@ def parallel(name: str, options: Sequence[str], points: Sequence[PointResult], m
         parts += [tag("text", text, x=left + 4, y=down + 3, class_="tick") for down, text in marks]
     for index, point in sorted(enumerate(points), key=lambda pair: pair[1].level or pair[1].chosen):
         line = [(across(n), heights[index]) for n, (_, heights) in enumerate(axes.values())]
-        told = tag("title", f"{text_of(point.values)}: {metric.text(point.mean)}")
-        parts.append(tag("g", told, polyline(line, class_="line" if point.level or point.chosen else "others")))
+        tooltip = tag("title", f"{text_of(point.values)}: {metric.text(point.mean)}")
+        parts.append(tag("g", tooltip, polyline(line, class_="line" if point.level or point.chosen else "others")))
     title = f"Every point: its options and its {metric.label}; full lines are level with the best"
     return _figure(name, title, f"{len(points)} points over {len(options)} options.", parts)
 

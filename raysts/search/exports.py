@@ -72,11 +72,11 @@ def _optuna_database(study: Study) -> Export:
     def database() -> Any:
         for old in path.parent.glob(f"{path.name}*"):
             old.unlink()
-        made = library.create_study(storage=f"sqlite:///{path}", study_name=study.name, directions=directions(search))
+        copy = library.create_study(storage=f"sqlite:///{path}", study_name=study.name, directions=directions(search))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", library.exceptions.ExperimentalWarning)
-            made.set_metric_names([name for name in (search.objective.name, search.cost) if name])
-        return made
+            copy.set_metric_names([name for name in (search.objective.name, search.cost) if name])
+        return copy
 
     def add(record: Record) -> None:
         point = as_stored(search.space, record.point) | ({"seed": record.seed} if search.seeds > 1 else {})

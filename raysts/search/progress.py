@@ -26,7 +26,7 @@ class SearchProgress:
         self.cost, self.measured = 1.0, 0.0
         """Cost of a trial by the clock, and the share of it that is in seconds by measured rates."""
 
-    def ended(self, record: Record) -> None:
+    def report_end(self, record: Record) -> None:
         metric = self.study.search.objective
         seed = f"seed {record.seed}" if self.study.search.seeds > 1 else ""
         result = {

@@ -50,8 +50,8 @@ class TrialQueue:
         self._trials_left: dict[str, int] = {}  # of the points on trial, by point id
         self._held: dict[str, list[Trial]] = {}  # further seeds of the points that race, by point id
 
-        complete = [scores for scores in study.scores() if not scores.missing]
-        begun = [scores.point for scores in study.scores() if scores.missing] + study.asked
+        complete = [scores for scores in study.scores() if not scores.missing_seeds]
+        begun = [scores.point for scores in study.scores() if scores.missing_seeds] + study.asked
         planned = grid(self.search.space) if self.search.num_samples is None else None
         self._tried = {scores.key for scores in complete}
         waiting = {key_of(point): point for point in (*begun, *(planned or self.search.first))}
@@ -133,7 +133,7 @@ class TrialQueue:
     def _judge(self, point: Point) -> None:
         """Offer the further seeds of a point after its first ones, or end them if it lost the race."""
         key = key_of(point)
-        if not (held := self._held.get(key)):
+        if not (trials := self._held.get(key)):
             return
         records = [record for record in self.study.records.values() if record.key == key]
         if sum(record.seed < RACERS for record in records) < RACERS:
@@ -141,10 +141,10 @@ class TrialQueue:
         del self._held[key]
         (scores,) = group_by_point(records, self.search.seeds)
         if clearly_worse(scores, self.study.scores(), self.search.objective.mode):
-            for trial in held:
+            for trial in trials:
                 self._end(self.study.leave_out(trial))
         else:
-            self._offer(held)
+            self._offer(trials)
 
     def _end(self, record: Record) -> None:
         """Announce an ended trial. After the last one of its point, the sampler learns the score."""
@@ -154,7 +154,7 @@ class TrialQueue:
         if key in self._trials_left:
             self._trials_left[key] -= 1
             if not self._trials_left[key]:
-                records = [each for each in self.study.records.values() if each.key == key]
+                records = [other for other in self.study.records.values() if other.key == key]
                 (scores,) = group_by_point(records, self.search.seeds)
                 self.sampler.complete(scores)
 
@@ -185,7 +185,7 @@ def run_session(
 
     def record_end(record: Record) -> None:
         export(record)
-        progress.ended(record)
+        progress.report_end(record)
 
     failures: list[str] = []
     if not study.complete:

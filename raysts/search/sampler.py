@@ -113,7 +113,7 @@ def importance(search: Search, scores: Sequence[PointScores]) -> dict[str, tuple
     The method is PED-ANOVA (Watanabe et al. 2023), the interval that of ``DRAWS`` bootstrap samples of the points. The result
     is empty for a single option, for too few points, and for equal scores.
     """
-    complete = [point for point in scores if point.whole]
+    complete = [point for point in scores if point.has_all_seeds]
     least = 4 * len(search.space)
     if len(search.space) < 2 or len(complete) < least or len({point.mean for point in complete}) < 2:
         return {}

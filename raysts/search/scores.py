@@ -32,21 +32,21 @@ class PointScores:
         return self.records[0].key
 
     @property
-    def finished(self) -> list[Record]:
+    def finished_trials(self) -> list[Record]:
         return [record for record in self.records if record.status == "finished"]
 
     @property
-    def missing(self) -> int:
+    def missing_seeds(self) -> int:
         return self.seeds - len(self.records)
 
     @property
-    def whole(self) -> bool:
+    def has_all_seeds(self) -> bool:
         """True if every seed finished, so that the mean compares with that of another whole point."""
-        return len(self.finished) == self.seeds
+        return len(self.finished_trials) == self.seeds
 
     @property
     def values(self) -> list[float]:
-        return [record.value for record in self.finished if record.value is not None]
+        return [record.value for record in self.finished_trials if record.value is not None]
 
     @property
     def mean(self) -> float | None:
@@ -55,13 +55,13 @@ class PointScores:
     @property
     def cost(self) -> float | None:
         """The mean cost of the finished trials, in a search that has one."""
-        costs = [record.cost for record in self.finished if record.cost is not None]
+        costs = [record.cost for record in self.finished_trials if record.cost is not None]
         return statistics.fmean(costs) if costs else None
 
     @property
     def score(self) -> float | None:
         """The score that a sampler learns: the mean of a whole point."""
-        return self.mean if self.whole else None
+        return self.mean if self.has_all_seeds else None
 
     @property
     def std(self) -> float | None:
@@ -79,8 +79,8 @@ class PointScores:
             parts.append(f"{stopped} of {self.seeds} stopped early and not in the mean")
         if reasons:
             parts.append(f"{len(reasons)} of {self.seeds} infeasible ({', '.join(dict.fromkeys(reasons))})")
-        if self.missing:
-            parts.append(f"{self.missing} of {self.seeds} to come")
+        if self.missing_seeds:
+            parts.append(f"{self.missing_seeds} of {self.seeds} to come")
         return "; ".join(parts)
 
 
@@ -101,7 +101,7 @@ def ranked_points(scores: Sequence[PointScores], mode: Mode) -> list[PointScores
 
     Points that lack seeds count only if no point has all of its seeds. Ties do not depend on the order of the trials.
     """
-    candidates = [point for point in scores if point.whole] or [point for point in scores if point.values]
+    candidates = [point for point in scores if point.has_all_seeds] or [point for point in scores if point.values]
     return sorted(candidates, key=lambda point: (-rank(point.mean, mode), point.key))
 
 
@@ -132,7 +132,7 @@ def level_with(scores: Sequence[PointScores], mode: Mode) -> list[PointScores]:
 
 def front(scores: Sequence[PointScores], mode: Mode) -> list[PointScores]:
     """Return the Pareto front, cheapest first: points that are better than all cheaper ones."""
-    points = [point for point in scores if point.whole and point.cost is not None]
+    points = [point for point in scores if point.has_all_seeds and point.cost is not None]
     points.sort(key=lambda point: (point.cost or 0.0, -rank(point.mean, mode), point.key))
     cheapest: list[PointScores] = []
     for point in points:
@@ -154,10 +154,10 @@ def clearly_worse(point: PointScores, scores: Sequence[PointScores], mode: Mode)
     best = best_by_mean(scores, mode)
     if best is None or best.key == point.key:
         return False
-    of_best = {record.seed: record.value for record in best.finished}
+    of_best = {record.seed: record.value for record in best.finished_trials}
     squares, freedom, tested = 0.0, 0, list[float]()
     for other in scores:
-        pairs = [(of_best.get(record.seed), record.value) for record in other.finished]
+        pairs = [(of_best.get(record.seed), record.value) for record in other.finished_trials]
         differences = [rank(a, mode) - rank(b, mode) for a, b in pairs if a is not None and b is not None]
         if other is best or len(differences) < 2:
             continue
@@ -176,8 +176,8 @@ def is_better(point: PointScores, other: PointScores, mode: Mode) -> bool:
 
     The pairs are the seeds that both points have. Fewer than two pairs give False.
     """
-    other_values = {record.seed: record.value for record in other.finished}
-    pairs = [(record.value, other_values.get(record.seed)) for record in point.finished]
+    other_values = {record.seed: record.value for record in other.finished_trials}
+    pairs = [(record.value, other_values.get(record.seed)) for record in point.finished_trials]
     differences = [a - b for a, b in pairs if a is not None and b is not None]
     if len(differences) < 2:
         return False

@@ -83,7 +83,7 @@ class Search(Tree):
             return
         if self.pipeline.resources.workers != 1:
             yield "resources.workers: a trial trains in one process, set it to 1"
-        table = self.measured.spec.dev
+        table = self.measured_recipe.spec.dev
         metrics = list_metrics(table)
         if self.metric not in ("", *metrics):
             yield (
@@ -113,7 +113,7 @@ class Search(Tree):
                 yield f"first: {point} is no point of the space"
 
     @property
-    def measured(self) -> Recipe:
+    def measured_recipe(self) -> Recipe:
         """Return the recipe of the training run that is measured, the last one."""
         return [*self.pipeline.recipes.values()][-1]
 
@@ -125,7 +125,7 @@ class Search(Tree):
 
     @property
     def objective(self) -> RunMetric:
-        table = self.measured.spec.dev
+        table = self.measured_recipe.spec.dev
         return RunMetric(self.judge or self.metric or list_metrics(table)[0], table, selecting=bool(self.judge))
 
     @property
@@ -147,7 +147,7 @@ class Search(Tree):
         """
         if self.by == "point" and self.keep == 1:
             return trials[0][0]
-        plain, points = to_plain(self.pipeline), [self.at(point) for point in corners(self.space)]
+        plain, points = to_plain(self.pipeline), [self.pipeline_at(point) for point in corners(self.space)]
         for name in ("backbone", "backbone_layers"):
             if len({getattr(point, name) for point in points}) > 1:
                 raise InputError(f"keep={self.keep}: members start alike, and points differ in {name}; {ONE_POINT}")
@@ -169,7 +169,7 @@ class Search(Tree):
         trials = [(point, seed) for point in grid(self.space) or corners(self.space) for seed in range(self.seeds)]
         return self.choose(trials[: self.keep * (self.seeds if self.by == "point" else 1)])
 
-    def at(self, point: Point) -> Pipeline:
+    def pipeline_at(self, point: Point) -> Pipeline:
         """Return the pipeline of a point, with a member or a student for every seed.
 
         Raises:
@@ -263,7 +263,7 @@ def configure(search: Search, overrides: Mapping[str, Any]) -> Search:
         )
     for point in [] if problems else corners(space):
         try:
-            changed.at(point)
+            changed.pipeline_at(point)
         except InputError as error:
             problems += [f"space: {problem}" for problem in error.problems]
     if problems:

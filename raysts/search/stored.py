@@ -29,7 +29,7 @@ def study_record(store: Store, name: str) -> tuple[dict[str, Any], list[Record]]
 def best_point(record: Mapping[str, Any], trials: Sequence[Record], top: int | None) -> Pipeline:
     """Return the system that distils a student from the best point of a study."""
     best = best_by_mean(group_by_point(trials, record["seeds"]), record["mode"])
-    if best is None or not best.whole:
+    if best is None or not best.has_all_seeds:
         raise InputError(
             f"--from-study {record['name']}: no point of it has all its {record['seeds']} seeds yet; finish it first with: "
             f"{record['command']}"

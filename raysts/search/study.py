@@ -62,7 +62,7 @@ class Study:
 
     def identity(self) -> dict[str, Any]:
         """Return the flat names and values that are equal for all trials of one study."""
-        search, plan, spec = self.search, self.plan, self.search.measured.spec
+        search, plan, spec = self.search, self.plan, self.search.measured_recipe.spec
         recipes = {stage: plan.resolve_recipe(recipe) for stage, recipe in plan.pipeline.recipes.items()}
         identity: dict[str, Any] = {f"space.{key}": dimension.text for key, dimension in search.space.items()}
         varied = {key for key, dimension in search.space.items() if dimension.only is None}
@@ -83,11 +83,11 @@ class Study:
     @cached_property
     def corners(self) -> list[Plan]:
         """Return the plans of points that cover every choice and both ends of every range."""
-        return [self.at(point) for point in corners(self.search.space)]
+        return [self.plan_at(point) for point in corners(self.search.space)]
 
-    def at(self, point: Point) -> Plan:
+    def plan_at(self, point: Point) -> Plan:
         """Return the plan of a point, with a member or a student for every seed."""
-        return self.plan.replace_pipeline(self.search.at(point))
+        return self.plan.replace_pipeline(self.search.pipeline_at(point))
 
     def check(self) -> None:
         """Refuse to continue a study of this name with another search.
@@ -143,7 +143,7 @@ class Study:
 
     @property
     def complete(self) -> bool:
-        return sum(not scores.missing for scores in self.scores()) >= self.search.points
+        return sum(not scores.missing_seeds for scores in self.scores()) >= self.search.points
 
     def write_status(self, status: str, command: str | None = None) -> None:
         """Update ``study.json``. ``command`` continues the study, and None keeps the stored one."""
@@ -169,7 +169,7 @@ class Study:
             "price": before.get("price"),
             "identity": self.identity(),
             "pipeline": to_plain(search.pipeline),
-            "shared": sorted(str(step.output.relative_to(self.plan.storage)) for step in self.shared.values()),
+            "shared": sorted(str(step.output.relative_to(self.plan.storage)) for step in self.shared_steps.values()),
         }
         self.store.write_json(self.folder / "study.json", status_record)
 
@@ -179,11 +179,11 @@ class Study:
         if (
             self.dev is None
             or search.objective.name == LOSS
-            or self.untrained is not None
+            or self.backbone_score is not None
             or "backbone" in search.space
         ):
             return
-        recipe, content = plan.resolve_recipe(search.measured), plan.contents.get(plan.start)
+        recipe, content = plan.resolve_recipe(search.measured_recipe), plan.contents.get(plan.start)
         options = {"pooling": recipe.pooling, "layers": recipe.layers, "prompt": search.pipeline.prompt}
         args = (self.dev, {**options, "content": content})
         plan.write_backbone()  # the points may start from some layers of it
@@ -197,7 +197,7 @@ class Study:
         self.store.write_json(self.folder / "study.json", {**status, **new})
 
     @property
-    def untrained(self) -> float | None:
+    def backbone_score(self) -> float | None:
         """The score of the backbone with the pooling of the trials, or None if it was not measured."""
         return self._status().get("untrained")
 
@@ -207,7 +207,7 @@ class Study:
     @cached_property
     def dev(self) -> Dev | None:
         """Return what measures the trials: the development set, without labels agreement with the ensemble."""
-        labelled = self.plan.dev(self.search.measured.spec.dev)
+        labelled = self.plan.dev(self.search.measured_recipe.spec.dev)
         return labelled or (self.plan.agreement.dev if self.plan.agreement else None)
 
     @cached_property
@@ -225,7 +225,7 @@ class Study:
             raise InputError(
                 f"space.{key}={varied[key].text}: texts are tokenised before the first trial; give choices instead of a range"
             )
-        return [self.at(complete(space, point)) for point in points]
+        return [self.plan_at(complete(space, point)) for point in points]
 
     def token_stores(self) -> dict[str, Step]:
         """Return the steps that make the token shards of all points, by id. Raises as :attr:`bases`.
@@ -254,10 +254,10 @@ class Study:
         """
         for plan in self.bases:
             plan.write_backbone()
-        shared = self.shared
+        shared = self.shared_steps
         if trained := [step for step in shared.values() if step.kind != "tokens"]:
             rates, points = Rates(self.store), self.search.points
-            saved = duration((points - 1) * sum(rates.expected(step).seconds for step in trained))
+            saved = duration((points - 1) * sum(rates.predict(step).seconds for step in trained))
             same = f"{len(trained)} steps" if len(trained) > 1 else "step"
             say(
                 f"{self.name}: every point begins with the same {same}, done once instead of {points} times, which saves "
@@ -273,18 +273,18 @@ class Study:
 
     def price(self, slots: int, prices: Mapping[str, float] | None = None) -> Price:
         """Return the price of what is left. Trials cost the mean of those of some points."""
-        rates, shared = Rates(self.store), [*self.shared.values()]
-        left = {step.id: rates.expected(step) for step in shared if step.state(self.store) != State.DONE}
+        rates, shared = Rates(self.store), [*self.shared_steps.values()]
+        left = {step.id: rates.predict(step) for step in shared if step.state(self.store) != State.DONE}
         trials = [steps for plan in self.corners[:PRICED] for steps in self._steps(plan)]
-        separate = {step.id: step for steps in trials for step in steps if step.id not in self.shared}
+        separate = {step.id: step for steps in trials for step in steps if step.id not in self.shared_steps}
         of_trials = price(
-            [*separate.values()], {id_: rates.expected(step) for id_, step in separate.items()}, self.store, 1, prices
+            [*separate.values()], {id_: rates.predict(step) for id_, step in separate.items()}, self.store, 1, prices
         )
         count = max(0, self.search.points * self.search.seeds - len(self.records))
         return price(shared, left, self.store, slots, prices).plus(of_trials, count / len(trials))
 
     @cached_property
-    def shared(self) -> dict[str, Step]:
+    def shared_steps(self) -> dict[str, Step]:
         """Return the steps that trials find done, by id: the token shards, and what every point needs alike."""
         needed = [{step.id: step for steps in self._steps(plan) for step in steps[:-1]} for plan in self.corners]
         common = {id_: step for id_, step in needed[0].items() if all(id_ in other for other in needed)}
@@ -311,10 +311,10 @@ class Study:
                 point=point,
                 seed=seed,
                 job=self._own(steps[-1]).training,
-                earlier=tuple(self._own(step) for step in steps[:-1] if step.id not in self.shared),
+                earlier=tuple(self._own(step) for step in steps[:-1] if step.id not in self.shared_steps),
                 bytes=steps[-1].bytes,
             )
-            for seed, steps in enumerate(self._steps(self.at(point)))
+            for seed, steps in enumerate(self._steps(self.plan_at(point)))
         ]
 
     def _own(self, step: Step) -> Step:
@@ -401,9 +401,9 @@ class Study:
 
     def steps(self) -> list[Step]:
         """Return the steps of the trials of a grid, with what they read."""
-        steps = dict(self.shared)
+        steps = dict(self.shared_steps)
         for point in (grid(self.search.space) or []) if self.search.num_samples is None else []:
-            for seed, (*earlier, measured) in enumerate(self._steps(self.at(point))):
+            for seed, (*earlier, measured) in enumerate(self._steps(self.plan_at(point))):
                 steps |= {step.id: step for step in earlier}
                 steps[measured.id] = replace(measured, title=f"{text_of(point)} seed {seed}")
         return [*steps.values()]
@@ -416,8 +416,8 @@ class Study:
         mode, keep = self.search.objective.mode, self.search.keep
         if self.search.by == "trial":
             return ranked_trials(self.records.values(), mode)[:keep]
-        points = [scores for scores in ranked_points(self.scores(), mode) if scores.whole]
-        return [record for scores in points[:keep] for record in scores.finished]
+        points = [scores for scores in ranked_points(self.scores(), mode) if scores.has_all_seeds]
+        return [record for scores in points[:keep] for record in scores.finished_trials]
 
     @property
     def choice(self) -> dict[str, Any]:
@@ -461,7 +461,7 @@ class Study:
         """
         keep = {record.id for record in self.best()}
         if self.search.by == "point":
-            keep |= {record.id for scores in self.scores() if scores.missing for record in scores.records}
+            keep |= {record.id for scores in self.scores() if scores.missing_seeds for record in scores.records}
         beaten = {*self.records} - keep
         if earlier:
             beaten |= self._earlier(beaten) - self._earlier(keep)

@@ -285,10 +285,10 @@ def test_a_node_that_goes_while_it_is_asked_is_no_reason(
     gone = {**there[0], "NodeID": "e" * 56}
     answers = [[*there, gone], there]
     monkeypatch.setattr(preflight.ray, "nodes", lambda: answers.pop(0) if len(answers) > 1 else answers[0])
-    with preflight.checked(tmp_path, []):
+    with preflight.check_nodes(tmp_path, []):
         pass
     answers[:] = [[*there, gone]]
-    with pytest.raises(InputError, match="eeeeeeee.*raysts cannot be run there"), preflight.checked(tmp_path, []):
+    with pytest.raises(InputError, match="eeeeeeee.*raysts cannot be run there"), preflight.check_nodes(tmp_path, []):
         pass
 
 

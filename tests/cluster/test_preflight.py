@@ -207,16 +207,16 @@ def test_a_node_with_another_file_system_is_named(
         shutil.copytree(folder, inside / folder.name)
     for option, folder in (("--data", inside / small_world.name), ("backbone", inside / tiny_backbone.name)):
         said = rf"node .*same files in {option} {folder}"
-        with pytest.raises(InputError, match=said), preflight.checked(shared, [(option, folder)]):
+        with pytest.raises(InputError, match=said), preflight.check_nodes(shared, [(option, folder)]):
             pass
     with monkeypatch.context() as patch:
         other = {**requirements.current_versions(), "transformers": "4.0"}
         patch.setattr(requirements, "current_versions", lambda: other)
         said = r"node .*transformers is .* there and 4.0 where the command runs"
-        with pytest.raises(InputError, match=said), preflight.checked(shared, []):
+        with pytest.raises(InputError, match=said), preflight.check_nodes(shared, []):
             pass
 
-    with preflight.checked(shared, [("--data", small_world), ("backbone", tiny_backbone)]) as seen:
+    with preflight.check_nodes(shared, [("--data", small_world), ("backbone", tiny_backbone)]) as seen:
         assert list(shared.iterdir())
         # A node that had not been there: whoever trains on it looks first.
         made = plan("nli", given, small_world, shared)

@@ -31,12 +31,12 @@ def test_start_and_slope_are_found_and_never_negative() -> None:
 
 def test_an_observed_step_prices_others_of_its_kind(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    assert not price.Rates(store).expected(step("a")).measured
+    assert not price.Rates(store).predict(step("a")).measured
     for name, sentences in (("a", 1_000), ("b", 10_000)):
         price.record_rates(store, [step(name, sentences=sentences)], {name: 1 + sentences / 100}, 1)
-    expected = price.Rates(store).expected(step("c", sentences=100_000))
+    expected = price.Rates(store).predict(step("c", sentences=100_000))
     assert expected.measured and expected.seconds == pytest.approx(1_001, rel=0.02)
-    twice = price.Rates(store).expected(replace(step("c", sentences=100_000), load=Load("vectors", 2e6, 10)))
+    twice = price.Rates(store).predict(replace(step("c", sentences=100_000), load=Load("vectors", 2e6, 10)))
     assert twice.seconds == pytest.approx(2_001, rel=0.02), "a model of twice the size takes twice as long"
     for number in range(price.KEPT):
         price.record_rates(store, [step("d")], {"d": 1 + number}, 1)
@@ -46,7 +46,7 @@ def test_an_observed_step_prices_others_of_its_kind(tmp_path: Path) -> None:
 
 def test_the_clock_counts_devices_and_the_longest_chain(tmp_path: Path) -> None:
     steps = [step("a", units=4), step("b", ("a",), units=1)]
-    left = {one.id: price.Expected(80.0, True) for one in steps}
+    left = {one.id: price.ExpectedTime(80.0, True) for one in steps}
     of_four = price.price(steps, left, Store(tmp_path), 4, {"cpu-hour": 3.6})
     assert of_four.seconds == 80 / 4 + 80, "one unit has one device"
     assert (of_four.device_seconds, of_four.bytes, of_four.objects, of_four.moved) == (160, 1000, 5, 0)

@@ -334,7 +334,7 @@ def test_a_resumed_sampler_proposes_other_points_and_knows_the_old_ones(study: S
     made = study("lower-bound", options)
     tasks = TrialQueue(made)
     known = [t for t in tasks.sampler.study.trials if t.state.is_finished()]
-    assert len(known) == len([s for s in made.scores() if not s.missing]) == 4
+    assert len(known) == len([s for s in made.scores() if not s.missing_seeds]) == 4
     run_until(made, None, random.Random(0), lambda t: finished(0.5))
     assert len({key_of(record.point) for record in made.records.values()}) == 10
 

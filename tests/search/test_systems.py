@@ -37,7 +37,7 @@ def trained(storage: Path) -> Counter[str]:
 
 def study_of(name: str, overrides: dict[str, Any], data: Path, storage: Path) -> Study:
     search = find_search(name, {**SHORT, **overrides})
-    return Study(search, plan_of(search.at({}), RunOptions(data, storage, None, "none", "")), name)
+    return Study(search, plan_of(search.pipeline_at({}), RunOptions(data, storage, None, "none", "")), name)
 
 
 def test_points_that_begin_alike_share_what_they_begin_with(small_world: Path, tmp_path: Path) -> None:
