@@ -338,7 +338,7 @@ def test_a_member_that_gets_on_survives_the_loss_of_any_number_of_nodes(cluster:
     import ray
 
     from raysts.cluster.members import DEATHS, _take
-    from raysts.cluster.queue import Ended, MemberQueue
+    from raysts.cluster.queue import MemberQueue, RunEnd
 
     root = Store.open(s3).root
     job, queue = stage.job("nli", root / "runs" / "nli"), ray.remote(MemberQueue).options(num_cpus=0).remote(1)
@@ -350,7 +350,7 @@ def test_a_member_that_gets_on_survives_the_loss_of_any_number_of_nodes(cluster:
                 Store.of(job.folder).seal(job.folder / "checkpoints")
             shutil.rmtree(root, ignore_errors=True)
             taken = _take(queue, (0, 0), [[job]], Runtime("cpu"))
-            ray.get(queue.release.remote(0, Ended("gone", {0: ("killed", False)})))
+            ray.get(queue.release.remote(0, RunEnd("gone", {0: ("killed", False)})))
             assert taken and (taken[1] is None) == (gets_on or number < DEATHS)
     assert taken and taken[1] and "its processes died 5 times without getting on, the last time so: killed" in taken[1]
     ray.kill(queue)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from raysts.cluster.queue import Ended, MemberQueue
+from raysts.cluster.queue import MemberQueue, RunEnd
 
 
 def test_members_are_handed_out_once_and_in_order() -> None:
@@ -36,16 +36,16 @@ def test_deaths_without_progress_are_counted(deaths: Any, stands: list[str], cou
         assert progress.deaths == count and progress.cause == (
             ("killed" if deaths else "gone") if count else progress.cause
         )
-        queue.release(0, Ended("gone", deaths))
+        queue.release(0, RunEnd("gone", deaths))
 
 
 def test_what_a_dead_worker_had_is_next() -> None:
     queue = MemberQueue(4)
     for slot in ((0, 0), (0, 1), (0, 2), (1, 0)):
         queue.take(slot)
-    assert queue.release(0, Ended("", {1: ("out of memory", False), 2: ("", True)})) == (True, 0, set(), set())
-    assert [queue.release(2, Ended())[1] for _ in range(3)] == [1, 2, 3]  # it begins no member
-    assert queue.release(2, Ended("no room", {}, waited=True)) == (True, 0, set(), set())
+    assert queue.release(0, RunEnd("", {1: ("out of memory", False), 2: ("", True)})) == (True, 0, set(), set())
+    assert [queue.release(2, RunEnd())[1] for _ in range(3)] == [1, 2, 3]  # it begins no member
+    assert queue.release(2, RunEnd("no room", {}, waited=True)) == (True, 0, set(), set())
     assert [queue.take((0, rank)) for rank in range(3)] == [0, 1, 2]
     assert [queue.begin((0, rank), None).deaths for rank in range(3)] == [0, 1, 0]
     assert queue.state().restarts == 2
@@ -58,7 +58,7 @@ def test_a_run_that_is_gone_without_a_word_leaves_its_room() -> None:
         queue.take(slot)
     queue.hold(0, "the room of another run")
     queue.hold(1, "its room")
-    assert queue.release(1, Ended("the node died", None)) == (True, 0, {"its room"}, {"the room of another run"})
+    assert queue.release(1, RunEnd("the node died", None)) == (True, 0, {"its room"}, {"the room of another run"})
     assert queue.taken == {(0, 0): 0} and list(queue.waiting) == [1, 2]
     queue.end((9, 9), None)  # who has nothing changes nothing
-    assert queue.state().ended == [] and MemberQueue(0).release(0, Ended()) == (False, 1, set(), set())
+    assert queue.state().ended == [] and MemberQueue(0).release(0, RunEnd()) == (False, 1, set(), set())
