@@ -338,7 +338,7 @@ class SimulatedExecutor:
 def play_run(plan: Plan, executor: SimulatedExecutor) -> None:
     """Run a plan to its end with its report, then once more: nothing may be left."""
     rates = Rates(plan.store)
-    executor.expected = {step.id: rates.expected(step).seconds for step in plan.steps if step.job}
+    executor.expected = {step.id: rates.predict(step).seconds for step in plan.steps if step.job}
 
     def report(store: Store, record: Mapping[str, Any]) -> Path:
         return write_report(report_data(store, record), store.path("reports/simulated"))
