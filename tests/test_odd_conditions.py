@@ -125,7 +125,9 @@ def test_what_may_not_be_read(
         "data": (tmp_path / "data", plan),
     }[what]
     done = forbidden(path, *arguments, TMPDIR=str(tmp_path / "logs"))
-    (line,) = done.stderr.splitlines()
+    (line,) = [
+        line for line in done.stderr.splitlines() if not line.startswith("... ")
+    ]  # a busy machine takes its time
     assert done.returncode == 2 and "no permission" in line and str(path) in line, line
     assert not [*(tmp_path / "logs").iterdir()]
 
