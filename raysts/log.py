@@ -40,6 +40,9 @@ TRUST = 0.25
 It falls with the cube of what is left: a pace over the first hundredth holds the start of processes, one over half is the pace.
 """
 
+MOST_START = 0.25
+"""Share of a step's costs that its start takes at most, before the first of its progress."""
+
 
 class Screen(logging.Handler):
     """Handler that prints messages and draws bars: one for the command, one for each run in training."""
@@ -52,7 +55,7 @@ class Screen(logging.Handler):
 
     def _begin(self) -> None:
         self.title, self.began, self.spoke = "", time.monotonic(), time.monotonic()
-        self.total, self.rest, self.running, self.part = 0.0, 0.0, 0.0, 0.0
+        self.total, self.rest, self.running, self.part, self.head = 0.0, 0.0, 0.0, 0.0, (0.0, 0.0)
         self.started, self.moved, self.measured = self.began, self.began, 0.0
         self.tasks: dict[str, Any] = {}
 
@@ -93,12 +96,16 @@ class Screen(logging.Handler):
         self.title, self.rest, self.running, self.measured = title, rest, running, measured
         self.moved = time.monotonic()
         self.started = self.started if self.total else self.moved
-        self.total, self.part = max(self.total, rest), 0.0
+        self.total, self.part, self.head = max(self.total, rest), 0.0, (0.0, 0.0)
         self.show()
 
     def within(self, part: float) -> None:
         """Take note of how much of the running steps is done, from 0 to 1."""
-        self.moved = time.monotonic() if part > self.part else self.moved
+        moment = time.monotonic()
+        if part > self.part == 0.0:  # what passed until then was their start, as far as rates are measured
+            waited = min(self.measured * (moment - self.moved), (part + MOST_START) * self.running)
+            self.head = part, max(part * self.running, waited)
+        self.moved = moment if part > self.part else self.moved
         self.part = part
         self.show()
 
@@ -112,7 +119,9 @@ class Screen(logging.Handler):
     @property
     def fraction(self) -> float:
         """Return how much of the work is done, from 0 to 1."""
-        return 1 - (self.rest - self.part * self.running) / self.total if self.total else 0.0
+        first, head = self.head
+        progress = (self.part - first) / (1 - first) * (self.running - head) if first < 1 else 0.0
+        return 1 - (self.rest - head - progress) / self.total if self.total else 0.0
 
     @property
     def seconds_left(self) -> float | None:
@@ -125,8 +134,8 @@ class Screen(logging.Handler):
         waited = time.monotonic() - self.moved
         if (1 - self.measured) * waited > self.moved - self.started:
             return None
-        silent = min(self.measured * waited, (1 - self.part) * self.running)
-        done = self.fraction * self.total + silent
+        done = self.fraction * self.total
+        done += min(self.measured * waited, self.running - (done - self.total + self.rest))
         if done + trusted <= 0.02 * self.total:
             return None
         return max(0.0, self.total - done) * (time.monotonic() - self.started + trusted) / (done + trusted)

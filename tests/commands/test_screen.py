@@ -77,7 +77,17 @@ def test_the_time_left_begins_with_what_was_expected_and_goes_over_to_the_pace(c
     for part in (0.02, 0.1, 0.5):  # it takes twice as long
         clock[0] = 2000 * part
         shown.within(part)
-    assert 1.9 < shown.seconds_left / (1000 - 500) < 2.0
+    assert 1.8 < shown.seconds_left / (1000 - 500) < 2.0
+
+
+def test_the_start_of_a_step_is_no_pace(clock: list[float]) -> None:
+    shown = Screen()
+    shown.follow("", 100.0, 80.0, measured=1.0)
+    clock[0] = 16.0
+    shown.within(0.02)  # the first steps, after the start
+    assert shown.fraction == pytest.approx(0.16) and shown.seconds_left == pytest.approx(84)
+    shown.within(1.0)
+    assert shown.fraction == pytest.approx(0.8)
 
 
 def test_generated_sentences_are_said_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
