@@ -117,11 +117,15 @@ class Screen(logging.Handler):
             self.bars.update(self.tasks[key], completed=done, note=note, visible=done < total)
 
     @property
+    def running_done(self) -> float:
+        """Return the costs of the running steps that are done: their start, and what they told since."""
+        first, head = self.head
+        return head + ((self.part - first) / (1 - first) * (self.running - head) if first < 1 else 0.0)
+
+    @property
     def fraction(self) -> float:
         """Return how much of the work is done, from 0 to 1."""
-        first, head = self.head
-        progress = (self.part - first) / (1 - first) * (self.running - head) if first < 1 else 0.0
-        return 1 - (self.rest - head - progress) / self.total if self.total else 0.0
+        return 1 - (self.rest - self.running_done) / self.total if self.total else 0.0
 
     @property
     def seconds_left(self) -> float | None:
@@ -134,8 +138,7 @@ class Screen(logging.Handler):
         waited = time.monotonic() - self.moved
         if (1 - self.measured) * waited > self.moved - self.started:
             return None
-        done = self.fraction * self.total
-        done += min(self.measured * waited, self.running - (done - self.total + self.rest))
+        done = self.fraction * self.total + min(self.measured * waited, self.running - self.running_done)
         if done + trusted <= 0.02 * self.total:
             return None
         return max(0.0, self.total - done) * (time.monotonic() - self.started + trusted) / (done + trusted)

@@ -71,7 +71,7 @@ def compare(
     from raysts.commands.context import GENERATED, corpus_of, store_of
     from raysts.commands.models import system_of
     from raysts.data.user import UserData
-    from raysts.data.world import world_path
+    from raysts.data.world import is_world
     from raysts.evaluation import harness
     from raysts.evaluation.compare import compare_systems, conclusion, format_comparison, margin_sentence, margins
     from raysts.models import pretrained
@@ -87,7 +87,7 @@ def compare(
         raise InputError("--resamples 0 gives no interval, which --margin and --draw-sets need; remove it")
     corpus = corpus_of(data, user_data=UserData.of(test=test))
     chosen, left_out = _comparable_tasks(corpus, tasks)
-    if corpus.root == world_path():
+    if is_world(corpus.root):
         say(GENERATED)
     for line in harness.left_out(corpus, chosen):
         say(line)

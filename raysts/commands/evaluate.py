@@ -68,7 +68,7 @@ def evaluate(
     from raysts.commands.context import GENERATED, corpus_of, open_onnx, store_of
     from raysts.commands.models import locate
     from raysts.data.user import UserData, open_text
-    from raysts.data.world import world_path
+    from raysts.data.world import is_world
     from raysts.evaluation import harness, mteb_results, results, retrieval
     from raysts.evaluation.agreement import agreement_sets
     from raysts.evaluation.contamination.lineage import merge_histories, trained_on
@@ -94,7 +94,7 @@ def evaluate(
     tasks = _tasks(corpus, tasks, probe, documents_by) if corpus else ()
     path, teacher = locate(model, store), None if documents_by is None else locate(documents_by, store)
     if corpus is not None:
-        if corpus.root == world_path():
+        if is_world(corpus.root):
             say(GENERATED)
         history = merge_histories(map(trained_on, filter(None, (path, teacher))))
         contamination = harness.find_contamination(corpus, tasks, history)

@@ -16,7 +16,7 @@ from raysts.commands.context import GENERATED, check_name, checked_plan, corpus_
 from raysts.commands.models import locate
 from raysts.commands.options import Result, RunOptions
 from raysts.commands.result import RunResult
-from raysts.data.world import tiny_config, world_path
+from raysts.data.world import is_world, tiny_config
 from raysts.errors import InputError, RunFailed
 from raysts.evaluation import harness
 from raysts.evaluation.standings import named_teachers
@@ -279,7 +279,7 @@ def probe(checked: ExperimentPlan) -> None:
             pipeline = plan.pipeline.replace(
                 members=1, students=1, select_top=None, trials=(), recipes=short, evaluation=evaluation
             )
-            small = replace(plan, pipeline=pipeline, storage=Path(folder), _groups={})  # their files lie in a storage
+            small = replace(plan, pipeline=pipeline, storage=Path(folder))
             small.write_backbone()
             context = Context(LocalExecutor(pipeline.resources.cpus), small.store, pipeline.resources)
             making, done = [step for step in small.making if step.kind != "average"], set[str]()
@@ -420,7 +420,7 @@ def _run(executor: Executor, plan: Plan, name: str, options: RunOptions) -> RunR
 
 def cautions(plan: Plan) -> list[str]:
     """Return a warning before a run with work left: of generated sentences."""
-    generated = plan.corpus.root == world_path() and not plan.corpus.text and plan.pipeline.name != "quickstart"
+    generated = is_world(plan.corpus.root) and not plan.corpus.text and plan.pipeline.name != "quickstart"
     if not generated or {*plan.states().values()} == {"done"}:
         return []
     return [GENERATED]

@@ -58,6 +58,11 @@ def world_path(cache: Path | None = None) -> Path:
     return path
 
 
+def is_world(folder: Path) -> bool:
+    """Return True for the folder of :func:`world_path`, which need not exist."""
+    return folder.name == f"world-{WORLD_VERSION}"
+
+
 @cache
 def world_words() -> tuple[str, ...]:
     """Return every word form of the world in lower case, sorted."""

@@ -112,7 +112,7 @@ class Inputs:
     storage: Path
     locate: Callable[[str], Path] = field(default=find)
     _devs: dict[str, Dev] = field(default_factory=dict, repr=False)
-    _groups: dict[str, list[GroupPart]] = field(default_factory=dict, repr=False)
+    _groups: dict[tuple[Path, str], list[GroupPart]] = field(default_factory=dict, repr=False)
     _tokens: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
     _lengths: dict[str, ReadingLength] = field(default_factory=dict, init=False, repr=False)
 
@@ -533,9 +533,10 @@ class Inputs:
         return {spec.id: spec for spec in specs}
 
     def groups(self, spec: StoreSpec) -> list[GroupPart]:
-        if spec.id not in self._groups:
-            self._groups[spec.id] = select(self.corpus, spec.table, spec.data)
-        return self._groups[spec.id]
+        key = self.storage, spec.id  # files of a user's text lie in the storage
+        if key not in self._groups:
+            self._groups[key] = select(self.corpus, spec.table, spec.data)
+        return self._groups[key]
 
     def rows(self, recipe: Recipe) -> int:
         """Return the number of texts that a recipe reads, queries too, without their spans."""

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import raysts
-from raysts.data.world import WORLD_VERSION, world_path
+from raysts.data.world import is_world, world_path
 from raysts.ids import sources
 from raysts.storage.proof import Proof, proof_in
 from raysts.storage.store import Store
@@ -56,7 +56,7 @@ def requirements_of(storage: Path, folders: Sequence[tuple[str, Path]]) -> Itera
     """
     store = Store.of(storage)
     outside = [
-        (WORLD, str(path), "") if path.name == f"world-{WORLD_VERSION}" else (option, str(path), digest_of(path))
+        (WORLD, str(path), "") if is_world(path) else (option, str(path), digest_of(path))
         for option, path in dict.fromkeys(folders)
         if not path.is_relative_to(store.root) and not Store.of(path).remote
     ]

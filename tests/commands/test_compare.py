@@ -155,7 +155,11 @@ def test_generated_sentences_are_said_to_be_generated(
     tiny_backbone: Path, tmp_path: Path, options: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RAYSTS_DATA", raising=False)
-    for command in (["evaluate", tiny_backbone], ["compare", tiny_backbone, tiny_backbone]):
-        arguments = [*command, "--tasks", "sts12", "--resamples", 0]
-        assert "The sentences are generated" in raysts(*arguments, "--storage", tmp_path).err
-        assert "generated" not in raysts(*arguments, *options).err
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    asked = ["--tasks", "sts12", "--resamples", 0]
+    commands = [["evaluate", tiny_backbone, *asked], ["compare", tiny_backbone, tiny_backbone, *asked]]
+    for command in commands:
+        assert "generated" not in raysts(*command, *options).err
+    assert not [*tmp_path.glob("cache/raysts/world-*")], "no copy of what is not read"
+    for command in commands:
+        assert "The sentences are generated" in raysts(*command, "--storage", tmp_path / "storage").err
