@@ -147,7 +147,7 @@ def _fit(trials: Trials, progress: SearchProgress, resources: Resources) -> None
         scheduler=scheduler(study),
         num_samples=-1,  # until the searcher says that nothing is left
         reuse_actors=True,
-        trial_name_creator=lambda trial: f"{study.name} {trials.trials[trial.trial_id].title}",
+        trial_name_creator=partial(_name_of, study.name),  # Tune pickles it with every trial
         trial_dirname_creator=lambda trial: trial.trial_id,
     )
     failures, display = ray.tune.FailureConfig(max_failures=DEATHS), _Display(trials.queue, progress, resources)
@@ -158,6 +158,10 @@ def _fit(trials: Trials, progress: SearchProgress, resources: Resources) -> None
             ray.tune.Tuner(trainable, tune_config=tune_config, run_config=run_config).fit()
         except Exception as error:
             raise trials.error or error from error.__cause__  # Tune makes text of ours
+
+
+def _name_of(study: str, trial: Any) -> str:
+    return f"{study} {trial.config['run'].title}"
 
 
 class _Stateless:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -158,3 +159,34 @@ def test_a_trial_that_is_killed_for_memory_is_counted_and_tried_again_alone(
     assert [(record.id, record.status) for record in study.records.values()] == [(alone[0], "infeasible")]
     rest = [run for run in together if run not in alone]
     assert last == (rest if names_actor else rest[:1])  # the others together, or each of those that were counted alone
+
+
+def test_what_tune_keeps_of_each_trial_does_not_hold_the_study(
+    small_world: Path, tiny_backbone: Path, tmp_path: Path, cluster: None, monkeypatch: Any
+) -> None:
+    """Tune pickles the functions that name a trial once a trial, and again at the end of a search."""
+    import ray.tune
+    from ray import cloudpickle
+
+    from raysts.cluster import tune
+    from raysts.search.progress import SearchProgress
+    from raysts.search.queue import TrialQueue
+
+    given = {**FOUR, "backbone": str(tiny_backbone)}
+    study = plan_study("lower-bound", given, RunOptions(data=small_world, storage=tmp_path))
+    study.open("raysts tune")
+    trials = tune.Trials(TrialQueue(study), Counter(), Resources(gpus=0))
+    kept: list[int] = []
+
+    class Tuner:
+        def __init__(self, trainable: Any, *, tune_config: Any, run_config: Any) -> None:
+            kept.extend(
+                len(cloudpickle.dumps(part))
+                for part in (trials.suggest("a"), tune_config.trial_name_creator, tune_config.trial_dirname_creator)
+            )
+
+        def fit(self) -> None: ...
+
+    monkeypatch.setattr(ray.tune, "Tuner", Tuner)
+    tune._fit(trials, SearchProgress(study), Resources(gpus=0))
+    assert max(kept) < 4000, kept
