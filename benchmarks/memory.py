@@ -1,10 +1,10 @@
-"""Peak memory of preparing and of embedding X and ten times X: both stream, so it must not grow with the data.
+"""Peak memory of preparing, embedding and distilling X and ten times X: all stream, so it must not grow with the data.
 
 Every side is a command of its own on a private Ray cluster. Its processes (the driver, Ray's daemons, the workers) are
 looked at several times a second: PSS, which counts shared pages once, and of it the private part (no page cache, no
 object store).
 
-    python benchmarks/memory.py --data DATA --prepare 20 --embed 3
+    python benchmarks/memory.py --data DATA --prepare 20 --embed 3 --distill 4.5
 """
 
 from __future__ import annotations
@@ -44,6 +44,15 @@ import sys
 from raysts.commands.use import embed as embed_files
 print(embed_files(sys.argv[3], sys.argv[1], "sentence", sys.argv[2], address="local")["rows"])
 """
+DISTILL = """
+import os, sys
+import pyarrow.parquet as pq
+from raysts.commands.distill import distill
+os.environ.pop("RAYSTS_DATA", None)
+settings = {"backbone": sys.argv[3], "sed.batch": 256, "resources.gpus": 0}
+distill([sys.argv[3]], settings, text=sys.argv[1], storage=sys.argv[2], address="local", name="memory")
+print(pq.read_metadata(sys.argv[1]).num_rows)
+"""
 
 
 def main() -> None:
@@ -54,11 +63,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="raysts-memory-", dir=options.scratch) as scratch:
         folder = Path(scratch)
         model = _model(folder)
-        for step, program, megabytes in (("prepare", PREPARE, options.prepare), ("embed", EMBED, options.embed)):
+        steps = (
+            ("prepare", PREPARE, options.prepare, _write_articles),
+            ("embed", EMBED, options.embed, _write_sentences),
+            ("distill", DISTILL, options.distill, _write_short_texts),
+        )
+        for step, program, megabytes, write in steps:
             peaks = []
             for times in TIMES if megabytes else ():
                 source, size = folder / f"{step}-{times}.parquet", megabytes * times
-                write = _write_articles if step == "prepare" else _write_sentences
                 write(source, size * MB, options.data)
                 say(f"{step}: {size:g} MB of text ...")
                 found = measured(program, [source, folder / f"out-{step}-{times}", model, options.block], options)
@@ -161,6 +174,14 @@ def _write_sentences(path: Path, size: int, data: str | None) -> None:
     pq.write_table(pa.table({"sentence": rows}), path, row_group_size=1_024)
 
 
+def _write_short_texts(path: Path, size: int, data: str | None) -> None:
+    """Distinct texts of about ``size`` bytes: the first words of the corpus's sentences and a number."""
+    starts = [" ".join(text.split()[:6]) for text in _texts(data, "wikipedia/sentences", "sentence")]
+    mean = sum(len(text.encode()) for text in starts) / len(starts) + 7
+    rows = [f"{starts[number % len(starts)]} {number}" for number in range(round(size / mean))]
+    pq.write_table(pa.table({"text": rows}), path)
+
+
 def _model(folder: Path) -> Path:
     from raysts.data.world import write_tiny_backbone
 
@@ -176,6 +197,13 @@ def _options() -> argparse.Namespace:
     )
     found.add_argument(
         "--embed", type=float, default=3, metavar="MB", help="text to embed, then ten times as much; 0: none"
+    )
+    found.add_argument(
+        "--distill",
+        type=float,
+        default=0,
+        metavar="MB",
+        help="short texts to distil on, then ten times as much; 0: none",
     )
     found.add_argument("--block", type=int, default=4 << 20, help="bytes of text a worker of preparing holds at a time")
     found.add_argument("--cpus", type=int, default=2, help="CPUs of the cluster")
