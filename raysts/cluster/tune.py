@@ -35,6 +35,7 @@ from raysts.search.progress import SearchProgress
 from raysts.search.queue import TrialQueue
 from raysts.search.study import Study
 from raysts.search.trial import Trial, TrialOutcome, TrialRuntime, run_trial
+from raysts.training.attempt import fail
 
 METRIC, FRACTION, ACTOR = "metric", "fraction", "actor"
 """Keys of a result: the value that the search optimises, the percent of its steps that a trial has trained, by which early
@@ -76,20 +77,24 @@ def _thread() -> ThreadPool:
 def train_trial(config: dict[str, Any], **shared: Any) -> None:
     """Train the trial ``config["run"]`` in a process that Tune keeps for the next one."""
     ray.tune.report({ACTOR: ray.get_runtime_context().get_actor_id()})
-    if (error := _thread().apply(_error_of, (config["run"],), shared)) is not None:
-        raise error
+    outcome = _thread().apply(_outcome_of, (config["run"],), shared)
+    if isinstance(outcome, BaseException):
+        raise outcome
+    value = math.nan if outcome.value is None else outcome.value
+    ray.tune.report({METRIC: value, FRACTION: 100.0, "outcome": outcome._asdict(), "done": True})
 
 
-def _error_of(trial: Trial, **shared: Any) -> BaseException | None:
-    """Train a trial and return its error. Tune stops it by a SystemExit, which would end the thread."""
+def _outcome_of(trial: Trial, **shared: Any) -> TrialOutcome | BaseException:
+    """Train a trial. Return the SystemExit by which Tune stops it, which would end the thread."""
     try:
-        _train(trial, **shared)
+        return _train(trial, **shared)
+    except Exception as error:  # another process would meet it again
+        return TrialOutcome("failed", None, fail(trial.job, error))
     except BaseException as error:
         return error
-    return None
 
 
-def _train(trial: Trial, dev: Dev | None, resources: Resources, metric: RunMetric, study: str) -> None:
+def _train(trial: Trial, dev: Dev | None, resources: Resources, metric: RunMetric, study: str) -> TrialOutcome:
     job = trial.job if trial.job.dev else replace(trial.job, dev=dev)
     if resources.gpus and resources.gpus < 1 and torch.cuda.is_available():
         # A trial that runs out of memory has used up its own part, never a neighbour's.
@@ -102,9 +107,7 @@ def _train(trial: Trial, dev: Dev | None, resources: Resources, metric: RunMetri
     place = f"Ray Tune, node {ray.util.get_node_ip_address()}"
     options: dict[str, Any] = {"threads": resources.cpus, "metric": metric, "report": report, "place": place}
     runtime = partial(TrialRuntime, "cuda" if resources.gpus else "cpu", **options)
-    outcome = run_trial(job, metric, runtime, trial.earlier)
-    value = math.nan if outcome.value is None else outcome.value
-    ray.tune.report({METRIC: value, FRACTION: 100.0, "outcome": outcome._asdict(), "done": True})
+    return run_trial(job, metric, runtime, trial.earlier)
 
 
 def run_on_ray(queue: TrialQueue, progress: SearchProgress, resources: Resources) -> None:

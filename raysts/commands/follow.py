@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -36,10 +36,10 @@ def list_runs(storage: opt.StoragePlace = None) -> Result:
 
     def fields(record: Mapping[str, Any]) -> Result:
         key = kind_of(record), record["name"]
-        sizes = {path: store.size(path) for path in (uses[key].outputs if key in uses else ())}
-        removable_bytes = sum(sizes[path] for path in sizes.keys() & removable(uses, key))
+        free = removable(uses, key)
+        sizes = {path: store.size(path) for path in dict.fromkeys([*(uses[key].outputs if key in uses else ()), *free])}
         shown = {field: record[field] for field in ("name", "status", "command")}
-        return {**shown, "bytes": sum(sizes.values()), "removable_bytes": removable_bytes}
+        return {**shown, "bytes": sum(sizes.values()), "removable_bytes": sum(sizes[path] for path in free)}
 
     runs = []
     for record in (run_record(store, name) for name in run_names(store)):
@@ -290,7 +290,7 @@ def remove(
     kind = kind_of(study or run_record(store, name))
     called, key = (f"study-{name}", f"studies/{name}/study.json") if study else (name, f"pipelines/{name}.json")
     with store.lock(f"locks/{called}.lock", f"raysts remove {name}", protects=store.path(key)):
-        paths = sorted(removable(read_uses(store), (kind, name)))
+        paths = removable(read_uses(store), (kind, name))
         size = sum(store.size(path) for path in paths)
         shown = f"{len(paths)} artifacts of {kind} '{name}' with {megabytes(size)}"
         if not yes:
@@ -337,7 +337,7 @@ class Use(NamedTuple):
     """
 
     outputs: set[str]
-    needed: set[str]
+    needed: dict[str, None]
     any_tokens: bool
 
 
@@ -352,44 +352,42 @@ def read_uses(store: Store) -> dict[tuple[str, str], Use]:
     uses = {}
     for record in filter(None, map(store.read_json, paths)):
         kind, outputs = kind_of(record), artifacts(store, record)
-        needed = add_parents(store, outputs | _models(store, record["pipeline"]))
+        read = {
+            path.removesuffix("/model") for path in record.get("reads", {}).values() if not Path(path).is_absolute()
+        }
+        needed = add_parents(store, [*sorted(outputs), *sorted(read - outputs)])
         uses[kind, record["name"]] = Use(outputs, needed, kind == "study" and record["status"] != "done")
     return uses
 
 
-def removable(uses: Mapping[tuple[str, str], Use], key: tuple[str, str]) -> set[str]:
-    """Return the artifacts of a run or a study that nothing else in the storage needs."""
-    users = [use for user, use in uses.items() if user != key]
-    outputs = uses[key].outputs if key in uses else set[str]()
-    needed = set[str]().union(*(use.needed for use in users))
-    if any(use.any_tokens for use in users):
-        needed |= {path for path in outputs if path.startswith("tokens/")}
-    return outputs - needed
+def removable(uses: Mapping[tuple[str, str], Use], key: tuple[str, str]) -> list[str]:
+    """Return what only this run or study has made or needs, each model after those that it descends from.
+
+    A model that it needs and no other one has made was that of a run or study that was removed.
+    """
+    if (use := uses.get(key)) is None:  # it began after the look at the records
+        return []
+    rest = [other for user, other in uses.items() if user != key]
+    needed = set[str]().union(*(other.needed for other in rest))
+    any_tokens = any(other.any_tokens for other in rest)
+    return [
+        path
+        for path in reversed(use.needed)
+        if path not in needed and (path in use.outputs or path.startswith(("backbones/", "runs/")))
+        if not (any_tokens and path.startswith("tokens/"))
+    ]
 
 
-def _models(store: Store, pipeline: Mapping[str, Any]) -> set[str]:
-    """Return the runs in the storage that a pipeline reads models of."""
-    from raysts.commands.models import locate
-
-    folders = set()
-    for model in {pipeline["backbone"], *pipeline["teachers"]}:
-        try:
-            folder = locate(model, store, fetch=False).absolute()
-        except InputError:  # gone, or of the hub
-            continue
-        if folder.is_relative_to(store.root):
-            folders.add(str(folder.relative_to(store.root)).removesuffix("/model"))
-    return folders
-
-
-def add_parents(store: Store, paths: set[str]) -> set[str]:
-    """Return the artifacts with the runs that they descend from. Their records name the training text."""
-    waiting, seen = [*paths], set(paths)
+def add_parents(store: Store, paths: Iterable[str]) -> dict[str, None]:
+    """Return the artifacts, then the runs that they descend from. Their records name the training text."""
+    seen = dict.fromkeys(paths)
+    waiting = [*seen]
     while waiting:
         path = waiting.pop()
         record = store.read_json(f"{path}/run.json") if path.startswith("runs/") else None
-        new = {f"runs/{parent}" for parent in (record or {}).get("parents") or ()} - seen
-        seen |= new
+        runs = [f"runs/{parent}" for parent in (record or {}).get("parents") or ()]
+        new = [run for run in runs if run not in seen and store.exists(f"{run}/run.json")]
+        seen |= dict.fromkeys(new)
         waiting += new
     return seen
 

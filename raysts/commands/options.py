@@ -258,6 +258,7 @@ PriceOption = Annotated[
         "what the work costs: 3.2/gpu-hour, also cpu-hour, gb-moved, 1000-requests, several with commas, or a YAML file of them "
         "(UNIT: NUMBER)",
         "PRICE",
+        allow_leading_hyphen=True,  # of a number below 0, which the message is to name
     ),
 ]
 

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import itertools
 import re
 import typing
 from collections.abc import Mapping, Sequence
@@ -49,7 +50,7 @@ def parse(arguments: Sequence[str]) -> tuple[Command | None, dict[str, Any], Pri
     try:
         function, bound, _ = parser().parse_args(list(arguments), exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        raise InputError(_problem(error)) from None
+        raise InputError(_problem(error, arguments)) from None
     command = getattr(function, "raysts_command", None)
     if command is None:
         words = " ".join(word for word in arguments if not word.startswith("-"))
@@ -64,14 +65,19 @@ def parse(arguments: Sequence[str]) -> tuple[Command | None, dict[str, Any], Pri
     return command, options, output
 
 
-def _problem(error: CycloptsError) -> str:
+def _problem(error: CycloptsError, arguments: Sequence[str]) -> str:
     """Return the message for a wrong command line."""
     error.verbose = False
     words = " ".join(["raysts", *(error.command_chain or ())])
     if isinstance(error, UnusedCliTokensError):
         text = f"{words} takes no argument '{(error.unused_tokens or [''])[0]}'"
-    elif isinstance(error, MissingArgumentError) and error.argument is not None and not error.argument.tokens:
-        text = f"{words} needs {error.argument.name}"
+    elif isinstance(error, MissingArgumentError) and error.argument is not None:
+        name, pairs = error.argument.name, itertools.pairwise(arguments)
+        text = f"{words} needs {name}"
+        if value := next((value for word, value in pairs if word == name and value.startswith("-")), ""):
+            text = (
+                f"{words} {name}: needs a value. '{value}' begins as an option does; if it is one, write {name}={value}"
+            )
     else:
         text = str(error)
     text = text if text.endswith((".", "?")) else f"{text}."

@@ -88,5 +88,4 @@ class RunResult(Result):
 
 def run_text(result: Result) -> str:
     """Return the result of a run as text."""
-    result.pop("teachers", None)
     return repr(result if isinstance(result, RunResult) else RunResult(result))

@@ -35,10 +35,10 @@ def run(
         :class:`raysts.pipeline.verdict.Delivered`), report (path), results (rows), contamination (one per model and task,
         see ``evaluation.contamination``), notes (contamination and other facts as text: texts that were cut, stages that
         ended below their start), left_out (failed members that ``min_members`` allows: number and reason), skipped (files
-        that ``skip_bad`` left out: table, file, rows, reason), and of a distillation teachers: names in tables of teachers
-        that were not trained here, by their run ids in the rows. After a search also study, best, best_run and points, as
-        :func:`raysts.tune`. An experiment has the page of its tables as ``report`` and None as ``model``, and its rows and
-        ``left_out`` members name their point.
+        that ``skip_bad`` left out: table, file, rows, reason), and of a distillation teachers: names in tables of teachers,
+        by the run ids in their rows (teachers that run ids name are members). After a search also study, best, best_run and
+        points, as :func:`raysts.tune`. An experiment has the page of its tables as ``report`` and None as ``model``, and its
+        rows and ``left_out`` members name their point.
     """
     from raysts.commands.run_file import open_run
 

@@ -78,8 +78,11 @@ def open_run(
     """
     from raysts.papers.experiments import is_experiment
     from raysts.recipes.names import pipeline_of
+    from raysts.search.search import SEARCHES
 
     recipe, settings, options = read_run(recipe, overrides, **options)
+    if isinstance(recipe, str) and recipe.partition("@")[0] in SEARCHES:
+        raise InputError(f"recipe '{recipe}': is a search, not a system. 'raysts tune {recipe}' runs it")
     opened = RunOptions.from_arguments(**options)
     if recipe == DISTILL:
         from raysts.commands.distill import open_student

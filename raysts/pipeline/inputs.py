@@ -45,6 +45,7 @@ from raysts.recipes.catalog import DistillationSettings
 from raysts.recipes.overrides import apply_overrides
 from raysts.recipes.recipe import Pipeline, Recipe
 from raysts.schema import DEVS
+from raysts.storage.runs import record_of
 from raysts.storage.store import Store
 from raysts.training.job import total_steps
 
@@ -249,6 +250,13 @@ class Inputs:
         """Return the ids of the models from elsewhere, by folder. Every load checks them."""
         ids = {folder: open_embedder(folder).id for folder in self.teacher_folders}
         return ids if self.pipeline.backbone == TINY else ids | {self.backbone: folder_id(self.backbone)}
+
+    @property
+    def reads(self) -> dict[str, str]:
+        """Return the starting model and those from elsewhere by content, below the storage as relative paths."""
+        storage, contents = self.storage, self.contents | {self.start: self.backbone_id}
+        inside = {path: path.relative_to(storage) for path in contents if path.is_relative_to(storage)}
+        return {content: str(inside.get(path, path)) for path, content in contents.items()}
 
     @cached_property
     def tokenizer_id(self) -> str:
@@ -473,7 +481,8 @@ class Inputs:
 
     def facts(self, stage: str, role: str, member: int | None, parents: Sequence[str]) -> dict[str, Any]:
         named = Path(self.pipeline.backbone)
-        backbone = named.absolute() if named.is_file() else named
+        run = record_of(self.backbone).get("run_id")  # the name of a run may be used again
+        backbone = named.absolute() if named.is_file() else run or named
         return {
             "system": self.pipeline.name, "stage": stage, "role": role, "member": member, "root_seed": self.pipeline.seed,
             "parents": list(parents), "backbone": str(self.backbone if named.is_dir() else backbone),

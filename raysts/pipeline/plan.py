@@ -14,7 +14,7 @@ from raysts.models.layers import as_layers
 from raysts.pipeline import validate
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.outcome import Candidate, Option, Outcome, decide, members_dev
-from raysts.pipeline.step import Model, NamedModel, State, Step
+from raysts.pipeline.step import Model, NamedModel, State, Step, run_id
 from raysts.pipeline.steps.agreement import Agreement
 from raysts.pipeline.steps.average import average_step
 from raysts.pipeline.steps.scores import Role, RoleEvaluation
@@ -108,10 +108,15 @@ class Plan(Inputs):
 
     @cached_property
     def teacher_names(self) -> dict[str, str]:
-        """Return what tables call the teachers that were not trained here, by the run id in their rows."""
-        foreign = [number for number, model in enumerate(self.teacher_models) if not model.record]
-        names = short_names([self.pipeline.teachers[number] for number in foreign])
-        return {self.teacher_models[number].id: name for number, name in zip(foreign, names, strict=True)}
+        """Return the short name of each teacher that the pipeline names, by its id."""
+        names = short_names(self.pipeline.teachers)
+        return {model.id: name for model, name in zip(self.teacher_models, names, strict=True)}
+
+    @property
+    def names_in_tables(self) -> dict[str, str]:
+        """Return what tables call teachers, by the run id in their rows. A run id names a member."""
+        names = {run_id(model): self.teacher_names[model.id] for model in self.teacher_models}
+        return {run: name for run, name in names.items() if run != name}
 
     # -- what is made of the members ---------------------------------------------------------------------------------
 

@@ -258,7 +258,7 @@ def parse_prices(text: str) -> dict[str, float]:
             return prices
     if Path(text).suffix in (".yaml", ".yml") and not Path(text).is_file():
         raise InputError(f"--price {text}: the file is not there")
-    rule = f"must be NUMBER/UNIT, several with commas, or a YAML file of UNIT: NUMBER; units are {', '.join(UNITS)}"
+    rule = f"must be NUMBER/UNIT, NUMBER from 0, several with commas, or a YAML file (UNIT: NUMBER); units: {', '.join(UNITS)}"
     raise InputError(f"--price {text}: {rule}")
 
 

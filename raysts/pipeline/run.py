@@ -208,7 +208,7 @@ class _Driver:
             with self.store.put(model / "README.md") as draft:
                 draft.write_text(card_of(plan, verdict, chosen, model, rows, self.name, self.command), encoding="utf-8")
         record = self._write_record(State.DONE, verdict, model)
-        report, names = self._write_report(record), plan.teacher_names
+        report, names = self._write_report(record), plan.names_in_tables
         return {
             "status": "done", "storage": self.store.uri, "name": self.name, "model": str(model) if model else None,
             "delivered": record["delivered"], "report": str(report) if report else None, "results": rows,
@@ -230,7 +230,8 @@ class _Driver:
             "name": self.name, "status": status, "command": self.command, "pipeline": to_plain(plan.pipeline),
             "data": corpus.uri, "sources": corpus.sources_text, "own": corpus.user.as_plain(), "skip_bad": corpus.skip_bad,
             "skipped": plan.skipped_files, "backbone_id": plan.backbone_id, "distributed": list(plan.distributed_pooling),
-            "members": [model.id for model in plan.members], "teachers": plan.teacher_names,
+            "reads": plan.reads,
+            "members": [model.id for model in plan.members], "teachers": plan.names_in_tables,
             "steps": [step.to_record(plan.storage) for step in plan.steps], "seconds": self.seconds,
             "expected": self.expected, "price": self.price, "model": str(place),
             **({**verdict.as_record(), "models": plan.costs(), "maps": plan.maps(), "dev": self._dev_sets()} if verdict else {}),

@@ -20,7 +20,7 @@ from raysts.evaluation.compare import Difference, difference
 from raysts.evaluation.contamination.contamination import Contamination
 from raysts.evaluation.scores import Choice, ModelScores
 from raysts.evaluation.standings import AGREEMENT, AVERAGE, AVERAGED, TEACHER
-from raysts.models.embedders import open_embedder, short_names
+from raysts.models.embedders import open_embedder
 from raysts.models.layers import Layers, as_layers
 from raysts.models.modules import describe
 from raysts.pipeline.inputs import TINY
@@ -313,22 +313,16 @@ class _Results:
             on=on,
             agreement=agreement,
             judge=plan.judge if agreement is not None and len(outcome.ensemble) == 1 else None,
-            teacher=self._teachers.get(model_id) if role == "member" else None,
+            teacher=self.plan.teacher_names.get(model_id) if role == "member" else None,
             reference=reference,
             margin=margin,
             within=compared.within(margin) if compared else None,
         )
 
-    @property
-    def _teachers(self) -> dict[str, str]:
-        """Return the short name of each teacher that the pipeline names, by its id."""
-        names = short_names(self.plan.pipeline.teachers)
-        return {model.id: name for model, name in zip(self.plan.teacher_models, names, strict=True)}
-
     def _best_teacher(self, student: ModelScores) -> dict[str, Any] | None:
         """Return the teacher that scores highest, and the student's difference from it."""
         teachers = list[dict[str, Any]]()
-        for model, name in self._teachers.items():
+        for model, name in self.plan.teacher_names.items():
             teacher = self.scores("member", model)
             if on := self.common_set(student, teacher):
                 gap = dict(zip(GAP, astuple(self.difference([student], [teacher], [on])), strict=True))
@@ -356,11 +350,12 @@ class _Results:
         ``AVERAGE`` is the mean over sets. The backbone counts as distributed, the others at the recipe's choice of
         layers. The models of a role form one system.
         """
-        outcome, teachers = self.outcome, self.plan.teacher_names
+        outcome, in_tables = self.outcome, {*self.plan.names_in_tables.values()}
+        teachers = {model: name for model, name in self.plan.teacher_names.items() if name in in_tables}
         models_of: dict[str, Sequence[str]] = {"student": outcome.students}
         models_of |= {role: (outcome.soups[role],) for role in SOUPS if role in outcome.soups}
         models_of |= {"ensemble": ("ensemble",)}
-        models_of |= {f"{TEACHER}{name}": (run,) for run, name in teachers.items() if run in outcome.members}
+        models_of |= {f"{TEACHER}{name}": (model,) for model, name in teachers.items() if model in outcome.members}
         models_of |= {"member": [member for member in outcome.members if member not in teachers]}
         systems: dict[str, list[ModelScores]] = {}
         for role, models in models_of.items():

@@ -88,7 +88,7 @@ class ReportData:
 
     Attributes:
         state: state of the run (:class:`raysts.storage.runs.State`).
-        teachers: names of the models that were not trained here, by the run id in their rows.
+        teachers: names in tables of teachers, by the run id in their rows (teachers that run ids name are members).
         models: size and speed of the measured models (:class:`raysts.evaluation.cost.ModelCost`).
         map: test texts as ensemble and student place them.
         compare_layers: number of pooled last layers at which systems are compared.

@@ -169,6 +169,7 @@ class Study:
             "price": before.get("price"),
             "identity": self.identity(),
             "pipeline": to_plain(search.pipeline),
+            "reads": {content: folder for corner in self.corners for content, folder in corner.reads.items()},
             "shared": sorted(str(step.output.relative_to(self.plan.storage)) for step in self.shared_steps.values()),
         }
         self.store.write_json(self.folder / "study.json", status_record)

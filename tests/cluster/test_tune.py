@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,28 @@ def test_a_trial_that_no_node_can_hold_is_refused_with_what_there_is(
     ):
         run_search("lower-bound", overrides, small_world, tmp_path / "storage")
     assert not (tmp_path / "storage").exists()
+
+
+def test_an_error_of_a_trial_outside_its_training_is_its_reason(
+    small_world: Path, tiny_backbone: Path, tmp_path: Path, cluster: None
+) -> None:
+    from raysts.cluster import tune
+    from raysts.search.progress import SearchProgress
+    from raysts.search.queue import TrialQueue
+    from raysts.search.trial import Trial
+
+    class Spoilt(TrialQueue):
+        def next(self) -> Trial | None:
+            trial = super().next()
+            return trial and replace(trial, earlier=(Path("no step"),))  # type: ignore[arg-type]
+
+    given = {**SHORT, "space.lower_bound": "0.6", "backbone": str(tiny_backbone), "seeds": 1}
+    study = plan_study("lower-bound", given, RunOptions(data=small_world, storage=tmp_path))
+    study.open("raysts tune")
+    queue = Spoilt(study)
+    tune.run_on_ray(queue, SearchProgress(study), Resources(gpus=0))
+    (failure,) = queue.failures
+    assert "AttributeError" in failure and "has no attribute 'job'" in failure and "died" not in failure
 
 
 @pytest.mark.parametrize("names_actor", [True, False])

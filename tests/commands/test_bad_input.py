@@ -67,6 +67,7 @@ def refused(tmp_path: Path, small_world: Path) -> Refused:
         ("", ("unknown recipe ''",)),
         ("../../etc", ("unknown recipe",)),
         ("none.yaml", ("recipe file 'none.yaml' is not there", "raysts init")),
+        ("lower-bound@small", ("is a search", "'raysts tune lower-bound@small'")),
     ],
 )
 def test_unknown_recipe(command: str, name: str, says: tuple[str, ...], refused: Refused) -> None:
@@ -623,6 +624,21 @@ def test_wrong_command_lines(arguments: list[str]) -> None:
     assert outcome.code == 2 and outcome.out == ""
     (line,) = outcome.err.splitlines()
     assert line.startswith("raysts: ") and "--help' " in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--price", "-3/gpu-hour"], "--price -3/gpu-hour: must be NUMBER/UNIT, NUMBER from 0"),
+        (
+            ["--set", "members=2", "--set", "-batch=8"],
+            "'-batch=8' begins as an option does; if it is one, write --set=-batch=8",
+        ),
+    ],
+)
+def test_a_value_that_begins_as_an_option(arguments: list[str], says: str) -> None:
+    outcome = raysts("plan", "quickstart", *arguments)
+    assert outcome.code == 2 and says in outcome.err
 
 
 def test_data_commands(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from raysts.storage.store import Store
 SETTINGS = overrides(TINY, EVALUATION, {"evaluation.tasks": "[stsb]"})
 STUDENT = overrides({"sed.data.sample": 60, "sed.batch": 8, "train.max_steps": 3}, EVALUATION)
 
+MADE = ("backbones/", "embeddings/", "maps/", "results/", "reports/", "runs/", "tokens/")
+
 
 @pytest.fixture
 def storage(tmp_path: Path, small_world: Path) -> Path:
@@ -46,11 +48,12 @@ def test_what_another_run_needs_stays(storage: Path) -> None:
     )
     assert state(storage, "student") == before and {step["status"] for step in before["steps"]} == {"done"}
     assert all((storage / "runs" / member / "model" / "config.json").is_file() for member in members), "its teachers"
-    result("remove", "student", "--storage", storage, "--yes")
+    last = result("list", "--storage", storage)["runs"][0]
+    assert last["removable_bytes"] == last["bytes"], "its teachers go with it: their run is gone"
+    done = result("remove", "student", "--storage", storage, "--yes")
+    assert done["bytes"] == last["bytes"] and {f"runs/{member}" for member in members} < {*done["removed"]}
     assert result("list", "--storage", storage)["runs"] == []
-    assert not [
-        path for path in files(storage) if path.startswith(("embeddings/", "maps/", "results/", "reports/", "tokens/"))
-    ]
+    assert not [path for path in files(storage) if path.startswith(MADE)]
 
 
 def test_a_study_goes_with_its_trials_and_what_they_share(tmp_path: Path, small_world: Path) -> None:
@@ -69,7 +72,7 @@ def test_a_study_goes_with_its_trials_and_what_they_share(tmp_path: Path, small_
     assert not any(list((storage / folder).glob("*search*")) for folder in ("studies", "reports", "logs"))
     assert {step["status"] for step in state(storage, "student")["steps"]} == {"done"}
     result("remove", "student", "--storage", storage, "--yes")
-    assert not [path for path in files(storage) if path.startswith(("embeddings/", "results/", "reports/", "tokens/"))]
+    assert not [path for path in files(storage) if path.startswith(MADE)]
     assert "no run 'search'" in raysts("remove", "search", "--storage", storage, "--yes").err
 
 

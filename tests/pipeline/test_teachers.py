@@ -223,6 +223,22 @@ def test_the_best_is_delivered_to_who_asks_for_it(options: list[str], unlike: li
     assert "the teacher first" in Path(done["report"]).read_text().replace("The", "the")
 
 
+def test_a_run_that_teaches_has_the_name_that_the_user_gave(
+    options: list[str], finished: run_commands.Finished
+) -> None:
+    """In the table, the differences and the costs, of a run by its name; a run id is a member as of --from-run."""
+    members = finished.results["nli-ct-sed"]["results"]
+    run = next(row["run_id"] for row in members if row["role"] == "member")
+    command = ["distill", "nli-ct-sed:student", run, *options, "--name", "runs-teach"]
+    done, text = result(*command), raysts(*command).out
+    by_run = {row["run_id"] for row in rows_of(done, "member")}
+    assert run in by_run and len(by_run) == 2
+    assert [*done["teachers"].values()] == ["nli-ct-sed:student"] and done["teachers"].keys() == by_run - {run}
+    assert {model["model"] for model in done["models"] if model["role"] == "member"} == {"nli-ct-sed:student", run}
+    record = json.loads((finished.storage / "pipelines/runs-teach.json").read_text())
+    assert "teacher nli-ct-sed:student" in record["against"] and not any(name in text for name in record["members"])
+
+
 def test_weights_by_the_development_set(options: list[str], unlike: list[Path]) -> None:
     """A teacher whose vectors say nothing gets little weight; the gain is that of rows that did not choose."""
     draw, texts = np.random.default_rng(0), [f"text {number}" for number in range(400)]

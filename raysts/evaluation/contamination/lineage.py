@@ -62,22 +62,21 @@ class _Trail:
 
     Attributes:
         seen: their runs.
-        names: by storage and content, the names that records of runs give a teacher.
+        folders: by storage and content, the models that runs read.
     """
 
     seen: set[Path]
-    names: dict[Path, dict[str, list[str]]]
+    folders: dict[Path, dict[str, Path]]
 
-    def names_of(self, run: Path) -> list[str]:
-        """Return the names that runs of the storage give the teacher with this content. Records are read once."""
+    def folder_of(self, run: Path) -> Path | None:
+        """Return the run's model with the content ``run.name`` that another run reads. Records are read once."""
         storage, store = run.parent.parent, Store.of(run)
-        if storage not in self.names:
-            names = self.names[storage] = dict[str, list[str]]()
-            for record in map(store.read_json, store.get_all(storage / "pipelines", "*.json")):
-                teachers = record.get("pipeline", {}).get("teachers", ()) if record else ()
-                for content, name in zip(record.get("members", ()) if teachers else (), teachers, strict=False):
-                    names.setdefault(content, []).append(str(name))
-        return self.names[storage].get(run.name, [])
+        if storage not in self.folders:
+            records = map(store.read_json, store.get_all(storage / "pipelines", "*.json"))
+            reads = [item for record in records if record for item in record.get("reads", {}).items()]
+            folders = {content: storage / folder for content, folder in reads if record_of(storage / folder)}
+            self.folders[storage] = folders
+        return self.folders[storage].get(run.name)
 
 
 def _trace(model: Path, trail: _Trail) -> TrainedOn:
@@ -111,10 +110,8 @@ def _trace(model: Path, trail: _Trail) -> TrainedOn:
 def _trace_run(run: Path, role: str, trail: _Trail) -> TrainedOn:
     if RunFolder(run).record():
         return _trace(run / "model", trail)
-    for name in trail.names_of(run):  # the content of a model, that of a teacher which a pipeline names by its run
-        named = run.parent / name
-        if named != run and RunFolder(named).record():
-            return _trace(named / "model", trail)
+    if folder := trail.folder_of(run):  # a model that was named has its content as id
+        return _trace(folder, trail)
     return TrainedOn(unknown=(f"{role} {run.name} (not a run of this storage)",))
 
 

@@ -105,9 +105,10 @@ def test_teachers_known_by_their_content_are_looked_up_in_one_reading_of_the_rec
         write_run(store, run, table, ["tinyid"])
     store.write_json("embeddings/means/manifest.json", {"members": ["of nli0", "of ct0", "elsewhere"]})
     student = write_run(store, "sed", "sts/stsb_train", ["tinyid", "means"])
-    records = {"a": (["of nli0"], ["nli0"]), "b": (["of ct0", "gone"], ["ct0", "gone"]), "c": (["x"], [])}
-    for name, (members, teachers) in records.items():
-        store.write_json(f"pipelines/{name}.json", {"members": members, "pipeline": {"teachers": teachers}})
+    records = {"a": {"of nli0": "nli0"}, "b": {"of ct0": "ct0", "gone": "gone"}, "c": {}}
+    for name, reads in records.items():
+        folders = {content: f"runs/{run}/model" for content, run in reads.items()}
+        store.write_json(f"pipelines/{name}.json", {"reads": folders})
     store.write_json("pipelines/d.json", {"name": "d"})
     read: list[str] = []
     whole = Store.read_json
@@ -130,10 +131,27 @@ def test_what_stands_beside_a_model_from_elsewhere_is_left_alone(tmp_path: Path)
     assert "no record" in trained_on(tmp_path / "model").unknown[0] and (tmp_path / "run.json").read_text() == "[1]"
 
 
-def test_teachers_that_a_distillation_names_by_their_runs(tmp_path: Path, small_world: Path) -> None:
+@pytest.mark.parametrize("named", ["--from-run=a", "a", "s/runs/{}/model"])
+def test_teachers_that_a_distillation_names(
+    named: str, tmp_path: Path, small_world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By their run, or by a folder of this storage."""
+    monkeypatch.chdir(tmp_path)
     place = ["--data", small_world, "--storage", tmp_path / "s", "--address", "none"]
-    result("run", "nli", "--name", "a", *place, *overrides(TINY, EVALUATION, {"evaluation.tasks": "[stsb]"}))
+    tiny = {**TINY, "members": 1, "evaluation.tasks": "[stsb]"}
+    first = result("run", "nli", "--name", "a", *place, *overrides(EVALUATION, tiny))
     few = {"sed.data.sample": 60, "sed.batch": 8, "train.max_steps": 3}
-    done = result("distill", "--from-run", "a", "--name", "b", *place, *overrides(few, EVALUATION))
+    teacher = named.format(Path(first["model"]).parent.name)
+    done = result("distill", teacher, "--name", "b", *place, *overrides(few, EVALUATION))
     trained = trained_on(Path(done["model"]))
+    assert not trained.unknown and {text.table for text in trained.texts} == {"wikipedia/sentences", "nli/train"}
+
+
+@pytest.mark.parametrize("layers", [None, 1])
+def test_a_backbone_that_is_a_run_of_the_storage(layers: int | None, tmp_path: Path, small_world: Path) -> None:
+    place = ["--data", small_world, "--storage", tmp_path / "s", "--address", "none"]
+    tiny = {**TINY, "members": 1, "evaluation.tasks": "[stsb]"}
+    result("run", "nli", "--name", "a", *place, *overrides(EVALUATION, tiny))
+    other = {**tiny, "backbone": "a"} | ({"backbone_layers": layers} if layers else {})
+    trained = trained_on(Path(result("run", "ct", *place, *overrides(EVALUATION, other))["model"]))
     assert not trained.unknown and {text.table for text in trained.texts} == {"wikipedia/sentences", "nli/train"}
