@@ -236,7 +236,10 @@ Text = Annotated[
 ]
 
 TextColumn = Annotated[
-    str | None, option("the column of --text that holds the texts (default: the only one)", "NAME", name="--column")
+    str | None,
+    option(
+        "the column of --text that holds the texts (default: the only one, text or sentence)", "NAME", name="--column"
+    ),
 ]
 
 Queries = Annotated[
@@ -249,7 +252,7 @@ Queries = Annotated[
 ]
 
 QueriesColumn = Annotated[
-    str | None, option("the column of --queries that holds the texts (default: the only one)", "NAME")
+    str | None, option("the column of --queries that holds the texts (default: the only one, text or sentence)", "NAME")
 ]
 
 PriceOption = Annotated[

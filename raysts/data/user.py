@@ -197,10 +197,11 @@ def _text_source(files: tuple[Path, ...], column: str | None, named: str) -> Col
             if column not in (None, "text"):
                 raise InputError(f"{path}: plain lines have no column '{column}'; remove {named}")
             return {"sentence": "text"}
-        if column is None and len(present) != 1:
+        usual = present if len(present) == 1 else [name for name in ("text", "sentence") if name in present]
+        if column is None and not usual:
             choices = ", ".join(present)
             raise InputError(f"{path}: say with {named} NAME which column holds the text; there are: {choices}")
-        chosen = column or present[0]
+        chosen = column or usual[0]
         require_columns(path, [chosen], present, f"{named} must name the one that holds the text")
         return {"sentence": chosen}
 

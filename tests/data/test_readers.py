@@ -140,6 +140,14 @@ def test_text_that_is_refused(tmp_path: Path, name: str, content: str, column: s
         open_text(tmp_path / name, column)
 
 
+@pytest.mark.parametrize("name", ["text", "sentence"])
+def test_a_column_of_the_usual_name_need_not_be_said(tmp_path: Path, name: str) -> None:
+    (path := tmp_path / "t.csv").write_text(f"id,{name},title\n1,a,c\n2,b,d\n")
+    assert open_text(path, None).fingerprint == open_text(path, name).fingerprint
+    path.write_text("sentence,text\nc,a\nd,b\n")
+    assert open_text(path, None).fingerprint == open_text(path, "text").fingerprint
+
+
 def test_a_line_of_json_may_lack_a_value(tmp_path: Path) -> None:
     """The first line too: columns are those of all lines."""
     (path := tmp_path / "t.jsonl").write_text('{"body": "a"}\n{"body": "b", "other": "c"}\n')
