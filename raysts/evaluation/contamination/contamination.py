@@ -125,8 +125,10 @@ def contamination(
     texts = [text for text in trained.texts if text.table != TARGETS]
     stored = [text for text in texts if corpus.files(text.table) or corpus.sources(text.table)]
     present = [text for text in stored if corpus.fingerprint(text.table) == text.sha256]
-    place = corpus.sources_text or corpus.where
-    missing = [f"{text.label} as it was trained on (not in {place})" for text in texts if text not in present]
+    places = {True: f"not in {corpus.sources_text or corpus.where}", False: "which this command does not read"}
+    missing = [
+        f"{text.label} as it was trained on ({places[text.title is None]})" for text in texts if text not in present
+    ]
     masks: Masks = {}
     for text in present:
         for table, (row, sentence) in _occurrences(corpus, text, tables, cache).items():

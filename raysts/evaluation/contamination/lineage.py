@@ -61,7 +61,7 @@ class _Trail:
     """Models of a history so far.
 
     Attributes:
-        seen: their runs.
+        seen: their folders.
         folders: by storage and content, the models that runs read.
     """
 
@@ -74,23 +74,22 @@ class _Trail:
         if storage not in self.folders:
             records = map(store.read_json, store.get_all(storage / "pipelines", "*.json"))
             reads = [item for record in records if record for item in record.get("reads", {}).items()]
-            folders = {content: storage / folder for content, folder in reads if record_of(storage / folder)}
-            self.folders[storage] = folders
+            self.folders[storage] = {content: storage / folder for content, folder in reads}
         return self.folders[storage].get(run.name)
 
 
 def _trace(model: Path, trail: _Trail) -> TrainedOn:
-    run = model.absolute().parent
-    if run in trail.seen:
+    model = model.absolute()
+    if model in trail.seen:
         return TrainedOn()
-    trail.seen.add(run)
-    runs, store = run.parent, Store.of(run)
-    record = record_of(model.absolute())
+    trail.seen.add(model)
+    run, runs, store = model.parent, model.parent.parent, Store.of(model)
+    record = record_of(model)
     if record and "data" not in record:  # a weight average: nothing but its members
         return merge_histories(_trace_run(runs / parent, "member", trail) for parent in record["parents"])
     recipe = store.read_json(run / "recipe.json") if record else None
     if not recipe:
-        if _is_untrained(model.absolute()):
+        if _is_untrained(model):
             return TrainedOn()
         return TrainedOn(unknown=(f"'{model}' (no record of a run beside it)",))
     parent, *teachers = record["parents"]
@@ -119,11 +118,8 @@ def _trace_backbone(name: str, runs: Path, trail: _Trail) -> TrainedOn:
     if name == TINY:
         return TrainedOn()
     if Path(name).is_absolute():
-        models = [_local_path(Path(name))]
-        if _is_untrained(models[0]):
-            return TrainedOn()
-    else:
-        models = [run / "model" for run in Store.of(runs).list(runs) if run.name.startswith(name)]
+        return _trace(_local_path(Path(name)), trail)
+    models = [run / "model" for run in Store.of(runs).list(runs) if run.name.startswith(name)]
     models = [model for model in models if record_of(model) and Store.of(model).exists(model)]
     return _trace(models[0], trail) if len(models) == 1 else TrainedOn(unknown=(f"backbone '{name}'",))
 

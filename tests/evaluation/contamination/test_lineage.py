@@ -147,6 +147,27 @@ def test_teachers_that_a_distillation_names(
     assert not trained.unknown and {text.table for text in trained.texts} == {"wikipedia/sentences", "nli/train"}
 
 
+def test_models_without_a_record_have_the_names_that_the_user_gave(
+    tmp_path: Path, small_world: Path, tiny_backbone: Path
+) -> None:
+    """Each once, also two models of one folder."""
+    for name in ("a", "b"):
+        shutil.copytree(tiny_backbone, tmp_path / name)
+    (config := tmp_path / "b" / "config.json").write_text(config.read_text() + "\n")  # another content
+    place = ["--data", small_world, "--storage", tmp_path / "s", "--address", "none"]
+    few = {
+        "sed.data.sample": 60,
+        "sed.batch": 8,
+        "train.max_steps": 3,
+        "backbone": tmp_path / "a",
+        "evaluation.tasks": "[stsb]",
+    }
+    done = result("distill", tmp_path / "a", tmp_path / "b", *place, *overrides(EVALUATION, few))
+    assert trained_on(Path(done["model"])).unknown == tuple(
+        f"'{tmp_path / name}' (no record of a run beside it)" for name in ("a", "b")
+    )
+
+
 @pytest.mark.parametrize("layers", [None, 1])
 def test_a_backbone_that_is_a_run_of_the_storage(layers: int | None, tmp_path: Path, small_world: Path) -> None:
     place = ["--data", small_world, "--storage", tmp_path / "s", "--address", "none"]
