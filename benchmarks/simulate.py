@@ -404,7 +404,7 @@ def simulate(args: Any, slots: int) -> dict[str, Any]:
     try:
         with (
             mock.patch("raysts.storage.bucket.client", lambda uri, seconds: Client(meter, objects)),
-            mock.patch("raysts.evaluation.contamination.contamination.occurrences", clean_rows),
+            mock.patch("raysts.evaluation.contamination.occurrences", clean_rows),
             mock.patch("raysts.pipeline.run.time", SimpleNamespace(monotonic=lambda: played.now)),
             cProfile.Profile() if args.profile else contextlib.nullcontext() as profile,
         ):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from raysts.report.run import NodeSummary, ReportData, RunSummary
+from raysts.recipes import names
+from raysts.recipes.tree import to_plain
+from raysts.report.run import ReportData, RunSummary
 from raysts.schema import RESULTS
 
 DATASETS = ("sts12", "stsb", "sickr")
@@ -56,8 +59,14 @@ def run(stage: str, role: str, member: int | None, **record: Any) -> RunSummary:
     )  # fmt: skip
 
 
-def node(node_id: str, kind: str, title: str) -> NodeSummary:
-    return NodeSummary(id=node_id, kind=kind, title=title, status="done", seconds=5.0, sentences=1_000)
+def node(node_id: str, kind: str, title: str) -> dict[str, Any]:
+    done = {"status": "done", "seconds": 5.0, "seconds_expected": None, "sentences": 1_000}
+    return {"id": node_id, "kind": kind, "title": title, **done}
+
+
+def recorded(data: ReportData, **fields: Any) -> ReportData:
+    """The report of a run with other fields of its record."""
+    return replace(data, record={**data.record, **fields})
 
 
 def report_data(members: int = 4, stages: tuple[str, ...] = ("nli", "ct")) -> ReportData:
@@ -76,12 +85,13 @@ def report_data(members: int = 4, stages: tuple[str, ...] = ("nli", "ct")) -> Re
     for member in range(members):
         rows += score_rows("member", member, base=0.69)
     rows += score_rows("ensemble", base=0.72) + score_rows("student", base=0.71)
-    return ReportData(
-        name="quickstart", state="done", command="raysts run quickstart", created_at="2026-01-01T00:00:00+00:00",
-        recipe_yaml="name: quickstart\nmembers: 4\n", nodes=nodes, runs=runs, rows=rows, compare_layers=1,
-        distributed=("mean", 1),
-        environment={"torch": "2.13", "host": "node-1"}, notes=["labels of STS-B dev chose the checkpoints"],
-    )  # fmt: skip
+    record = {
+        "name": "quickstart", "status": "done", "command": "raysts run quickstart", "teachers": {}, "distributed": ["mean", 1],
+        "pipeline": to_plain(names.pipeline("quickstart")), "notes": ["labels of STS-B dev chose the checkpoints"],
+        "members": [],
+    }  # fmt: skip
+    environment = {"torch": "2.13", "host": "node-1"}
+    return ReportData(record=record, nodes=nodes, runs=runs, rows=rows, environment=environment)
 
 
 def exact(role: str, value: float, member: int | None = None) -> list[dict[str, Any]]:

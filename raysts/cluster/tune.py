@@ -26,8 +26,7 @@ from raysts.cluster.capacity import Room, holds, may_grow, resolve_gpus, slot_co
 from raysts.cluster.connect import quiet_data
 from raysts.cluster.metrics import show_line
 from raysts.errors import RunFailed
-from raysts.evaluation.dev import Dev
-from raysts.evaluation.run_metric import RunMetric
+from raysts.evaluation.dev import Dev, RunMetric
 from raysts.log import say
 from raysts.models.pretrained import weight_bytes
 from raysts.recipes.recipe import Resources

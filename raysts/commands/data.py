@@ -143,8 +143,8 @@ def _import_text(result: Result) -> str:
 def check(data: opt.Data = None) -> Result:
     """List tables, problems, unread files, and training texts that occur in test sets."""
     from raysts.commands.context import corpus_of
-    from raysts.evaluation.contamination.text_overlap import check_folder
     from raysts.evaluation.harness import check_tasks, default_tasks, taken_names
+    from raysts.evaluation.text_overlap import check_folder
 
     corpus = corpus_of(data)
     report = check_folder(corpus)
@@ -158,7 +158,7 @@ def check(data: opt.Data = None) -> Result:
 
 
 def _check_text(result: Result) -> str:
-    from raysts.evaluation.contamination.text_overlap import format_check
+    from raysts.evaluation.text_overlap import format_check
 
     return format_check(result)
 

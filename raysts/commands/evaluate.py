@@ -71,7 +71,7 @@ def evaluate(
     from raysts.data.world import is_world
     from raysts.evaluation import harness, mteb_results, results, retrieval
     from raysts.evaluation.agreement import agreement_sets
-    from raysts.evaluation.contamination.lineage import merge_histories, trained_on
+    from raysts.evaluation.contamination import merge_histories, trained_on
     from raysts.evaluation.cost import ModelCost
     from raysts.evaluation.sts import load_pairs_file
     from raysts.evaluation.transfer import PROBE

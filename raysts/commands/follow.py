@@ -102,7 +102,7 @@ def _as_fields(store: Store, record: dict[str, Any], data: ReportData) -> Result
         "storage": store.uri,
         "name": record["name"],
         "state": record["status"],
-        "steps": [{field: getattr(step, field) for field in fields} for step in data.nodes],
+        "steps": [{field: step[field] for field in fields} for step in data.nodes],
         "training": [_training(run) for run in data.runs],
         "model": str(store.path(record["model"])) if record["model"] else None,
         "command": record["command"],
@@ -254,7 +254,7 @@ def _rewrite(record: dict[str, Any], store: Store) -> str:
     from raysts.report.run import report_data, write_report
 
     name, data = record["name"], report_data(store, record)
-    lost = [step.title for step in data.nodes if step.status != "done"]
+    lost = [step["title"] for step in data.nodes if step["status"] != "done"]
     if record["status"] == "done" and lost:
         say(f"{name}: is without what is gone or damaged: {', '.join(lost)}; to make it again: {record['command']}")
     return str(write_report(data, store.path(f"reports/{name}")))

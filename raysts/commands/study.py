@@ -9,7 +9,7 @@ from typing import Any
 from raysts.commands.context import IN_PROCESS, check_name, driver_log, plan_of, preflight, ray_context
 from raysts.commands.options import Result, RunOptions
 from raysts.errors import InputError, RunFailed
-from raysts.evaluation.run_metric import LOSS
+from raysts.evaluation.dev import LOSS
 from raysts.log import say, screen
 from raysts.pipeline import validate
 from raysts.pipeline.local import Executor, LocalExecutor

@@ -11,8 +11,7 @@ import numpy as np
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError, nearest
 from raysts.evaluation import retrieval
-from raysts.evaluation.contamination.contamination import Contamination, contamination
-from raysts.evaluation.contamination.lineage import TrainedOn
+from raysts.evaluation.contamination import Contamination, TrainedOn, contamination
 from raysts.evaluation.entailment import ENTAILMENT_TASKS
 from raysts.evaluation.results import ResultRow, git_commit
 from raysts.evaluation.scores import ModelScores, RowScores, result_rows, scores_by_set

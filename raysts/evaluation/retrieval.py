@@ -110,50 +110,35 @@ def is_installed() -> bool:
     return all(map(find_spec, ("bm25s", "Stemmer")))
 
 
-class Bm25:
-    """Index of the words of documents.
+@lru_cache(maxsize=MOST_LOADED)
+def search_words(judged: RetrievalSet, most: int = DEPTH) -> np.ndarray:
+    """Return the documents of each query by BM25, best first, -1 after the last with a common word.
 
     A word is a run of letters and digits in lower case, none of the English stop words, cut by Snowball's English stemmer. On
     texts of other languages the stemmer does little, so that a better analyser would find more there.
     """
+    # bm25s runs JAX, where that is installed, and JAX takes three quarters of a GPU at its first use unless told not to.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    import bm25s
+    import Stemmer
 
-    def __init__(self, documents: list[str]) -> None:
-        # bm25s runs JAX, where that is installed, and JAX takes three quarters of a GPU at its first use unless told not to.
-        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-        import bm25s
-        import Stemmer
-
-        self._stemmer, self._size = Stemmer.Stemmer("english"), len(documents)
-        words = self._words(documents)
-        self._index = bm25s.BM25(k1=K1, b=B, method="lucene", backend="numpy") if any(words) else None
-        if self._index is not None:
-            self._index.index(words, show_progress=False)
-
-    def scores(self, queries: list[str]) -> np.ndarray:
-        """Return the score of every document -> float32 [Q, N], 0 without a common word."""
-        scores_QN = np.zeros((len(queries), self._size), np.float32)
-        for scores_N, words in zip(scores_QN, self._words(queries), strict=True):
-            if words and self._index is not None:
-                scores_N[:] = self._index.get_scores(words)
-        return scores_QN
-
-    def _words(self, texts: list[str]) -> list[list[str]]:
-        import bm25s
-
-        options = {"token_pattern": r"(?u)\b\w+\b", "stopwords": STOP_WORDS, "stemmer": self._stemmer}
-        words: list[list[str]] = bm25s.tokenize(texts, return_ids=False, show_progress=False, **options)
-        return words
-
-
-@lru_cache(maxsize=MOST_LOADED)
-def search_words(judged: RetrievalSet, most: int = DEPTH) -> np.ndarray:
-    """Return the documents of each query by BM25, best first, -1 after the last with a common word."""
-    index, rows_N, ranked = Bm25([*map(str, judged.documents)]), np.arange(len(judged.documents)), []
+    options = {"token_pattern": r"(?u)\b\w+\b", "stopwords": STOP_WORDS, "stemmer": Stemmer.Stemmer("english")}
+    documents, queries = (
+        bm25s.tokenize([*map(str, texts)], return_ids=False, show_progress=False, **options)
+        for texts in (judged.documents, judged.queries)
+    )
+    index, rows_N, ranked = bm25s.BM25(k1=K1, b=B, method="lucene", backend="numpy"), np.arange(len(documents)), []
+    if any(documents):
+        index.index(documents, show_progress=False)
     size = max(1, _QUERIES * _DOCUMENTS // len(rows_N))
-    for start in range(0, len(judged.queries), size):
-        scores = index.scores([*map(str, judged.queries[start : start + size])])
-        best = _rows(_smallest(_keys(scores, rows_N), most))
-        ranked.append(np.where(np.take_along_axis(scores, best, axis=1) > 0, best, -1))
+    for start in range(0, len(queries), size):
+        part = queries[start : start + size]
+        scores_QN = np.zeros((len(part), len(rows_N)), np.float32)
+        for scores_N, words in zip(scores_QN, part, strict=True):
+            if words and any(documents):
+                scores_N[:] = index.get_scores(words)
+        best = _rows(_smallest(_keys(scores_QN, rows_N), most))
+        ranked.append(np.where(np.take_along_axis(scores_QN, best, axis=1) > 0, best, -1))
     return np.concatenate(ranked)
 
 

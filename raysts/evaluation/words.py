@@ -23,6 +23,7 @@ from raysts.evaluation.tasks import Task
 from raysts.ids import derive_seed
 from raysts.models.layers import Layers, single_layers
 from raysts.models.static import BLOCK, MODEL_TYPE, vocabulary
+from raysts.ops.ensemble import unit
 from raysts.schema import TABLES
 
 if TYPE_CHECKING:
@@ -91,12 +92,6 @@ class WordTable:
             total_H += block_RH.sum(axis=0, dtype=np.float64)
             words += int(block_RH.any(axis=1).sum())
         return (total_H / max(1, words)).astype(np.float32)
-
-
-def unit(vectors_NH: np.ndarray) -> np.ndarray:
-    """Return a copy with rows of unit length. Zeros stay."""
-    lengths_N = np.linalg.norm(vectors_NH, axis=1, keepdims=True)
-    return vectors_NH / np.where(lengths_N > 0, lengths_N, 1)
 
 
 def static_words(model: SentenceModel) -> WordTable:

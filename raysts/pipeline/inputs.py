@@ -23,10 +23,9 @@ from raysts.data.world import MAX_LENGTH, WORLD_VERSION, tiny_config, world_toke
 from raysts.errors import InputError
 from raysts.evaluation import harness
 from raysts.evaluation.agreement import AGREEMENT
-from raysts.evaluation.contamination.contamination import Contamination
-from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText, merge_histories, trained_on
-from raysts.evaluation.contamination.text_overlap import normalise
+from raysts.evaluation.contamination import Contamination, TrainedOn, TrainingText, merge_histories, trained_on
 from raysts.evaluation.dev import Dev, dev_name, load_dev
+from raysts.evaluation.text_overlap import normalise
 from raysts.evaluation.words import WordSets
 from raysts.ids import content_id, derive_seed, file_digest, folder_id, guard_content
 from raysts.models import pretrained

@@ -17,7 +17,7 @@ from raysts.data.corpora import Corpus
 from raysts.data.parquet import skipped_line
 from raysts.evaluation import harness
 from raysts.evaluation.compare import Difference, difference
-from raysts.evaluation.contamination.contamination import Contamination
+from raysts.evaluation.contamination import Contamination
 from raysts.evaluation.scores import Choice, ModelScores
 from raysts.evaluation.standings import AGREEMENT, AVERAGE, AVERAGED, TEACHER
 from raysts.models.embedders import open_embedder

@@ -5,7 +5,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ from markupsafe import Markup
 
 from raysts.evaluation.compare import Difference
 from raysts.evaluation.cost import cost_rows
+from raysts.evaluation.dev import RunMetric
 from raysts.evaluation.results import ResultRow, git_commit, read_rows
-from raysts.evaluation.run_metric import RunMetric
 from raysts.evaluation.standings import (
     AVERAGE,
     TEACHER,
@@ -28,8 +28,7 @@ from raysts.evaluation.standings import (
     views,
 )
 from raysts.log import duration
-from raysts.models.layers import Layers
-from raysts.pipeline.outcome import Option, best, outcome_of
+from raysts.pipeline.outcome import best, outcome_of
 from raysts.pipeline.step import Step
 from raysts.pipeline.verdict import Delivered
 from raysts.recipes.overrides import dump
@@ -43,19 +42,6 @@ from raysts.report.scores import caption, headline, label, metric_of, summary
 from raysts.storage.runs import State
 from raysts.storage.store import Store, run_parallel
 from raysts.training.tensorboard import write_scalars
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSummary:
-    """Step of the pipeline as it ran. ``seconds``: of work, None before it has run."""
-
-    id: str
-    kind: str
-    title: str
-    status: str
-    seconds: float | None
-    sentences: int
-    seconds_expected: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,44 +70,23 @@ class RunSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportData:
-    """Everything the report of one pipeline shows.
+    """The record of a run, and what the report of it reads from the storage.
 
     Attributes:
-        state: state of the run (:class:`raysts.storage.runs.State`).
-        teachers: names in tables of teachers, by the run id in their rows (teachers that run ids name are members).
-        models: size and speed of the measured models (:class:`raysts.evaluation.cost.ModelCost`).
-        map: test texts as ensemble and student place them.
-        compare_layers: number of pooled last layers at which systems are compared.
-        distributed: pooling and layers of the backbone as it was distributed.
+        record: ``pipelines/<name>.json``.
+        nodes: its steps: id, kind, title, status, sentences, seconds (of work, None before it has run), seconds_expected.
+        rows: results, in which a teacher with a name has its own role (:func:`named_teachers`).
         environment: facts for the reader of times and numbers (versions, machine, commit).
-        delivered: the delivered model and its comparison, in words; None before the run is done.
-        delivered_role: the role of that model. The tables mark its row.
         model: folder of the delivered model, empty without one.
-        candidates: the variants among which it was selected, if the best is delivered.
-        dev: by stage the score of the training curves, and the rows of its development set.
-        against: by role and set, how far the delivered model is above the others (:func:`raysts.pipeline.verdict.Verdict`).
+        map: test texts as ensemble and student place them.
     """
 
-    name: str
-    state: str
-    command: str
-    created_at: str
-    recipe_yaml: str
-    nodes: Sequence[NodeSummary]
+    record: Mapping[str, Any]
+    nodes: Sequence[Mapping[str, Any]]
     runs: Sequence[RunSummary]
     rows: Sequence[ResultRow]
-    compare_layers: Layers
-    distributed: tuple[str, Layers]
     environment: Mapping[str, str]
-    notes: Sequence[str]
-    delivered: str | None = None
-    delivered_role: str = ""
     model: str = ""
-    candidates: Sequence[Option] = ()
-    dev: Mapping[str, tuple[RunMetric, int]] = field(default_factory=dict)
-    against: Mapping[str, Mapping[str, Difference]] = field(default_factory=dict)
-    teachers: Mapping[str, str] = field(default_factory=dict)
-    models: Sequence[dict[str, Any]] = ()
     map: TextMap | None = None
 
 
@@ -135,51 +100,26 @@ def report_data(store: Store, record: Mapping[str, Any]) -> ReportData:
     seconds = {id_: (run.get("timings") or {}).get("train_seconds") for id_, run in records.items()}
     seconds = {**record["seconds"], **seconds}
     rows = [row for step in steps if step.kind == "scores" for row in read_rows(step.output)]
-    pipeline = build(Pipeline, record["pipeline"])
-    pooling, layers = record["distributed"]
     if record["status"] == State.RUNNING:
         begun = [number for number, state in enumerate(states) if state == State.WAITING]
         in_training = [number for number in begun if records.get(steps[number].id, {}).get("status") == State.RUNNING]
         for number in in_training or begun[:1]:  # steps are done in their order
             states[number] = State.RUNNING
+    expected = record.get("expected", {})
     nodes = [
-        NodeSummary(id=step.id, kind=step.kind, title=step.title, status=state, seconds=seconds.get(step.id),
-                    sentences=step.sentences, seconds_expected=record.get("expected", {}).get(step.id))
+        {"id": step.id, "kind": step.kind, "title": step.title, "status": state, "sentences": step.sentences,
+         "seconds": seconds.get(step.id), "seconds_expected": expected.get(step.id)}
         for step, state in zip(steps, states, strict=True)
     ]  # fmt: skip
+    first, facts = next(filter(None, records.values()), {}), record.get("price", {})
     return ReportData(
-        name=record["name"],
-        state=record["status"],
-        command=record["command"],
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        recipe_yaml=dump(pipeline),
+        record=record,
         nodes=nodes,
         runs=[_run(step, records[step.id], members[step.id]) for step in trained if records[step.id]],
         rows=named_teachers(rows, record["teachers"]),
-        teachers=record["teachers"],
-        models=record.get("models", ()),
-        map=TextMap.read(store, record.get("maps", {})),
-        compare_layers=pipeline.compared_layers,
-        distributed=(pooling, layers),
-        environment=environment(
-            next(filter(None, records.values()), {}),
-            data=record["sources"],
-            storage=store.uri,
-            **record.get("price", {}),
-        ),
-        notes=record.get("notes", ()),
-        delivered=Delivered(**record["delivered"]).sentence if record.get("delivered") else None,
-        delivered_role=(record.get("delivered") or {}).get("what", "") if not record["teachers"] else "student",
+        environment=environment(first, data=record["sources"], storage=store.uri, **facts),
         model=str(store.path(record["model"])) if record["model"] else "",
-        candidates=outcome_of(record).candidates,
-        dev={
-            stage: (RunMetric(dev["metric"], dev["table"], selecting=True), dev["rows"])
-            for stage, dev in record.get("dev", {}).items()
-        },
-        against={
-            role: {name: Difference(*gap) for name, gap in sets.items()}
-            for role, sets in record.get("against", {}).items()
-        },
+        map=TextMap.read(store, record.get("maps", {})),
     )
 
 
@@ -231,30 +171,46 @@ def write_report(data: ReportData, folder: Path, refresh: int | None = None) -> 
         began = run.record.get("started_at")
         write_scalars(curves / name, run.metrics, datetime.fromisoformat(began).timestamp() if began else 0.0)
     if data.map:
-        names = [*data.teachers.values()]
-        write_map(data.map, data.name, f"the teacher {names[0]}" if len(names) == 1 else "the ensemble", folder)
+        names = [*data.record["teachers"].values()]
+        write_map(
+            data.map, data.record["name"], f"the teacher {names[0]}" if len(names) == 1 else "the ensemble", folder
+        )
     return html.write_page(render(data, refresh), folder)
 
 
 def render(data: ReportData, refresh: int | None = None) -> str:
     """Return the page as HTML."""
-    shown = views(data.rows, data.compare_layers)
-    main = summary(data.rows, data.compare_layers, data.distributed)
-    tables = [standings(data.rows, view) for view in shown if main is None or view != main.view]
+    record, pipeline = data.record, build(Pipeline, data.record["pipeline"])
+    compared, (pooling, layers) = pipeline.compared_layers, record["distributed"]
+    main = summary(data.rows, compared, (pooling, layers))
+    against = {
+        role: {name: Difference(*gap) for name, gap in sets.items()} for role, sets in record.get("against", {}).items()
+    }
+    delivered, candidates = record.get("delivered"), outcome_of(record).candidates
+    verdict = [Delivered(**delivered).sentence] if delivered else []
+    delivered_role = "student" if record["teachers"] else (delivered or {}).get("what", "")
     stages = list(dict.fromkeys(run.stage for run in data.runs))
+    costs = record.get("models", ())
     return html.render(
         "run.html",
         refresh=refresh,
         data=data,
-        headline=[*filter(None, [data.delivered]), *headline(main, data.against)],
-        chosen=best([option.score for option in data.candidates]) if data.candidates else None,
+        record=record,
+        notes_of_run=record.get("notes", ()),
+        made_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        recipe=dump(pipeline),
+        compared=str(compared),
+        headline=[*verdict, *headline(main, against)],
+        delivered_role=delivered_role,
+        candidates=candidates,
+        chosen=best([option.score for option in candidates]) if candidates else None,
         names={run.id: run.name for run in data.runs},
         role_names=ROLE_NAMES,
         chips=_chips(data),
-        costs=cost_rows(data.models),
-        cost_chart=cost_chart(main, data.models) if main else None,
+        costs=cost_rows(costs),
+        cost_chart=cost_chart(main, costs) if main else None,
         main=main,
-        others=tables,
+        others=[standings(data.rows, view) for view in views(data.rows, compared) if main is None or view != main.view],
         score_rows=score_rows,
         caption=caption,
         metric_of=metric_of,
@@ -262,9 +218,7 @@ def render(data: ReportData, refresh: int | None = None) -> str:
         pooled=describe_pooled,
         dot_plot=dot_plot,
         curves={
-            stage: training_curves(
-                f"curve-{number}", stage, [run for run in data.runs if run.stage == stage], data.dev.get(stage)
-            )
+            stage: training_curves(f"curve-{number}", stage, [run for run in data.runs if run.stage == stage], record)
             for number, stage in enumerate(stages)
         },
         stage_rows=stage_rows(data.runs),
@@ -300,16 +254,16 @@ def cost_chart(table: Standings, models: Sequence[Mapping[str, Any]]) -> Markup 
 
 
 def _chips(data: ReportData) -> list[tuple[str, str]]:
-    counts = Counter(node.status for node in data.nodes)
+    counts = Counter(node["status"] for node in data.nodes)
     bad_runs = sum(run.is_failed for run in data.runs)
     done = "done" if counts["done"] == len(data.nodes) else ""
-    chips = [("stopped", "failed")] if data.state == State.STOPPED else []
+    chips = [("stopped", "failed")] if data.record["status"] == State.STOPPED else []
     chips += [(f"{counts['done']} of {len(data.nodes)} steps done", done)]
     chips += [(f"{counts[state]} {state}", state) for state in ("failed", "running", "waiting") if counts[state]]
     if bad_runs and not counts["failed"]:
         chips.append((f"{bad_runs} {'run' if bad_runs == 1 else 'runs'} failed", "failed"))
-    seconds = [node.seconds for node in data.nodes if node.seconds is not None]
-    expected = [node.seconds_expected or 0.0 for node in data.nodes if node.seconds is not None]
+    seconds = [node["seconds"] for node in data.nodes if node["seconds"] is not None]
+    expected = [node["seconds_expected"] or 0.0 for node in data.nodes if node["seconds"] is not None]
     compared = f", {duration(sum(expected))} expected" if any(expected) else ""
     return [*chips, (f"{duration(sum(seconds))} of work{compared}", "")] if seconds else chips
 
@@ -350,15 +304,12 @@ def score_rows(table: Standings) -> list[ScoreRow]:
     return rows
 
 
-def training_curves(
-    name: str, stage: str, runs: Sequence[RunSummary], dev: tuple[RunMetric, int] | None = None
-) -> list[Markup]:
+def training_curves(name: str, stage: str, runs: Sequence[RunSummary], record: Mapping[str, Any]) -> list[Markup]:
     """Draw loss and dev score of a stage's runs by step. A ring marks the step of the kept model.
 
-    The axis of scores spans about the 95 % interval that the rows of the development set (``dev``: score, rows) leave of
-    the highest.
+    The axis of scores spans about the 95 % interval that the rows of the development set leave of the highest.
     """
-    charts = []
+    charts, dev = [], record.get("dev", {}).get(stage)
     for key, quantity, factor in (("loss", "Loss", 1.0), ("dev", "Dev score × 100", 100.0)):
         lines = []
         for run in runs:
@@ -367,8 +318,10 @@ def training_curves(
             lines.append([_dot(run, step["step"], factor * step[key], kept_step) for step in logged])
         if key == "loss" or any(lines):
             lines = [[dot for dot in dots if math.isfinite(dot.x) and math.isfinite(dot.y)] for dots in lines]
-            highest = max((dot.y for dots in lines for dot in dots), default=None)
-            reach = [] if key == "loss" or dev is None or highest is None else dev[0].interval(highest / factor, dev[1])
+            highest, reach = max((dot.y for dots in lines for dot in dots), default=None), tuple[float, ...]()
+            if key == "dev" and dev and highest is not None:
+                metric = RunMetric(dev["metric"], dev["table"], selecting=True)
+                reach = metric.interval(highest / factor, dev["rows"])
             charts.append(_curve(f"{name}-{key}", quantity, stage, runs, lines, [factor * end for end in reach]))
     return charts
 

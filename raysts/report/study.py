@@ -13,7 +13,7 @@ from typing import Any
 from markupsafe import Markup
 
 from raysts.errors import InputError
-from raysts.evaluation.run_metric import RunMetric, rank
+from raysts.evaluation.dev import RunMetric, rank
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.verdict import ABOUT_TINY
 from raysts.recipes import names

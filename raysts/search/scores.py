@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from raysts.evaluation.run_metric import Mode, RunMetric, rank
+from raysts.evaluation.dev import Mode, RunMetric, rank
 from raysts.evaluation.standings import align_columns
 from raysts.search.record import Record
 from raysts.search.space import Point, text_of

@@ -20,8 +20,7 @@ import pyarrow.parquet as pq
 from raysts import __version__
 from raysts.errors import InputError, RunFailed
 from raysts.evaluation.cost import latency
-from raysts.evaluation.dev import Dev
-from raysts.evaluation.run_metric import LOSS
+from raysts.evaluation.dev import LOSS, Dev
 from raysts.log import duration, say, screen
 from raysts.pipeline.local import Executor
 from raysts.pipeline.plan import Plan

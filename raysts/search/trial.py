@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from raysts.errors import Infeasible, limit_of
-from raysts.evaluation.run_metric import RunMetric
+from raysts.evaluation.dev import RunMetric
 from raysts.log import showing
 from raysts.pipeline.step import Context, Step
 from raysts.search.space import Point, text_of

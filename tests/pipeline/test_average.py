@@ -18,7 +18,7 @@ from small_runs import Interrupted, write_backbone
 from raysts.commands.look import plan as plan_recipe
 from raysts.data.world import world_tokenizer
 from raysts.errors import InputError
-from raysts.evaluation.contamination.lineage import trained_on
+from raysts.evaluation.contamination import trained_on
 from raysts.models import pretrained
 from raysts.models.weights import average
 from raysts.pipeline import run as driver

@@ -16,7 +16,7 @@ from raysts.commands.options import RunOptions
 from raysts.commands.study import plan_study
 from raysts.commands.tune import tune as run_search
 from raysts.errors import InputError
-from raysts.evaluation.run_metric import RunMetric, rank
+from raysts.evaluation.dev import RunMetric, rank
 from raysts.search.record import Record
 from raysts.search.sampler import Sampler
 from raysts.search.search import find_search

@@ -20,7 +20,7 @@ from raysts.commands.look import plan as plan_recipe
 from raysts.commands.options import RunOptions
 from raysts.commands.study import plan_study
 from raysts.errors import InputError
-from raysts.evaluation.run_metric import RunMetric
+from raysts.evaluation.dev import RunMetric
 from raysts.pipeline.plan import Plan
 from raysts.recipes.names import pipeline
 from raysts.recipes.overrides import dump, parse_overrides

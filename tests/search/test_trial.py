@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from small_runs import Stage, without
 
-from raysts.evaluation.run_metric import RunMetric
+from raysts.evaluation.dev import RunMetric
 from raysts.ids import folder_id
 from raysts.models.sentence_model import SentenceModel
 from raysts.search.trial import TrialRuntime, run_trial

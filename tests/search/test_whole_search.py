@@ -22,8 +22,7 @@ from raysts.commands.tune import tune as run_search
 from raysts.data.batches import read_batches
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError, RunFailed
-from raysts.evaluation.dev import load_dev
-from raysts.evaluation.run_metric import RunMetric
+from raysts.evaluation.dev import RunMetric, load_dev
 from raysts.models import pretrained
 from raysts.recipes.names import pipeline
 from raysts.recipes.overrides import dump

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from raysts.errors import RunFailed
 from raysts.evaluation import harness, results, retrieval, scores
-from raysts.evaluation.contamination.contamination import Contamination
+from raysts.evaluation.contamination import Contamination
 from raysts.evaluation.cost import ModelCost
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.scores import Choice, ModelScores, RowScores

@@ -10,7 +10,7 @@ from evaluation_fakes import HashedWords, scored_pairs, write_table
 
 from raysts.data.corpora import Corpus
 from raysts.evaluation import harness
-from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText
+from raysts.evaluation.contamination import TrainedOn, TrainingText
 from raysts.recipes.recipe import Data
 from raysts.storage.checksums import write_record
 

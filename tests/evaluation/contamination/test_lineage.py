@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from run_commands import EVALUATION, TINY, overrides, result
 
-from raysts.evaluation.contamination.lineage import TrainedOn, trained_on
+from raysts.evaluation.contamination import TrainedOn, trained_on
 from raysts.recipes.recipe import Data
 from raysts.recipes.tree import to_plain
 from raysts.storage import runs

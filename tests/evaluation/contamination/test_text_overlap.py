@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from raysts.data.corpora import Corpus
-from raysts.evaluation.contamination.text_overlap import (
+from raysts.evaluation.text_overlap import (
     EVAL_TABLES,
     TRAIN_TABLES,
     check_folder,

@@ -8,9 +8,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from report_samples import DATASETS, report_data, run
+from report_samples import DATASETS, recorded, report_data, run
 
-from raysts.pipeline.outcome import Option
 from raysts.report.run import render, write_report
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -95,9 +94,10 @@ def test_the_sections_come_in_order_and_hold_what_the_reader_needs() -> None:
 def test_everything_is_escaped() -> None:
     evil = "<script>alert('x')</script>\"&\x1b[31m\x00\ud800"
     data = report_data()
+    pipeline = {**data.record["pipeline"], "prompt": evil}
     data = replace(
-        data, name=evil, command=evil, created_at=evil, recipe_yaml=evil, notes=[evil], environment={evil: evil},
-        nodes=[replace(n, title=evil, status=evil, kind=evil) for n in data.nodes],
+        recorded(data, name=evil, command=evil, pipeline=pipeline, notes=[evil]), environment={evil: evil},
+        nodes=[{**n, "title": evil, "status": evil, "kind": evil} for n in data.nodes],
         runs=[replace(r, stage=evil, record={**r.record, "status": "failed", "reason": evil, "device": evil})
               for r in data.runs],
         rows=[{**r, "dataset": evil, "system": evil, "selected_by": evil, "similarity": evil, "metric": evil,
@@ -151,7 +151,7 @@ def test_failures_are_shown_with_their_reason_verbatim() -> None:
     reason = "run x: the loss is nan between steps 1 and 10;\n  lower ct.optim.lr"
     bad = run("ct", "member", 1, status="failed", reason=reason, timings={}, layout={}, kept=None)
     runs = [replace(bad, metrics=[]) if r.id == bad.id else r for r in data.runs]
-    nodes = [replace(n, seconds=None, status="failed" if n.id == bad.id else "waiting") for n in data.nodes]
+    nodes = [{**n, "seconds": None, "status": "failed" if n["id"] == bad.id else "waiting"} for n in data.nodes]
     text = render(replace(data, runs=runs, nodes=nodes, rows=[]))
     page = Page(text)
     assert page.texts.count(reason) == 1
@@ -162,7 +162,7 @@ def test_failures_are_shown_with_their_reason_verbatim() -> None:
 
 def test_an_empty_report_and_empty_or_constant_or_broken_metrics_are_drawn() -> None:
     data = report_data()
-    empty = replace(data, nodes=[], runs=[], rows=[], environment={}, notes=[])
+    empty = replace(recorded(data, notes=[]), nodes=[], runs=[], rows=[], environment={})
     assert Page(render(empty)).table
     for metrics in (
         [],
@@ -182,11 +182,11 @@ def test_the_report_replaces_an_earlier_one_and_a_failure_leaves_it(tmp_path: Pa
     path = write_report(report_data(), tmp_path / "reports" / "quickstart")
     assert path == tmp_path / "reports" / "quickstart" / "index.html"
     before = path.read_text(encoding="utf-8")
-    with pytest.raises(AttributeError):
-        write_report(replace(report_data(), nodes=[{"id": "a"}]), path.parent)  # type: ignore[list-item]
+    with pytest.raises(KeyError):
+        write_report(replace(report_data(), nodes=[{"id": "a"}]), path.parent)
     assert path.read_text(encoding="utf-8") == before
     assert sorted(path.parent.glob("[!.]*")) == [path, path.parent / "tensorboard"]
-    write_report(replace(report_data(), name="another"), path.parent)
+    write_report(recorded(report_data(), name="another"), path.parent)
     assert "<h1>another</h1>" in path.read_text(encoding="utf-8")
 
 
@@ -216,8 +216,8 @@ def test_the_models_to_choose_from_are_called_as_they_are_elsewhere() -> None:
     data = report_data()
     (run, *_) = (summary for summary in data.runs if summary.member == 1)
     options = [
-        Option(what=what, id=model, pooling="mean", layers=1, score=score)
+        {"what": what, "id": model, "pooling": "mean", "layers": 1, "score": score}
         for what, model, score in (("backbone", "b", 0.5), ("member", run.id, 0.6))
     ]
-    text = re.sub(r"<[^>]+>", " ", render(replace(data, candidates=options)))
+    text = re.sub(r"<[^>]+>", " ", render(recorded(data, outcome={"candidates": options})))
     assert re.search(rf"starting model\s+b\s.*member 1\s+delivered\s+{run.id}", text, re.DOTALL)

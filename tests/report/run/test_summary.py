@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
-from report_samples import report_data, score_rows
+from report_samples import recorded, report_data, score_rows
 
+from raysts.pipeline.verdict import Delivered
 from raysts.report.run import render
 from raysts.report.scores import as_text, summary
 
@@ -24,8 +25,7 @@ def rows_with_retrieval() -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_table_fits_and_holds_every_number(width: int) -> None:
-    data = report_data()
-    table = summary(rows_with_retrieval(), data.compare_layers, data.distributed)
+    table = summary(rows_with_retrieval(), 1, ("mean", 1))
     assert table is not None
     title, *lines = as_text(table, width).splitlines()
     assert title.startswith("Spearman and nDCG@10") and max(map(len, lines)) <= width
@@ -53,9 +53,12 @@ def test_many_systems_stand_in_several_blocks() -> None:
 
 def test_the_page_shows_verdict_model_scores_and_notes_in_this_order() -> None:
     data = report_data()
-    shown = replace(data, rows=rows_with_retrieval(), delivered="VERDICT", model="/storage/model", notes=["A NOTE"])
-    page = render(shown)
+    delivered = Delivered(what="student", layers=1, by="the name")
+    data = recorded(data, notes=["A NOTE"], delivered=asdict(delivered))
+    page = render(replace(data, rows=rows_with_retrieval(), model="/storage/model"))
     open_part = re.sub(r"<details>.*?</details>", "", page, flags=re.DOTALL)
-    places = [open_part.index(text) for text in ("VERDICT", "/storage/model", RETRIEVAL, "A NOTE", "<h2>Training")]
+    places = [
+        open_part.index(text) for text in (delivered.sentence, "/storage/model", RETRIEVAL, "A NOTE", "<h2>Training")
+    ]
     assert places == sorted(places)
     assert "nDCG@10" in open_part and "MAP × 100" in page and "Ndcg" not in page

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from raysts.evaluation.run_metric import RunMetric
+from raysts.evaluation.dev import RunMetric
 from raysts.report.study import PointResult, StudyData, render
 
 

@@ -1,1 +1,0 @@
-"""Training text in test sets."""
