@@ -3,7 +3,7 @@
 Distances are negated: larger is more similar. Shapes: N pairs, D dimensions, V variables, K classes, T and S tokens.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -16,45 +16,28 @@ BLOCK = 2**22
 
 def cosine(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
     """Return the cosine of corresponding rows -> float64 [N], 0 where either row is zero."""
-    scores = np.zeros(len(a_ND))
-    for rows, a, b in _blocks(a_ND, b_ND):
-        # One root of the product: it is exact where a is b, so that pairs of equal texts are ties.
-        norms = np.sqrt(np.einsum("nd,nd->n", a, a) * np.einsum("nd,nd->n", b, b))
-        np.divide(np.einsum("nd,nd->n", a, b), norms, out=scores[rows], where=norms > 0)
-    return scores
+    return _by_blocks(_cosine, a_ND, b_ND)
 
 
-def l2(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
-    """Return minus the Euclidean distance of corresponding rows -> float64 [N]."""
-    scores = np.zeros(len(a_ND))
-    for rows, a, b in _blocks(a_ND, b_ND):
-        scores[rows] = -np.linalg.norm(a - b, axis=1)
-    return scores
+def _cosine(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
+    # One root of the product: it is exact where a is b, so that pairs of equal texts are ties.
+    norms_N = np.sqrt(_dot(a_ND, a_ND) * _dot(b_ND, b_ND))
+    return np.divide(_dot(a_ND, b_ND), norms_N, out=np.zeros(len(a_ND)), where=norms_N > 0)
 
 
-def dot(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
-    """Return the dot product of corresponding rows -> float64 [N]."""
-    scores = np.zeros(len(a_ND))
-    for rows, a, b in _blocks(a_ND, b_ND):
-        scores[rows] = np.einsum("nd,nd->n", a, b)
-    return scores
-
-
-def manhattan(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
-    """Return minus the sum of absolute differences of corresponding rows -> float64 [N]."""
-    scores = np.zeros(len(a_ND))
-    for rows, a, b in _blocks(a_ND, b_ND):
-        scores[rows] = -np.abs(a - b).sum(1)
-    return scores
+def _dot(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
+    return np.einsum("nd,nd->n", a_ND, b_ND)
 
 
 def jensen_shannon(a_NVK: np.ndarray, b_NVK: np.ndarray) -> np.ndarray:
     """Return minus the Jensen-Shannon divergence, mean over V -> float64 [N], from -ln 2 to 0."""
-    scores = np.zeros(len(a_NVK))
-    for rows, a, b in _blocks(a_NVK, b_NVK):
+
+    def divergence(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         middle = (a + b) / 2
-        scores[rows] = -(_relative_entropy(a, middle) + _relative_entropy(b, middle)).sum(axis=-1).mean(axis=-1) / 2
-    return scores
+        entropy = _relative_entropy(a, middle) + _relative_entropy(b, middle)
+        return -entropy.sum(axis=-1).mean(axis=-1) / 2
+
+    return _by_blocks(divergence, a_NVK, b_NVK)
 
 
 def l2_mixture(mu_a: Ragged, log_var_a: Ragged, mu_b: Ragged, log_var_b: Ragged) -> np.ndarray:
@@ -98,12 +81,13 @@ def _relative_entropy(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     return p * np.log(np.divide(p, q, out=np.ones_like(p), where=p > 0))
 
 
-def _blocks(a: np.ndarray, b: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Yield (rows, a, b) in float64, as many rows at a time as ``BLOCK`` allows."""
-    step = max(1, BLOCK // max(1, a[:1].size))
+def _by_blocks(function: Callable[..., np.ndarray], a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return a function of rows in float64, of as many rows at a time as ``BLOCK`` allows -> [N]."""
+    step, values_N = max(1, BLOCK // max(1, a[:1].size)), np.zeros(len(a))
     for first in range(0, len(a), step):
         rows = slice(first, first + step)
-        yield rows, a[rows].astype(np.float64), b[rows].astype(np.float64)
+        values_N[rows] = function(a[rows].astype(np.float64), b[rows].astype(np.float64))
+    return values_N
 
 
 Similarity = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]], np.ndarray]
@@ -117,17 +101,17 @@ def cosine_of_vectors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) 
 
 def l2_of_vectors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return minus the Euclidean distance of ``vectors``."""
-    return l2(a["vectors"], b["vectors"])
+    return _by_blocks(lambda a_ND, b_ND: -np.linalg.norm(a_ND - b_ND, axis=1), a["vectors"], b["vectors"])
 
 
 def dot_of_vectors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the dot product of ``vectors``."""
-    return dot(a["vectors"], b["vectors"])
+    return _by_blocks(_dot, a["vectors"], b["vectors"])
 
 
 def manhattan_of_vectors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return minus the Manhattan distance of ``vectors``."""
-    return manhattan(a["vectors"], b["vectors"])
+    return _by_blocks(lambda a_ND, b_ND: -np.abs(a_ND - b_ND).sum(1), a["vectors"], b["vectors"])
 
 
 SIMILARITIES: dict[str, tuple[str, Similarity]] = {

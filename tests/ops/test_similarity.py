@@ -7,7 +7,7 @@ import scipy.spatial.distance
 import scipy.stats
 
 from raysts.ops import similarity
-from raysts.ops.similarity import cosine, jensen_shannon, l2, l2_mixture
+from raysts.ops.similarity import cosine, jensen_shannon, l2_mixture, l2_of_vectors
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -85,18 +85,19 @@ def test_jensen_shannon_against_scipy() -> None:
 def test_l2_against_scipy() -> None:
     a, b = np.random.default_rng(1).normal(size=(2, 7, 5))
     expected = [-scipy.spatial.distance.euclidean(x, y) for x, y in zip(a, b, strict=True)]
-    np.testing.assert_allclose(l2(a, b), expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(l2_of_vectors({"vectors": a}, {"vectors": b}), expected, rtol=0, atol=1e-12)
 
 
 def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = distributions(11, 2, 5, 3), distributions(11, 2, 5, 4)
     flat = a.reshape(11, -1), b.reshape(11, -1)
-    whole = cosine(*flat), l2(*flat), jensen_shannon(a, b)
+    vectors = [{"vectors": part} for part in flat]
+    whole = cosine(*flat), l2_of_vectors(*vectors), jensen_shannon(a, b)
     monkeypatch.setattr(similarity, "BLOCK", 40)
-    parts = cosine(*flat), l2(*flat), jensen_shannon(a, b)
+    parts = cosine(*flat), l2_of_vectors(*vectors), jensen_shannon(a, b)
     for one, other in zip(whole, parts, strict=True):
         np.testing.assert_array_equal(one, other)
-    assert l2(a[:0, 0], b[:0, 0]).shape == jensen_shannon(a[:0], b[:0]).shape == (0,)
+    assert cosine(a[:0, 0], b[:0, 0]).shape == jensen_shannon(a[:0], b[:0]).shape == (0,)
 
 
 def test_l2_of_mixtures_against_numerical_integration() -> None:
