@@ -26,7 +26,6 @@ from raysts.storage.runs import State
 from raysts.storage.store import Store
 
 if TYPE_CHECKING:
-    from raysts.models.embedders import OnnxModel
     from raysts.models.sentence_model import SentenceModel
     from raysts.pipeline.requirements import Requirements
 
@@ -96,7 +95,7 @@ def _home_storage() -> Path:
     return folder
 
 
-def load(model: str | Path, storage: str | Path | None = None, **options: Any) -> SentenceModel | OnnxModel:
+def load(model: str | Path, storage: str | Path | None = None, **options: Any) -> SentenceModel:
     """Load a MODEL (see :func:`locate`) with options of :func:`raysts.models.pretrained.load`.
 
     An ONNX directory takes ``prompt`` and ``device``, because its graph decides the rest.
@@ -105,7 +104,7 @@ def load(model: str | Path, storage: str | Path | None = None, **options: Any) -
     return open_onnx(path, **options) or pretrained.load(path, **options)
 
 
-def open_onnx(path: Path, content: str | None = None, **options: Any) -> OnnxModel | None:
+def open_onnx(path: Path, content: str | None = None, **options: Any) -> SentenceModel | None:
     """Return the model of an ONNX directory with its graph, or None of another directory.
 
     Raises:
@@ -116,7 +115,7 @@ def open_onnx(path: Path, content: str | None = None, **options: Any) -> OnnxMod
     options = {name: value for name, value in options.items() if value is not None}
     if decided := options.keys() - {"prompt", "device"}:
         raise InputError(f"model '{path}' is ONNX. Its graph decides {', '.join(sorted(decided))}; give no such option")
-    return load_embedder(path, content=content, **options)  # type: ignore[return-value]
+    return load_embedder(path, content=content, **options).model  # type: ignore[attr-defined, no-any-return]
 
 
 def run_names(store: Store) -> list[str]:

@@ -75,7 +75,7 @@ def prepare(
 
 
 def _prepare_text(result: Result) -> str:
-    from raysts.data.parquet import skipped_line
+    from raysts.data.checks import skipped_line
 
     skipped = map(skipped_line, result.get("skipped", []))
     return "\n".join([*skipped, f"{result['rows']:,} sentences: wikipedia/sentences in {result['data']}"])

@@ -114,16 +114,15 @@ def evaluate(
     ):
         raise InputError(f"model '{path}' is ONNX, and {', '.join(refused)} reads token vectors. Name other --tasks")
     loaded_layers = None if layers == EVERY_LAYER else layers
-    loaded: Any = graph or pretrained.load(path, **options, layers=loaded_layers, **computes)
+    loaded = graph or pretrained.load(path, **options, layers=loaded_layers, **computes)
     chosen: Sequence[int | str] | None = None if layers is None else (layers,)
     if layers == EVERY_LAYER:
         chosen = single_layers(loaded.depth)
     context = _context(record, str(model), content)
     id_parts = []
     if prompt is not None:
-        id_parts.append(loaded.prompt if graph else loaded.prompts.resolve())
-        if not graph:
-            loaded.prompts = loaded.prompts.for_every_text()
+        id_parts.append(loaded.prompts.resolve())
+        loaded.prompts = loaded.prompts.for_every_text()
     similarities = _similarities(loaded, similarity)
     if teacher is not None:
         id_parts.append(folder_id(teacher))
@@ -132,7 +131,7 @@ def evaluate(
             raise InputError(problems)
         similarities = similarities if similarity is not None else dict([next(iter(similarities.items()))])
         context["system"] = f"{context['system']}, documents by {documents_by}"
-    if not graph and (computed := resolve(precision, next(loaded.encoder.parameters()).device)) != "fp32":
+    if graph is None and (computed := resolve(precision, next(loaded.encoder.parameters()).device)) != "fp32":
         id_parts.append(computed)
         context["system"] = f"{context['system']}, {computed}"
     if probe not in (None, PROBE):

@@ -203,7 +203,7 @@ def describe_plan(
 
 def plan_text(result: Result) -> str:
     """Return the plan as text."""
-    from raysts.data.parquet import skipped_line
+    from raysts.data.checks import skipped_line
     from raysts.evaluation.standings import align_columns
     from raysts.log import duration
     from raysts.pipeline.price import Price

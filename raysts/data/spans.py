@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raysts.data.parquet import BATCH_ROWS
+from raysts.data.checks import BATCH_ROWS
 from raysts.data.user import QUERY
 from raysts.ids import content_id
 from raysts.recipes.recipe import Data

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysts.data import checks
+from raysts.data.checks import BATCH_ROWS, SkippedFile, narrow, remedy
 from raysts.data.derive import DERIVED
 from raysts.data.derive import VERSION as DERIVED_VERSION
 from raysts.data.facts import Facts
-from raysts.data.parquet import BATCH_ROWS, SkippedFile, narrow, remedy
 from raysts.errors import RunFailed
 from raysts.ids import content_id, file_digest
 from raysts.schema import table_columns

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from raysts.data.checks import BATCH_ROWS
 from raysts.data.facts import Facts
 from raysts.data.importing import SET_NAME, ColumnSource, Values, frame_values, match_columns, table_of
-from raysts.data.parquet import BATCH_ROWS
 from raysts.data.readers import HUB, LINES, TABLES, files_of, format_of, require_columns, title_of
 from raysts.errors import InputError, RunFailed
 from raysts.schema import DEVS, RETRIEVAL, TESTS, Column, table_columns

@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
+from raysts.data.checks import remedy
 from raysts.data.corpora import Corpus
 from raysts.data.derive import label_codes
-from raysts.data.parquet import remedy
 from raysts.data.spans import rows_of_documents
 from raysts.data.tables import Table
 from raysts.data.user import QUERY

@@ -14,7 +14,6 @@ from raysts.recipes.recipe import ROLE_NAMES
 from raysts.storage.runs import RUN_ID
 
 if TYPE_CHECKING:
-    from raysts.models.embedders import OnnxModel
     from raysts.models.sentence_model import SentenceModel
 
 SAMPLE = 512
@@ -44,15 +43,13 @@ class ModelCost:
     texts_per_cpu_second: float
 
     @classmethod
-    def measure(
-        cls, model: SentenceModel | OnnxModel, texts: Sequence[Text], seconds: float, cpu_seconds: float
-    ) -> ModelCost:
+    def measure(cls, model: SentenceModel, texts: Sequence[Text], seconds: float, cpu_seconds: float) -> ModelCost:
         """Return the cost of a model that embedded ``texts`` in these seconds."""
-        weights: list[Any] = [*model.encoder.parameters()] if hasattr(model, "encoder") else []
+        weights = [*model.encoder.parameters()]
         sample = [str(text) for text in texts[:: max(1, len(texts) // SAMPLE)]]
         return cls(
             parameters=sum(weight.numel() for weight in weights) or None,
-            bytes=sum(weight.numel() * weight.element_size() for weight in weights) or model.weight_bytes,  # type: ignore[union-attr]
+            bytes=sum(weight.numel() * weight.element_size() for weight in weights) or model.encoder.weight_bytes,
             dimensions=model.dim,
             tokens=float(model.tokenize(sample).lengths.mean()) if sample else 0.0,
             texts_per_second=len(texts) / max(seconds, 1e-9),

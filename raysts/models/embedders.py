@@ -7,14 +7,13 @@ Shapes: N texts, B of them at once, T tokens, H hidden, D dimensions, R rows.
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,15 +25,12 @@ from raysts.models.endpoint import Endpoint, is_endpoint, open_endpoint
 from raysts.models.layers import Layers, pooling_modes
 from raysts.models.modules import Description, describe, head_of
 from raysts.models.precision import Precision, check_finite
-from raysts.models.prompts import Prompts, SideText, Text, check_texts
+from raysts.models.prompts import Prompts, Text
 from raysts.models.tokens import Tokens, tokenize
-from raysts.ops.ensemble import unit
 from raysts.ops.similarity import Similarity, cosine_of_vectors
 from raysts.storage.parquet import is_text, open_parquet, pages
 
 if TYPE_CHECKING:
-    import torch
-
     from raysts.models.sentence_model import Representation, SentenceModel
 
 LONGEST = 512
@@ -55,7 +51,8 @@ class Embedder(ABC):
         device: for the computation.
     """
 
-    kind: ClassVar[Literal["encoder", "onnx", "vectors", "address"]]
+    kind: ClassVar[str]
+    """``encoder``, ``onnx``, ``vectors`` or ``address``."""
 
     def __init__(self, path: Path, prompt: str | None = None, device: str | None = None) -> None:
         self.path, self.prompt_name, self.device = path, prompt, device
@@ -156,7 +153,7 @@ class EncoderModel(Embedder):
         self.options = options
 
     @property
-    def stored_pooling(self) -> tuple[str, Layers]:
+    def stored_pooling(self) -> tuple[str, Layers] | None:
         return self.description.stored_pooling
 
     @property
@@ -210,21 +207,11 @@ class EncoderModel(Embedder):
         return self.model.represent_layers(texts, layers, self.prompt_name, progress=progress)
 
 
-class OnnxModel(Embedder):
-    """ONNX graph that embeds.
-
-    Its output is ``sentence_embedding`` [B, D], or token vectors [B, T, H] that are pooled as the directory configures.
-    """
+class OnnxModel(EncoderModel):
+    """ONNX graph that embeds, in the place of an encoder (:class:`raysts.models.onnx.GraphEncoder`)."""
 
     kind = "onnx"
-
-    @property
-    def pooling(self) -> str:
-        return self.description.pooling
-
-    @property
-    def layers(self) -> Layers:
-        return self.description.layers
+    stored_pooling = None
 
     @property
     def similarities(self) -> Mapping[str, Similarity]:
@@ -232,113 +219,40 @@ class OnnxModel(Embedder):
 
         return similarities_of((), self.description.similarity)
 
-    def represent(self, texts: Sequence[Text]) -> Representation:
-        """Return the vectors of texts by name, as evaluations take them."""
-        return self.represent_layers(texts, (self.layers,))[self.layers]
-
-    def encode(self, texts: str | Sequence[str]) -> np.ndarray:
-        """Return the vectors of texts, float32 [N, D], or of one text, float32 [D]."""
-        return self.represent([texts])["vectors"][0] if isinstance(texts, str) else self.represent(texts)["vectors"]
-
     @property
     def dim(self) -> int:
-        try:
-            return int(self.vectors(self.tokenize(["a"])).shape[1])
-        except InputError:
-            raise
-        except Exception as error:  # a foreign graph may raise anything
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise InputError(f"model '{self.path}': its graph gives no vector of a text ({reason})") from None
+        return self.model.dim
 
     @property
     def weight_bytes(self) -> int:
         return sum(file.stat().st_size for file in self.path.rglob("*.onnx"))
 
     @cached_property
-    def session(self) -> Any:
-        """Session of onnxruntime.
+    def model(self) -> SentenceModel:
+        from raysts.models.onnx import GraphEncoder
+        from raysts.models.sentence_model import SentenceModel
 
-        Raises:
-            InputError: onnxruntime is not installed, does not load the graph, or raysts cannot use its inputs.
-        """
-        begin = f"model '{self.path}'"
-        if importlib.util.find_spec("onnxruntime") is None:
-            raise InputError(f"{begin} is ONNX, and onnxruntime is not installed: pip install 'raysts[onnx]'")
-        import onnxruntime
-        import torch
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
-        on_gpu = self.device == "cuda" and "CUDAExecutionProvider" in onnxruntime.get_available_providers()
-        providers = ["CUDAExecutionProvider"] * on_gpu + ["CPUExecutionProvider"]
-        try:
-            session = onnxruntime.InferenceSession(str(graph_of(self.path)), options, providers)
-        except Exception as error:  # the runtime may raise anything
-            raise InputError(f"{begin}: onnxruntime does not load it ({str(error).splitlines()[0]})") from None
-        if unknown := {node.name for node in session.get_inputs()} - {"input_ids", "attention_mask", "token_type_ids"}:
-            raise InputError(f"{begin}: its graph reads {', '.join(sorted(unknown))}, which raysts does not give")
-        if self.description.heads and "sentence_embedding" not in {node.name for node in session.get_outputs()}:
-            raise InputError(
-                f"{begin}: has modules behind its pooling, which are not in the graph; export it as one graph"
-            )
-        return session
+        prompts = self.prompts.replace_default(self.prompt_name)
+        skipped = prompts.tokens(self.tokenizer, prompts.resolve())
+        pad_id, graph = self.tokenizer.pad_token_id or 0, graph_of(self.path)
+        assert graph is not None
+        encoder = GraphEncoder(graph, self.description, pad_id, skipped, self.device == "cuda")
+        similarity = self.description.similarity
+        return SentenceModel(encoder, self.tokenizer, self.max_length, prompts=prompts, similarity_name=similarity)
 
     def check(self) -> None:
-        self.prompt, self.tokenizer, self.session  # noqa: B018 (reads them)
+        self.load()
 
     @property
     def max_length(self) -> int:
-        longest = super().max_length
+        longest = super(EncoderModel, self).max_length
         return longest if longest < 10**6 else LONGEST
 
-    def _represent(self, texts: Sequence[Text]) -> np.ndarray:
-        check_texts(texts)
-        own_side = self.prompt_name is None
-        rows: dict[str, list[int]] = {} if texts else {self.prompt: []}
-        for row, text in enumerate(texts):
-            prompt = self.prompts.side_prompt(text.side) if isinstance(text, SideText) and own_side else self.prompt
-            rows.setdefault(prompt, []).append(row)
-        parts = []
-        for prompt, part in rows.items():
-            tokens = tokenize(self.tokenizer, [str(texts[row]) for row in part], self.max_length, prompt)
-            parts.append(self.vectors(tokens, prompt))
-        return np.concatenate(parts)[np.argsort(np.concatenate([*rows.values()]))]
-
-    def vectors(self, tokens: Tokens, prompt: str | None = None) -> np.ndarray:
-        """Return the vectors of texts behind ``prompt`` (default: the model's), float32 [N, D]."""
-        from raysts.models.sentence_model import TOKEN_BUDGET
-
-        skipped = self.prompts.tokens(self.tokenizer, self.prompt if prompt is None else prompt)
-        batches = list(tokens.batches(TOKEN_BUDGET["cpu"]))
-        if not batches:  # the width is known from an output alone
-            return self.vectors(self.tokenize(["a"]))[:0]
-        pad_id = self.tokenizer.pad_token_id or 0
-        parts = [self._batch(*tokens.take(rows).pad(pad_id), skipped) for rows in batches]
-        return check_finite(np.concatenate(parts)[np.argsort(np.concatenate(batches))], f"model '{self.path}'")
-
-    def _batch(self, ids_BT: torch.Tensor, lengths_B: torch.Tensor, skipped: int) -> np.ndarray:
-        import torch
-
-        from raysts.models.encoder import pool
-
-        outputs = [node.name for node in self.session.get_outputs()]
-        of_tokens = [name for name in outputs if name != "sentence_embedding"]
-        pools_all = not self.prompts.pooled and bool(of_tokens) and not self.description.heads
-        pooled = "sentence_embedding" in outputs and not pools_all  # a graph cannot know how long a prompt is
-        name = "sentence_embedding" if pooled else of_tokens[0]
-        mask_BT = torch.arange(ids_BT.shape[1]) < lengths_B[:, None]
-        arrays = {"input_ids": ids_BT, "attention_mask": mask_BT.long(), "token_type_ids": torch.zeros_like(ids_BT)}
-        feeds = {node.name: arrays[node.name].numpy() for node in self.session.get_inputs()}
-        (output,) = self.session.run([name], feeds)
-        if output.ndim != (2 if pooled else 3):
-            raise ValueError(f"'{name}' has {output.ndim} axes")
-        if not pooled:
-            tokens_BTH = torch.from_numpy(output.astype(np.float32, copy=False))
-            output = pool(tokens_BTH, mask_BT, lengths_B, self.description.pooling, skipped).numpy()
-        dim = self.description.truncate_dim
-        if self.description.normalize and not (pooled and output.shape[1] == dim):  # truncated after it in the graph
-            output = unit(output)
-        return output[:, :dim].astype(np.float32, copy=False)  # type: ignore[no-any-return]
+    def represent_layers(
+        self, texts: Sequence[Text], layers: Sequence[Layers], progress: Callable[[int], None] | None = None
+    ) -> dict[Layers, Representation]:
+        (representation,) = super().represent_layers(texts, (self.model.layers,), progress).values()
+        return {layers[0]: representation}
 
 
 class VectorsModel(Embedder):

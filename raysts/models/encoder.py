@@ -86,6 +86,11 @@ class Encoder(nn.Module):
         return int(getattr(self.config, self.family.depth))
 
     @property
+    def has_choice(self) -> bool:
+        """True if it can pool other layers: heads belong to the layers they were trained on."""
+        return not len(self.heads)
+
+    @property
     def is_bf16(self) -> bool:
         """True if the backbone's weights are bf16, so that no cast is needed (a quarter of the time on CPUs)."""
         return next(self.backbone.parameters()).dtype == torch.bfloat16

@@ -60,7 +60,6 @@ class Description:
     heads: tuple[tuple[str, Path], ...] = ()
     max_length: int | None = None
     normalize: bool = False
-    lower_case: bool = False
     prompts: Prompts = Prompts()
     truncate_dim: int | None = None
     similarity: str = "cosine"
@@ -93,7 +92,6 @@ def describe(folder: Path) -> Description:
         if kind == "Transformer":
             sizes = transformer_settings(path)
             settings["max_length"] = whole_number(path / "sentence_bert_config.json", sizes, "max_seq_length")
-            settings["lower_case"] = bool(sizes.get("do_lower_case"))
         elif kind == "WordEmbeddings":
             sizes = read_json(path / static.SETTINGS) or {}
             settings["max_length"] = whole_number(path / static.SETTINGS, sizes, "max_seq_length")

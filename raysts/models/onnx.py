@@ -1,4 +1,4 @@
-"""Export to ONNX: one graph from token ids to embeddings, checked against the model.
+"""ONNX: a model as one checked graph from token ids to embeddings, and a graph as an encoder.
 
 Shapes: B texts, T tokens, H hidden, D embedding dimensions.
 """
@@ -7,6 +7,8 @@ import copy
 import importlib.util
 import shutil
 import warnings
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,11 @@ from raysts.models import static
 from raysts.models.encoder import pool
 from raysts.models.families import omit_pooler
 from raysts.models.head import Dense, GaussianHead
-from raysts.models.layers import layer_indices, layer_weights
+from raysts.models.layers import Layers, layer_indices, layer_weights
+from raysts.models.modules import Description
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.word_vectors import WordVectors
+from raysts.ops.ensemble import unit
 from raysts.storage.atomic import atomic_write, write_json
 from raysts.storage.foreign import read_json
 
@@ -61,6 +65,82 @@ class Graph(nn.Module):
         for head in self.heads:
             vectors_BD = head(vectors_BD)
         return (F.normalize(vectors_BD, dim=-1) if self.normalize else vectors_BD)[:, : self.dim], tokens_BTH
+
+
+class GraphEncoder(nn.Module):
+    """ONNX graph in the place of an ``Encoder``, for a ``SentenceModel``. It has one choice of layers.
+
+    Its output is ``sentence_embedding`` [B, D], or token vectors [B, T, H], which are then pooled, normalised and truncated as
+    the directory of the model is described.
+
+    Raises:
+        InputError: onnxruntime is not installed, does not load the graph, or raysts cannot use its inputs.
+    """
+
+    backbone, heads, depth, is_bf16, has_choice = None, (), 0, False, False
+
+    def __init__(self, path: Path, described: Description, pad_id: int, skipped: int, on_gpu: bool) -> None:
+        super().__init__()
+        self.begin, self.described, self.pad_id, self.skipped = f"model '{path.parent}'", described, pad_id, skipped
+        self.pooling, self.layers, self.weight_bytes = described.pooling, described.layers, path.stat().st_size
+        self.weights = nn.Parameter(torch.empty(0))  # it reads tensors in main memory
+        if importlib.util.find_spec("onnxruntime") is None:
+            raise InputError(f"{self.begin} is ONNX, and onnxruntime is not installed: pip install 'raysts[onnx]'")
+        try:
+            self.session = _session(path, on_gpu)
+        except Exception as error:  # the runtime may raise anything
+            raise InputError(f"{self.begin}: onnxruntime does not load it ({str(error).splitlines()[0]})") from None
+        self.inputs = [node.name for node in self.session.get_inputs()]
+        self.outputs = [node.name for node in self.session.get_outputs()]
+        if unknown := {*self.inputs} - {"input_ids", "attention_mask", "token_type_ids"}:
+            raise InputError(f"{self.begin}: its graph reads {', '.join(sorted(unknown))}, which raysts does not give")
+        if described.heads and "sentence_embedding" not in self.outputs:
+            raise InputError(
+                f"{self.begin}: has modules behind its pooling, which are not in the graph; export it as one graph"
+            )
+
+    @cached_property
+    def dim(self) -> int:
+        """D, which a vector of the graph tells."""
+        single = torch.ones(1, dtype=torch.int64)
+        try:
+            return int(self.represent_layers(single[:, None], single, (self.layers,))[0]["vectors"].shape[1])
+        except Exception as error:  # a foreign graph may raise anything
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise InputError(f"{self.begin}: its graph gives no vector of a text ({reason})") from None
+
+    def represent_layers(
+        self, ids_BT: Tensor, lengths_B: Tensor, layers: Sequence[Layers], host_lengths: Any = None
+    ) -> list[dict[str, Any]]:
+        """Return the representation for its one choice of layers."""
+        assert tuple(layers) == (self.layers,), "the graph decides"
+        of_tokens, described = [name for name in self.outputs if name != "sentence_embedding"], self.described
+        pools_all = not described.prompts.pooled and bool(of_tokens) and not described.heads
+        pooled = "sentence_embedding" in self.outputs and not pools_all  # a graph cannot know how long a prompt is
+        name = "sentence_embedding" if pooled else of_tokens[0]
+        mask_BT = torch.arange(ids_BT.shape[1]) < lengths_B[:, None]
+        arrays = {"input_ids": ids_BT, "attention_mask": mask_BT.long(), "token_type_ids": torch.zeros_like(ids_BT)}
+        (output,) = self.session.run([name], {name: arrays[name].numpy() for name in self.inputs})
+        if output.ndim != (2 if pooled else 3):
+            raise ValueError(f"'{name}' has {output.ndim} axes")
+        vectors = torch.from_numpy(output.astype(np.float32, copy=False))
+        if not pooled:
+            vectors = pool(vectors, mask_BT, lengths_B, self.pooling, self.skipped)
+        dim = described.truncate_dim
+        if described.normalize and not (pooled and vectors.shape[1] == dim):  # truncated after it in the graph
+            vectors = torch.from_numpy(unit(vectors.numpy()))
+        return [{"vectors": vectors[:, :dim]}]
+
+
+def _session(path: Path, on_gpu: bool = False) -> Any:
+    """Return the session of onnxruntime for a graph."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    on_gpu = on_gpu and "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+    providers = ["CUDAExecutionProvider"] * on_gpu + ["CPUExecutionProvider"]
+    return onnxruntime.InferenceSession(str(path), options, providers)
 
 
 def _plain(backbone: Any) -> nn.Module:
@@ -157,12 +237,9 @@ def _save_modules(model: SentenceModel, draft: Path, card: str | None) -> None:
 def _difference(model: SentenceModel, path: Path) -> float:
     """Return the largest difference between graph and model, with and without padding."""
     import onnx
-    import onnxruntime
 
     onnx.checker.check_model(str(path))
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    session = _session(path)
     worst = 0.0
     for lengths in ((1,), (min(_LONGEST, model.max_length), 1, 3, 7)):
         ids_BT, mask_BT = _texts(model, lengths)

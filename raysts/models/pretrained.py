@@ -460,7 +460,7 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
 
         with _readable(folder):  # the vectors are read when used
             trained, tokenizer = static.is_table(folder), load_tokenizer(folder)
-            weight_VH = load_file(weights[0])[static.TABLE_WEIGHT if trained else static.WEIGHT]
+            weight_VH = load_file(weights[0])[static.WEIGHTS[static.input_folder(folder).name]]
             weight_VH = weight_VH.clone() if trained else weight_VH  # the file stays as it is
             if trained:
                 _check_vocabulary(folder, tokenizer, len(weight_VH))

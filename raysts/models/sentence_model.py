@@ -49,6 +49,7 @@ class SentenceModel:
     """Encoder with its heads and tokenizer.
 
     Attributes:
+        encoder: an ``Encoder``, or a ``raysts.models.onnx.GraphEncoder``.
         max_length: tokens per text.
         normalize: give vectors of unit length (some sentence-transformers directories ask for it).
         prompts: texts in front of every text.
@@ -57,7 +58,7 @@ class SentenceModel:
         precision: of its computation, a ``raysts.models.precision.Precision``.
     """
 
-    encoder: Encoder
+    encoder: Any
     tokenizer: Any
     max_length: int
     normalize: bool = False
@@ -153,15 +154,15 @@ class SentenceModel:
     ) -> dict[Layers, Representation]:
         """Return representations for several choices of layers, from one pass over ``texts``.
 
-        A model with heads has one: that of the layers its heads were trained on. Without a ``prompt``, queries and
-        documents have the model's prompt for their side.
+        A model with heads has one: that of the layers its heads were trained on. A graph has one. Without a ``prompt``,
+        queries and documents have the model's prompt for their side.
         """
         check_texts(texts)
-        if len(self.encoder.heads):
+        if not self.encoder.has_choice:
             layers = (self.layers,)
         if prompt is None and any(isinstance(text, SideText) for text in texts):
             return self._represent_sides(texts, layers, options)
-        for choice in layers:
+        for choice in layers if self.encoder.has_choice else ():
             layer_indices(choice, self.encoder.depth)
         plain = [str(text) for text in texts] if any(isinstance(text, SideText) for text in texts) else texts
         tokens = self.tokenize(plain, prompt)  # type: ignore[arg-type]
@@ -210,9 +211,11 @@ class SentenceModel:
         tokenizer of word vectors that are pooled by ``max``, bring their code and need ``trust_remote_code=True``.
 
         Raises:
-            InputError: it was loaded in bf16.
+            InputError: it was loaded in bf16, or is an ONNX graph.
         """
         encoder = self.encoder
+        if encoder.backbone is None:
+            raise InputError("this model is an ONNX graph, which has no weights to save: copy its directory")
         if encoder.is_bf16:
             raise InputError(
                 "this model was loaded in bf16, which rounds its weights: load it with precision='fp32' to save it"
@@ -260,13 +263,10 @@ class SentenceModel:
     def _save_input(self, folder: Path, last_layer: bool) -> tuple[str, str]:
         """Write backbone and tokenizer, and return the first module: (its folder, its type)."""
         backbone = self.encoder.backbone
-        if isinstance(backbone, WordVectors) and backbone.trained:
-            word_vectors.save_table(backbone, self.tokenizer, folder)
-            return static.TABLE, f"{_ST}StaticEmbedding"
         if isinstance(backbone, WordVectors):
             plain = self.pooling == "mean" and all(head.reads == "pooled" for head in self.encoder.heads)
-            word_vectors.save(backbone, self.tokenizer, folder, self.max_length, plain)
-            return static.FOLDER, f"{_ST}WordEmbeddings"
+            place, kind = word_vectors.save(backbone, self.tokenizer, folder, self.max_length, plain)
+            return place, f"{_ST}{kind}"
         config = copy.deepcopy(backbone.config)
         config.output_hidden_states = not last_layer
         config.architectures = [type(backbone).__name__]

@@ -9,7 +9,7 @@ import itertools
 import json
 import shutil
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -33,8 +33,7 @@ TABLE = "0_StaticEmbedding"
 
 SETTINGS = "wordembedding_config.json"
 
-WEIGHT = "emb_layer.weight"
-TABLE_WEIGHT = "embedding.weight"
+WEIGHTS = {FOLDER: "emb_layer.weight", TABLE: "embedding.weight"}
 _HEADER = 256  # bytes before the numbers of a safetensors file
 BLOCK = 16_384
 """Vectors that are in memory at once."""
@@ -114,7 +113,7 @@ def convert_table(folder: Path) -> Path:
         for name in ("model.safetensors", "tokenizer.json"):
             check_ordinary(files / name)
         stored, tokenizer = load_file(files / "model.safetensors"), Tokenizer.from_file(str(files / "tokenizer.json"))
-        weight_VH = stored[TABLE_WEIGHT] if TABLE_WEIGHT in stored else stored["embeddings"]
+        weight_VH = stored[WEIGHTS[TABLE]] if WEIGHTS[TABLE] in stored else stored["embeddings"]
         weight_VH = weight_VH.float()[stored["mapping"].long()] if "mapping" in stored else weight_VH.float()
         weight_VH = weight_VH * stored["weights"].float()[:, None] if "weights" in stored else weight_VH
         padding = next((word for word in (PADDING, "<pad>") if tokenizer.token_to_id(word) is not None), None)
@@ -132,11 +131,7 @@ def convert_table(folder: Path) -> Path:
     with atomic_write(target) as draft:
         unread = shutil.ignore_patterns("*.safetensors", "*.bin", "*.onnx", "tokenizer*.json", "README.md")
         shutil.copytree(folder, draft, ignore=unread)
-        (draft / TABLE).mkdir(exist_ok=True)
-        write_vectors(draft / TABLE / "model.safetensors", [weight_VH.numpy()], TABLE_WEIGHT)
-        save_tokenizer(tokenizer, draft / TABLE, padding)
-        config = WordVectorsConfig(hidden_size=weight_VH.shape[1], vocab_size=len(weight_VH))
-        write_json(draft / "config.json", config.to_dict())
+        write_model(draft, TABLE, [weight_VH.numpy()], lambda: tokenizer, padding)
         write_json(draft / "modules.json", [{**modules[0], "path": TABLE}, *modules[1:]])
     return target
 
@@ -165,24 +160,27 @@ def save_tokenizer(tokenizer: Any, folder: Path, padding: str = "") -> None:
     write_json(folder / "tokenizer_config.json", settings)
 
 
-def write_rest(folder: Path, config: WordVectorsConfig, tokenizer: Any) -> None:
-    """Write the files of a model directory other than its vectors."""
-    write_json(folder / "config.json", config.to_dict())
-    save_tokenizer(tokenizer, folder / FOLDER)
+def write_model(
+    folder: Path, place: str, blocks: Iterable[np.ndarray], tokenizer: Callable[[], Any], padding: str = ""
+) -> int:
+    """Write blocks of vectors as a model directory, and return the number of vectors.
 
-
-def write_vectors(path: Path, blocks: Iterable[np.ndarray], name: str = WEIGHT) -> tuple[int, int]:
-    """Stream blocks of vectors into a safetensors file -> [V, H], its shape."""
+    ``place``: ``FOLDER`` or ``TABLE``. ``tokenizer`` gives that of the vectors when all are written.
+    """
+    (folder / place).mkdir(parents=True, exist_ok=True)
     rows = width = 0
-    with path.open("wb") as file:
+    with (folder / place / "model.safetensors").open("wb") as file:
         file.write(bytes(_HEADER))
         for block in blocks:
             file.write(np.ascontiguousarray(block, "<f4").tobytes())
             rows, width = rows + len(block), block.shape[1]
         entry = {"dtype": "F32", "shape": [rows, width], "data_offsets": [0, rows * width * 4]}
+        header = json.dumps({WEIGHTS[place]: entry}).encode().ljust(_HEADER - 8)
         file.seek(0)
-        file.write((_HEADER - 8).to_bytes(8, "little") + json.dumps({name: entry}).encode().ljust(_HEADER - 8))
-    return rows, width
+        file.write((_HEADER - 8).to_bytes(8, "little") + header)
+    save_tokenizer(tokenizer(), folder / place, padding)
+    write_json(folder / "config.json", WordVectorsConfig(hidden_size=width, vocab_size=rows).to_dict())
+    return rows
 
 
 def convert(path: Path) -> Path:
@@ -209,12 +207,9 @@ def convert(path: Path) -> Path:
     try:
         remove_drafts(folder.parent)
         with atomic_write(folder) as draft:
-            (draft / FOLDER).mkdir(parents=True)
             words: dict[str, None] = {}
-            rows, width = write_vectors(draft / FOLDER / "model.safetensors", _blocks(path, words))
-            if rows < 2:
+            if write_model(draft, FOLDER, _blocks(path, words), lambda: _tokenizer(list(words))) < 2:
                 raise InputError(f"word vectors '{path}': holds none; expected a word and its numbers a line")
-            write_rest(draft, WordVectorsConfig(hidden_size=width, vocab_size=rows), _tokenizer(list(words)))
     except OSError as error:
         raise RunFailed(
             f"the word vectors cannot be written to the cache ({error}); set XDG_CACHE_HOME to a folder with room that you "

@@ -14,17 +14,7 @@ from typing import Any, NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysts.models.static import (
-    BLOCK,
-    FOLDER,
-    SETTINGS,
-    TABLE,
-    TABLE_WEIGHT,
-    WordVectorsConfig,
-    save_tokenizer,
-    write_rest,
-    write_vectors,
-)  # fmt: skip
+from raysts.models.static import BLOCK, FOLDER, SETTINGS, TABLE, WordVectorsConfig, write_model
 from raysts.models.tokens import Tokens
 from raysts.storage.atomic import write_json
 
@@ -67,28 +57,23 @@ class WordVectors(nn.Module):
             print(line, file=sys.stderr, flush=True)  # noqa: T201
 
 
-def save_table(backbone: WordVectors, tokenizer: Any, folder: Path) -> None:
-    """Write trained vectors and their tokenizer, which sentence-transformers reads as StaticEmbedding."""
-    (folder / TABLE).mkdir()
-    write_vectors(folder / TABLE / "model.safetensors", [backbone.weight.detach().cpu().numpy()], TABLE_WEIGHT)
-    save_tokenizer(tokenizer.backend_tokenizer, folder / TABLE, tokenizer.pad_token)
-    write_json(folder / "config.json", backbone.config.to_dict())
+def save(backbone: WordVectors, tokenizer: Any, folder: Path, max_length: int, plain: bool) -> tuple[str, str]:
+    """Write backbone and tokenizer, and return folder and type of their module in sentence-transformers.
 
-
-def save(backbone: WordVectors, tokenizer: Any, folder: Path, max_length: int, plain: bool) -> None:
-    """Write backbone and tokenizer, which sentence-transformers reads as WordEmbeddings.
-
-    ``plain``: its own class reads the tokenizer. It gives a text of unknown words no token, and mean pooling makes zeros of
-    that. Max pooling and heads that read tokens need the one padding token of ``Words``.
+    Vectors of tokens are a StaticEmbedding, those of words WordEmbeddings. ``plain``: its own class reads the tokenizer. It
+    gives a text of unknown words no token, and mean pooling makes zeros of that. Max pooling and heads that
+    read tokens need the one padding token of ``Words``.
     """
     from raysts.models.shipped import words
 
-    (folder / FOLDER).mkdir()
+    place = TABLE if backbone.trained else FOLDER
     blocks = (part.numpy() for part in backbone.weight.detach().cpu().split(BLOCK))
-    write_vectors(folder / FOLDER / "model.safetensors", blocks)
-    write_rest(folder, backbone.config, tokenizer.backend_tokenizer)
+    write_model(folder, place, blocks, lambda: tokenizer.backend_tokenizer, tokenizer.pad_token)
+    if backbone.trained:
+        return place, "StaticEmbedding"
     kind = "sentence_transformers.models.tokenizer.TransformersTokenizerWrapper" if plain else "raysts_words.Words"
     settings = {"tokenizer_class": kind, "update_embeddings": False, "max_seq_length": max_length}
-    write_json(folder / FOLDER / SETTINGS, settings)
+    write_json(folder / place / SETTINGS, settings)
     if not plain:
         shutil.copyfile(words.__file__, folder / "raysts_words.py")
+    return place, "WordEmbeddings"

@@ -16,7 +16,7 @@ BLOCK = 2**22
 
 def cosine(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
     """Return the cosine of corresponding rows -> float64 [N], 0 where either row is zero."""
-    return _by_blocks(_cosine, a_ND, b_ND)
+    return _map_blocks(_cosine, a_ND, b_ND)
 
 
 def _cosine(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
@@ -37,7 +37,7 @@ def jensen_shannon(a_NVK: np.ndarray, b_NVK: np.ndarray) -> np.ndarray:
         entropy = _relative_entropy(a, middle) + _relative_entropy(b, middle)
         return -entropy.sum(axis=-1).mean(axis=-1) / 2
 
-    return _by_blocks(divergence, a_NVK, b_NVK)
+    return _map_blocks(divergence, a_NVK, b_NVK)
 
 
 def l2_mixture(mu_a: Ragged, log_var_a: Ragged, mu_b: Ragged, log_var_b: Ragged) -> np.ndarray:
@@ -81,7 +81,7 @@ def _relative_entropy(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     return p * np.log(np.divide(p, q, out=np.ones_like(p), where=p > 0))
 
 
-def _by_blocks(function: Callable[..., np.ndarray], a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _map_blocks(function: Callable[..., np.ndarray], a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return a function of rows in float64, of as many rows at a time as ``BLOCK`` allows -> [N]."""
     step, values_N = max(1, BLOCK // max(1, a[:1].size)), np.zeros(len(a))
     for first in range(0, len(a), step):
@@ -101,17 +101,17 @@ def cosine_of_vectors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) 
 
 def l2_of_vectors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return minus the Euclidean distance of ``vectors``."""
-    return _by_blocks(lambda a_ND, b_ND: -np.linalg.norm(a_ND - b_ND, axis=1), a["vectors"], b["vectors"])
+    return _map_blocks(lambda a_ND, b_ND: -np.linalg.norm(a_ND - b_ND, axis=1), a["vectors"], b["vectors"])
 
 
 def dot_of_vectors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the dot product of ``vectors``."""
-    return _by_blocks(_dot, a["vectors"], b["vectors"])
+    return _map_blocks(_dot, a["vectors"], b["vectors"])
 
 
 def manhattan_of_vectors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return minus the Manhattan distance of ``vectors``."""
-    return _by_blocks(lambda a_ND, b_ND: -np.abs(a_ND - b_ND).sum(1), a["vectors"], b["vectors"])
+    return _map_blocks(lambda a_ND, b_ND: -np.abs(a_ND - b_ND).sum(1), a["vectors"], b["vectors"])
 
 
 SIMILARITIES: dict[str, tuple[str, Similarity]] = {

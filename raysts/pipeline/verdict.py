@@ -13,8 +13,8 @@ from dataclasses import asdict, astuple, dataclass
 from functools import cached_property
 from typing import Any
 
+from raysts.data.checks import skipped_line
 from raysts.data.corpora import Corpus
-from raysts.data.parquet import skipped_line
 from raysts.evaluation import harness
 from raysts.evaluation.compare import Difference, difference
 from raysts.evaluation.contamination import Contamination

@@ -41,7 +41,7 @@ from raysts.report.map import TextMap, write_map
 from raysts.report.scores import caption, headline, label, metric_of, summary
 from raysts.storage.runs import State
 from raysts.storage.store import Store, run_parallel
-from raysts.training.tensorboard import write_scalars
+from raysts.training.trackers import write_scalars
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

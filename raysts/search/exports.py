@@ -12,7 +12,7 @@ from raysts.search.record import Record
 from raysts.search.sampler import directions, optuna
 from raysts.search.space import as_stored, text_of
 from raysts.search.study import Study
-from raysts.training.tensorboard import write_scalars
+from raysts.training.trackers import write_scalars
 
 Export = Callable[[Record], None]
 """Function that writes the record of a trial."""

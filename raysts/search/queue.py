@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from raysts.data.parquet import skipped_line
+from raysts.data.checks import skipped_line
 from raysts.ids import derive_seed
 from raysts.log import say
 from raysts.recipes.recipe import Resources

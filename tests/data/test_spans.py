@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from raysts.data import spans
+from raysts.data.checks import BATCH_ROWS
 from raysts.data.corpora import Corpus
-from raysts.data.parquet import BATCH_ROWS
 from raysts.data.user import UserData
 from raysts.data.windows import select, selected_rows
 from raysts.recipes.recipe import Data

@@ -120,7 +120,7 @@ def test_a_graph_leaves_the_tokens_of_a_prompt_out_as_its_model(folder: Path, tm
     onnx.save(model, tmp_path / "graph")
     texts = [SideText(TEXTS[0], "query"), SideText(TEXTS[0], "document"), SideText(TEXTS[1], "query")]
     expected = model.represent(texts)["vectors"]
-    np.testing.assert_allclose(load_embedder(tmp_path / "graph").encode(texts), expected, atol=1e-5)
+    np.testing.assert_allclose(load_embedder(tmp_path / "graph").model.encode(texts), expected, atol=1e-5)
     teacher = load_embedder(tmp_path / "graph", prompt="document", device="cpu")
     np.testing.assert_allclose(
         teacher.vectors(teacher.tokenize(TEXTS)), model.encode(TEXTS, prompt="document"), atol=1e-5

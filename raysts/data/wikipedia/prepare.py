@@ -26,9 +26,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysts.data import manifest
-from raysts.data.checks import open_file, readable_files
+from raysts.data.checks import SkippedFile, open_file, readable_files, remedy, skipped_line
 from raysts.data.facts import Facts
-from raysts.data.parquet import SkippedFile, remedy, skipped_line
 from raysts.data.wikipedia.wikipedia import clean, dedup_key, split_sentences
 from raysts.errors import InputError, RunFailed
 from raysts.ids import content_id

@@ -21,7 +21,7 @@ from raysts.evaluation.cost import ModelCost
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.scores import RowScores
 from raysts.evaluation.words import WordSets
-from raysts.models.embedders import EncoderModel, OnnxModel, load_embedder
+from raysts.models.embedders import load_embedder
 from raysts.models.layers import Layers
 from raysts.models.prompts import Side, SideText, Text
 from raysts.ops.ensemble import unit
@@ -68,8 +68,8 @@ class EmbedTexts:
         if embedder.find_missing(self.texts) is not None:
             return EmbeddedTexts({}, {})
         scores: dict[Layers, list[RowScores]] = {}
-        measured: Any = getattr(embedder, "model", embedder if isinstance(embedder, OnnxModel) else None)
-        for task in self.tasks if isinstance(embedder, EncoderModel) else ():
+        measured: Any = getattr(embedder, "model", None)
+        for task in self.tasks if embedder.kind == "encoder" else ():
             for choice, row_scores in task.row_scores(measured, self.layers).items():
                 scores.setdefault(choice, []).extend(row_scores)
         _, stored = embedder.stored_pooling or ("", 1)
