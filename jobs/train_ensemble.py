@@ -9,7 +9,7 @@ import sys
 
 from raysts.cli import main
 from raysts.errors import InputError
-from raysts.recipes.grammar import STAGES, parse
+from raysts.recipes.names import STAGES, parse
 
 if __name__ == "__main__":
     for name in [argument for argument in sys.argv[1:2] if not argument.startswith("-")]:

@@ -8,7 +8,7 @@ from abc import abstractmethod
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from raysts.models.tokens import LocalBatch
 from raysts.objectives.objective import Batch, VectorObjective, token_columns
@@ -31,13 +31,16 @@ class Contrastive(VectorObjective):
 
     def collate(self, local: LocalBatch) -> Batch:
         """Return the batch. A missing text becomes one token of padding."""
-        batch = self.pad_together("views", local, self.views)
-        batch["there"] = batch["views_length"] > 0
-        batch["views_length"] = batch["views_length"].clamp(min=1)
+        first = [example[0] for example in local.examples]
+        padded = [local.rows[name].take(first).pad(self.encoder.pad_id) for name in self.views]
+        longest = max(ids.shape[1] for ids, _ in padded)
+        ids = [nn.functional.pad(ids, (0, longest - ids.shape[1]), value=self.encoder.pad_id) for ids, _ in padded]
+        lengths_BV = torch.stack([lengths for _, lengths in padded], 1)
+        batch: Batch = {"views": torch.stack(ids, 1), "views_length": lengths_BV.clamp(min=1), "there": lengths_BV > 0}
+        batch["weight"] = torch.from_numpy(local.weight)
         if (world := collective.world_size()) > 1:
             batch["sizes"] = np.array(collective.sizes(local.size, world))
         if self.settings.false_negatives == "masked":
-            first = [example[0] for example in local.examples]
             digests = [local.rows[name].take(first).digests() for name in self.views]
             batch["digests"] = torch.stack([torch.from_numpy(column) for column in digests], 1)
             batch["place"] = torch.from_numpy(local.seeds)

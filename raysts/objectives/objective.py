@@ -1,7 +1,7 @@
 """Base classes of objectives: modules that own everything trainable and make their batches."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -58,21 +58,6 @@ class Objective(nn.Module):
         """Return ``{name: ids [B, T], name_length: [B]}``."""
         ids, lengths = tokens.pad(self.encoder.pad_id)
         return {name: ids, f"{name}_length": lengths}
-
-    def pad_together(self, name: str, local: LocalBatch, columns: Sequence[str]) -> Batch:
-        """Return the ids of V text columns in one tensor.
-
-        ``{name: ids [B, V, T], name_length: [B, V], weight: [B]}``.
-        """
-        first = [example[0] for example in local.examples]
-        padded = [local.rows[column].take(first).pad(self.encoder.pad_id) for column in columns]
-        longest = max(ids.shape[1] for ids, _ in padded)
-        ids = [nn.functional.pad(ids, (0, longest - ids.shape[1]), value=self.encoder.pad_id) for ids, _ in padded]
-        return {
-            name: torch.stack(ids, 1),
-            f"{name}_length": torch.stack([lengths for _, lengths in padded], 1),
-            "weight": torch.from_numpy(local.weight),
-        }
 
 
 class VectorObjective(Objective):

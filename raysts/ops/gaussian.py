@@ -38,7 +38,8 @@ class Triplets(NamedTuple):
 
 def kl_divergence(a: Gaussians, b: Gaussians) -> Tensor:
     """Return KL(a || b) of every dimension in closed form -> [..., D] (equation 2)."""
-    return _twice_kl(a.mu - b.mu, a.log_var, a.log_var.exp(), b.log_var, b.log_var.neg().exp()) / 2
+    ratio = ((a.mu - b.mu).square() + a.log_var.exp()) * b.log_var.neg().exp()
+    return (ratio - a.log_var + (b.log_var - 1)) / 2
 
 
 def similarity(a: Gaussians, b: Gaussians, kind: Kind = "per_dimension") -> Tensor:
@@ -91,11 +92,6 @@ def contrastive(
         )
     entries = torch.cat(parts, dim=1)
     return entries.logsumexp(1) - similarity(local.hypothesis, local.premise, kind) / temperature
-
-
-def _twice_kl(difference: Tensor, log_var_a: Tensor, var_a: Tensor, log_var_b: Tensor, precision_b: Tensor) -> Tensor:
-    """Return 2 KL_d = (var_a + (mu_a - mu_b)^2) / var_b - log var_a + log var_b - 1."""
-    return (difference.square() + var_a) * precision_b - log_var_a + (log_var_b - 1)
 
 
 class _SimilarityMatrix(torch.autograd.Function):

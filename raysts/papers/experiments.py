@@ -12,8 +12,7 @@ from raysts.errors import InputError
 from raysts.models.layers import single_layers
 from raysts.papers.published import BACKBONES
 from raysts.pipeline.outcome import system_of
-from raysts.recipes.grammar import POST
-from raysts.recipes.names import SystemEntry, apply_scale, papers_pooling, pipeline
+from raysts.recipes.names import POST, SystemEntry, apply_scale, papers_pooling, pipeline
 from raysts.recipes.overrides import apply_overrides, has_option
 from raysts.recipes.recipe import Pipeline
 from raysts.recipes.tree import read_data

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from raysts.errors import InputError
 from raysts.ids import content_id
 from raysts.models.layers import Layers, layers_text
-from raysts.recipes import grammar
+from raysts.recipes import names
 from raysts.recipes.recipe import ROLE_NAMES, SOUPS, Pipeline
 
 STSB_DEV = "sts/stsb_dev"
@@ -203,14 +203,14 @@ def system_of(name: str, role: str) -> str | None:
     if role == "backbone":
         return "raw"
     try:
-        parsed = grammar.parse(name)
+        parsed = names.parse(name)
     except InputError:
         return None
     if role not in ("member", "ensemble", *SOUPS, "student"):
         return None
     if role == "student" or (role == "member" and parsed.combine is None):
         return name
-    if parsed.combine == grammar.BOOM:  # its members have no name: those of others have all rows
+    if parsed.combine == names.BOOM:  # its members have no name: those of others have all rows
         return name if role == "soup" else None
     behind = [role if role != "member" else None, parsed.post if parsed.combine != "sed" else None]
     return "-".join([*parsed.stages, *filter(None, behind)])

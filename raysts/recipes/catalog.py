@@ -307,7 +307,7 @@ class ObjectiveSpec:
         settings_problem: the reason why settings do not fit a model of so many dimensions, or None.
         batch_problem: the rule that a batch size breaks, or None.
         matryoshka_problem: the reason why the first dimensions cannot have a separate loss, or None.
-        has_head: True if the resulting model has a new head, which begins with random weights.
+        has_head: True if the trained encoder gets a new head, which begins with random weights.
     """
 
     settings: type[Settings]
@@ -369,11 +369,9 @@ def _spec(name: str, settings: type[Settings], table: str, *texts: str, **fields
 
 _WHITEN = _spec(  # one pass, without a parameter that an optimiser moves
     "whiten", WhitenSettings, "targets", vectors=False, head="pooled", keeps=("last",),
-    settings_problem=_whiten_settings_problem, has_head=lambda _: True,
+    settings_problem=_whiten_settings_problem,
 )  # fmt: skip
-_LATTE = _spec(
-    "latte", LatteMixSettings, "nli/sentences", vectors=False, head="tokens", members=3, has_head=lambda _: True
-)
+_LATTE = _spec("latte", LatteMixSettings, "nli/sentences", vectors=False, head="tokens", members=3)
 _BEST_FIRST = {"keeps": ("best", "last")}
 
 CATALOG: dict[str, ObjectiveSpec] = {
@@ -410,7 +408,7 @@ CATALOG: dict[str, ObjectiveSpec] = {
     ),
     "flow": _spec(
         "flow", FlowSettings, "targets", vectors=False, head="pooled", settings_problem=_flow_settings_problem,
-        has_head=lambda _: True, batch_problem=_single_example_problem("the first batch gives every dimension its variance"),
+        batch_problem=_single_example_problem("the first batch gives every dimension its variance"),
     ),
     "whiten": _WHITEN,
     "centre": replace(_WHITEN, settings=CentreSettings),

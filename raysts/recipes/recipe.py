@@ -284,7 +284,7 @@ class Recipe(Tree):
     @property
     def has_head(self) -> bool:
         """Return True if the resulting model has a new head, which begins with random weights."""
-        return self.spec.has_head(self.settings)
+        return bool(self.spec.head) or self.spec.has_head(self.settings)
 
     @property
     def identity(self) -> dict[str, Any]:

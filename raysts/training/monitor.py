@@ -78,12 +78,16 @@ class RunMonitor:
                 screen.draw(job.id, job.title, line["step"], line["steps"], note)
             if record.get("status") == State.DONE:
                 self.finished.add(job.id)
-                self._tell(job, line or {}, record)
+                seconds = (record.get("timings") or {}).get("train_seconds") or 0.0
+                result = figures({"loss": (line or {}).get("loss"), "dev": (record.get("dev") or {}).get("kept")})
+                say(", ".join([f"{job.title}: {record.get('steps')} steps in {seconds:.1f} s", *result]))
             if job.id in self.finished or (record.get("status") == State.FAILED and job.id not in current):
                 del self.watched[job.id]
                 self.lines.pop(job.id, None)
 
-        screen.within(self._progress / self.total)
+        training = (self.lines[job] for job in self.watched if job in self.lines)
+        done = len(self.finished) + sum(line["step"] / line["steps"] for line in training)
+        screen.within(done / self.total)
         if not self.draws and time.monotonic() - self.spoke >= STATUS_EVERY:
             self.spoke = time.monotonic()
             say(self.status())
@@ -97,14 +101,3 @@ class RunMonitor:
         parts += [f"{rate:.0f} sentences/s"] if rate else []
         parts += [f"about {duration(screen.seconds_left)} left"] if screen.seconds_left is not None else []
         return "; ".join(parts)
-
-    @property
-    def _progress(self) -> float:
-        """Return the number of runs that are done, each in training by its part."""
-        lines = (self.lines[job] for job in self.watched if job in self.lines)
-        return len(self.finished) + sum(line["step"] / line["steps"] for line in lines)
-
-    def _tell(self, job: Job, line: dict[str, Any], record: dict[str, Any]) -> None:
-        seconds = (record.get("timings") or {}).get("train_seconds") or 0.0
-        result = figures({"loss": line.get("loss"), "dev": (record.get("dev") or {}).get("kept")})
-        say(", ".join([f"{job.title}: {record.get('steps')} steps in {seconds:.1f} s", *result]))

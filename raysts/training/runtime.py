@@ -59,7 +59,11 @@ class Runtime:
         """Return the module to call, sharded or with averaged gradients. ``precision``: that of sent weights."""
         if self.shards:
             return shard(module, self.device, precision)
-        return average_gradients(module, self.device) if self.world > 1 else module
+        if self.world == 1 or not any(parameter.requires_grad for parameter in module.parameters()):
+            return module
+        # Every step runs the same graph on all processes.
+        devices, options = [self.device] if self.device.type == "cuda" else None, {"static_graph": True}
+        return nn.parallel.DistributedDataParallel(module, devices, gradient_as_bucket_view=True, **options)
 
     def report(self, job: Job, line: dict[str, Any]) -> None:
         """Report one metrics line (dev evaluations and the end of a run)."""
@@ -78,15 +82,3 @@ class Runtime:
 
     def preemption(self) -> Preemption:
         return Preemption.NONE
-
-
-def average_gradients(module: nn.Module, device: torch.device) -> nn.Module:
-    """Return the module with gradients averaged over its processes, if it has gradients.
-
-    Every step runs the same graph on all of them, so DistributedDataParallel may assume it.
-    """
-    if not any(parameter.requires_grad for parameter in module.parameters()):
-        return module
-    return nn.parallel.DistributedDataParallel(
-        module, device_ids=[device] if device.type == "cuda" else None, gradient_as_bucket_view=True, static_graph=True
-    )

@@ -22,7 +22,7 @@ from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel
 from raysts.objectives import MODULES
 from raysts.objectives.objective import Batch, Objective, VectorObjective
-from raysts.recipes import grammar, names
+from raysts.recipes import names
 from raysts.recipes.catalog import CATALOG, Settings
 from raysts.recipes.overrides import apply_overrides, has_option
 from raysts.recipes.recipe import DEFAULTS, Optim
@@ -93,7 +93,7 @@ def test_users_can_name_it(name: str) -> None:
     for suffix in spec.suffixes if "teacher" not in spec.values else ():
         system = names.pipeline(f"{name}{suffix}")
         assert list(system.stages) == [name] and system.members == spec.members
-        assert (f"{name}{suffix}" in grammar.POST) == bool(spec.head)
+        assert (f"{name}{suffix}" in names.POST) == bool(spec.head)
         for scale, own in spec.scales.items():
             changes = {**spec.scales.get("paper", {}), **own} if scale == "paper-text" else own
             assert all(has_option(system, f"{name}.{key}") for key in changes)

@@ -13,7 +13,7 @@ from raysts.models.tokens import Tokens
 from raysts.objectives.gausscse import GaussCSE
 from raysts.objectives.objective import Batch
 from raysts.recipes.catalog import GAUSS_LOSSES, GaussCSESettings
-from raysts.recipes.grammar import STAGES
+from raysts.recipes.names import STAGES
 
 ROWS = 6
 WEIGHT = np.array([1, 1, 0, 1, 1, 1], np.float32)

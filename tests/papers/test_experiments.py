@@ -9,7 +9,7 @@ import pytest
 from raysts.errors import InputError
 from raysts.papers.experiments import DEPTHS, EXPERIMENTS, SEARCHED, commands, is_experiment, pipelines
 from raysts.papers.published import BACKBONES, PrintedValue, load
-from raysts.recipes.grammar import STAGES
+from raysts.recipes.names import STAGES
 from raysts.recipes.recipe import Pipeline
 from raysts.search.search import Search, find_search
 

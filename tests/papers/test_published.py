@@ -10,7 +10,7 @@ import pytest
 from raysts.evaluation.statistics import METRICS
 from raysts.evaluation.sts import STS_TASKS
 from raysts.papers.published import BACKBONES, PAPERS, PrintedRow, PrintedTable, PrintedValue, load
-from raysts.recipes import grammar
+from raysts.recipes import names
 from raysts.recipes.names import RECIPES, pipeline
 from raysts.recipes.tree import has_path, to_plain
 
@@ -127,7 +127,7 @@ def test_systems_are_in_the_grammar_and_what_they_need_exists(paper: str) -> Non
             assert not value.measures and row.name.endswith("*")
             continue
         systems.add(row.system)
-        assert row.system == "raw" or grammar.parse(row.system)
+        assert row.system == "raw" or names.parse(row.system)
         assert row.backbone in BACKBONES
         assert value.measures and {measure.metric for measure in value.measures} <= tasks, (found.number, column)
         for measure in value.measures:

@@ -29,8 +29,7 @@ from raysts.data.corpora import Corpus
 from raysts.evaluation import results
 from raysts.models.pretrained import load
 from raysts.recipes.catalog import CATALOG
-from raysts.recipes.grammar import NameParts, parse
-from raysts.recipes.names import pipeline
+from raysts.recipes.names import NameParts, parse, pipeline
 from raysts.schema import RESULTS, SCHEMA_VERSION
 from raysts.storage.atomic import ASIDE, atomic_write, lock
 

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from raysts.errors import InputError
-from raysts.recipes.grammar import POST, STAGES, NameParts, parse
-from raysts.recipes.names import RECIPES, SCALES, pipeline
+from raysts.recipes.names import POST, RECIPES, SCALES, STAGES, NameParts, parse, pipeline
 from raysts.recipes.overrides import apply_overrides, dump, load_pipeline
 
 
