@@ -1,8 +1,10 @@
 """Heads: maps of the pooled vectors, or of the token vectors before pooling.
 
-Shapes: B texts, N tokens (of Gaussians: pairs), H hidden, D dimensions in, E dimensions out (D of a Gaussian).
+Shapes: B texts, N tokens (of Gaussians: pairs), H hidden, D dimensions in, E dimensions out (D of a Gaussian), W numbers of a
+token. Latte-Mix, section 2, defines how the mixtures of two texts compare.
 """
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -15,8 +17,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from raysts.models.shipped import glow, latent
 from raysts.ops.gaussian import KINDS, Gaussians, Kind
-from raysts.ops.similarity import SIMILARITIES, Similarity, cosine_of_vectors
+from raysts.ops.similarity import SIMILARITIES, Similarity, cosine_of_vectors, jensen_shannon, l2_mixture, l2_of_vectors
 from raysts.storage.atomic import write_json
 from raysts.storage.foreign import read_json
 
@@ -229,3 +232,90 @@ def gaussian_similarity(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]
         kl_ND = 0.5 * (np.expm1(difference) - difference + (mu_a - mu_b) ** 2 * np.exp(-log_var_b))
         similarity_N[rows] = (1 / (1 + kl_ND)).mean(1) if kind == "per_dimension" else 1 / (1 + kl_ND.sum(1))
     return similarity_N
+
+
+def jensen_shannon_of_vectors(classes: int, a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the negated Jensen-Shannon divergence of ``vectors``: distributions over ``classes``."""
+    p, q = (side["vectors"].reshape(len(side["vectors"]), -1, classes) for side in (a, b))
+    return jensen_shannon(p, q)
+
+
+def l2_of_mixtures(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the negated L2 distance of the mixtures of the tokens' Gaussians."""
+    return l2_mixture(a["mu"], a["log_var"], b["mu"], b["log_var"])
+
+
+class ShippedHead(Head):
+    """Head around a module of ``raysts.models.shipped``, whose file travels with an export."""
+
+    kind: ClassVar[Any]
+
+    def __init_subclass__(cls, kind: Any = None) -> None:
+        if kind is not None:
+            file = Path(str(sys.modules[kind.__module__].__file__))
+            cls.kind, cls.source, cls.module = kind, file, f"raysts_{file.stem}.{kind.__name__}"
+
+    def __init__(self, shipped: Any) -> None:
+        super().__init__()
+        self.shipped = shipped
+
+    @property
+    def dim(self) -> int:
+        return self.shipped.dim
+
+    def config(self) -> dict[str, Any]:
+        return self.shipped.config()
+
+    def save(self, folder: Path) -> None:
+        self.shipped.save(folder)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        return cls(cls.kind.load(folder))
+
+
+class FlowHead(ShippedHead, kind=glow.Glow):
+    """Flow that maps pooled vectors to z: [B, D] -> [B, D]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.shipped.encode(x)
+
+
+class LatentHead(ShippedHead):
+    """Latent module in front of the mean pooling: [N, H] -> [N, W]."""
+
+    reads = "tokens"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.shipped.embed(x)
+
+
+class CategoricalHead(LatentHead, kind=latent.Categorical):
+    """Latte-Mix: the mixture of the categorical distributions of a text's tokens."""
+
+    def similarities(self) -> dict[str, Similarity]:
+        """Return ``cosine``, ``js`` (mean over the variables) and ``l2`` of the probabilities."""
+        js = partial(jensen_shannon_of_vectors, self.shipped.classes)
+        return {"cosine": cosine_of_vectors, "js": js, "l2": l2_of_vectors}
+
+
+class NormalHead(LatentHead, kind=latent.Normal):
+    """Normal-VAE baseline: the mixture of the Gaussians of a text's tokens.
+
+    ``vectors`` is the mean of their mu.
+    """
+
+    ragged = ("mu", "log_var")
+
+    def represent(self, x: Tensor) -> dict[str, Tensor]:
+        """Return ``vectors``, ``mu`` and ``log_var``, all [N, D]."""
+        mu, log_var = self.shipped.gaussians(x)
+        return {"vectors": mu, "mu": mu, "log_var": log_var}
+
+    def similarities(self) -> dict[str, Similarity]:
+        """Return ``l2_mixture`` of the mixtures and ``l2_mean`` of the means of mu."""
+        return {"l2_mixture": l2_of_mixtures, "l2_mean": l2_of_vectors}
+
+
+class PointHead(LatentHead, kind=latent.Point):
+    """Autoencoder baseline: the mean of the codes of a text's tokens, compared by cosine."""

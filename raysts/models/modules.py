@@ -41,8 +41,7 @@ def _heads() -> dict[str, type[Head]]:
 
     A new head is a file here and a name in this function.
     """
-    from raysts.models.head import Dense
-    from raysts.models.shipped_heads import CategoricalHead, FlowHead, NormalHead, PointHead
+    from raysts.models.head import CategoricalHead, Dense, FlowHead, NormalHead, PointHead
 
     kinds = (Dense, FlowHead, CategoricalHead, NormalHead, PointHead)
     return {kind.module.rsplit(".", 1)[-1]: kind for kind in kinds}

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from raysts.models.encoder import Encoder
+from raysts.models.head import FlowHead
 from raysts.models.shipped.glow import Glow
-from raysts.models.shipped_heads import FlowHead
 from raysts.objectives.objective import Batch, Objective, token_columns
 from raysts.ops import collective
 from raysts.recipes.catalog import FlowSettings

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from raysts.models.encoder import Encoder
+from raysts.models.head import CategoricalHead, LatentHead, NormalHead, PointHead
 from raysts.models.packing import rows_and_columns
 from raysts.models.shipped.latent import Categorical, Normal, Point, mlp
-from raysts.models.shipped_heads import CategoricalHead, LatentHead, NormalHead, PointHead
 from raysts.models.tokens import LocalBatch
 from raysts.objectives.objective import Batch, Objective, token_columns
 from raysts.ops import collective

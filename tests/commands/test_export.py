@@ -18,11 +18,10 @@ from torch import Tensor
 import raysts
 from raysts.errors import InputError, RunFailed
 from raysts.models import onnx
-from raysts.models.head import Dense, GaussianHead, Head
+from raysts.models.head import Dense, FlowHead, GaussianHead, Head
 from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.shipped.glow import Glow
-from raysts.models.shipped_heads import FlowHead
 
 pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")

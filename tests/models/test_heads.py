@@ -11,12 +11,11 @@ import pytest
 import torch
 
 from raysts.models.embedders import open_embedder
-from raysts.models.head import Dense, GaussianHead, Head
+from raysts.models.head import CategoricalHead, Dense, FlowHead, GaussianHead, Head, NormalHead, PointHead
 from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.shipped.glow import Glow
 from raysts.models.shipped.latent import Categorical, Normal, Point
-from raysts.models.shipped_heads import CategoricalHead, FlowHead, NormalHead, PointHead
 
 TEXTS = ["a dog runs", "a cat", "the small dog and the cat are sleeping near the house", "dog", ""]
 

@@ -18,11 +18,10 @@ from scipy.stats import spearmanr
 from raysts.data.corpora import Corpus
 from raysts.data.world import world_words
 from raysts.errors import InputError
-from raysts.models.head import Head
+from raysts.models.head import CategoricalHead, Head
 from raysts.models.pretrained import check, find, load, tokenizer_id
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.shipped.latent import Categorical
-from raysts.models.shipped_heads import CategoricalHead
 from raysts.models.tokens import Tokens
 from raysts.models.word_vectors import WordVectors
 from raysts.ops.similarity import cosine
