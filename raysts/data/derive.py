@@ -43,12 +43,8 @@ def triplets(tables: Mapping[str, pa.Table]) -> pa.Table:
     Within a premise the k-th entailment stands with the k-th contradiction (SimCSE, section 4.1). Premises without either
     give none.
     """
-    table = tables["nli/train"]
-    premise, *sides = _group_premises(table)
-    left, right = (premise[rows] * table.num_rows + _place_in_group(premise[rows]) for rows in sides)
-    _, first, second = np.intersect1d(left, right, assume_unique=True, return_indices=True)
-    (entailed, contradicted), order = sides, np.argsort(sides[0][first])
-    return _join_negatives(table, entailed[first[order]], contradicted[second[order]])
+    pairs, place, count = _pair_sentences(tables["nli/train"])
+    return pairs.filter(pa.array(place < count))
 
 
 def pairs(tables: Mapping[str, pa.Table]) -> pa.Table:
@@ -57,32 +53,25 @@ def pairs(tables: Mapping[str, pa.Table]) -> pa.Table:
     The contradictions of a premise take turns; without one the negative is null. A folder's own
     triplets are all the pairs there are.
     """
-    if "nli/triplets" in tables:
-        return tables["nli/triplets"]
-    table = tables["nli/train"]
-    premise, entailed, contradicted = _group_premises(table)
-    contradicted = contradicted[np.argsort(premise[contradicted], kind="stable")]
-    begin, end = (np.searchsorted(premise[contradicted], premise[entailed], side) for side in ("left", "right"))
-    place = begin + _place_in_group(premise[entailed]) % np.maximum(end - begin, 1)
-    negative = pa.array(contradicted[np.minimum(place, len(contradicted) - 1)] if len(contradicted) else 0 * place)
-    return _join_negatives(table, entailed, pc.if_else(pa.array(end > begin), negative, None))
+    return tables["nli/triplets"] if "nli/triplets" in tables else _pair_sentences(tables["nli/train"])[0]
 
 
-def _group_premises(table: pa.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the number of each row's premise, the rows of entailments, and the rows of contradictions."""
+def _pair_sentences(table: pa.Table) -> tuple[pa.Table, np.ndarray, np.ndarray]:
+    """Return the pairs, the number of each among those of its premise, and the number of its contradictions."""
     premise = table.column("premise").combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
     label = label_codes(table.column("label"), NLI_LABELS)
     entailed, contradicted = (np.flatnonzero(label == NLI_LABELS.index(n)) for n in ("entailment", "contradiction"))
-    return premise, entailed, contradicted
-
-
-def _join_negatives(table: pa.Table, entailed: np.ndarray, contradicted: np.ndarray | pa.Array) -> pa.Table:
+    contradicted = contradicted[np.argsort(premise[contradicted], kind="stable")]
+    begin, end = (np.searchsorted(premise[contradicted], premise[entailed], side) for side in ("left", "right"))
+    place, count = _place_in_group(premise[entailed]), end - begin
+    turn = begin + place % np.maximum(count, 1)
+    negative = pa.array(contradicted[np.minimum(turn, len(contradicted) - 1)] if len(contradicted) else 0 * turn)
     columns = {
         "anchor": table.column("premise").take(entailed),
         "positive": table.column("hypothesis").take(entailed),
-        "negative": table.column("hypothesis").take(contradicted),
+        "negative": table.column("hypothesis").take(pc.if_else(pa.array(count > 0), negative, None)),
     }
-    return pa.table(columns | {"source": _sources(table).take(entailed)})
+    return pa.table(columns | {"source": _sources(table).take(entailed)}), place, count
 
 
 def _place_in_group(group: np.ndarray) -> np.ndarray:

@@ -315,20 +315,11 @@ def represent_tokens(
     in the order of ``tokens``. A row depends on its batch only by floating-point rounding. Vectors of a text without
     tokens, which a tokenizer without special tokens makes of an empty one, are zero.
     """
-    if not len(tokens):
-        return [{"vectors": np.empty((0, encoder.dim), np.float32)} for _ in layers]
-    if len(filled := np.flatnonzero(tokens.lengths)) < len(tokens):
-        parts = represent_tokens(encoder, tokens.take(filled), layers, precision, progress, batch_size)
-        results = [{name: np.zeros((len(tokens), *x.shape[1:]), x.dtype) for name, x in part.items()} for part in parts]
-        for result, part in zip(results, parts, strict=True):
-            for name, values in part.items():
-                result[name][filled] = values
-        return results
     device = next(encoder.parameters()).device
     computes = resolve(precision, device)
     if device.type == "cpu":
         keep_memory()
-    results = [{} for _ in layers]
+    results = [{"vectors": np.zeros((len(tokens), encoder.dim), np.float32)} for _ in layers]
     lengths, training = tokens.lengths, encoder.training
     computed: list[tuple[np.ndarray, list[Any]]] = []
 
@@ -343,7 +334,7 @@ def represent_tokens(
                 else:
                     array = values.float().cpu().numpy()
                 if name not in result:
-                    result[name] = np.empty((len(tokens), *array.shape[1:]), array.dtype)
+                    result[name] = np.zeros((len(tokens), *array.shape[1:]), array.dtype)
                 result[name][rows] = array
         if progress is not None:
             progress(len(rows))
@@ -352,13 +343,16 @@ def represent_tokens(
     try:
         with torch.inference_mode(), autocast(device, "fp32" if encoder.is_bf16 else computes):
             for rows in tokens.batches(TOKEN_BUDGET.get(device.type, 65_536), batch_size):
+                if not len(rows := rows[lengths[rows] > 0]):  # the shortest are last
+                    break
                 ids, part_lengths = tokens.take(rows).pad(encoder.pad_id)
                 batch = to_device({"ids": ids, "ids_length": part_lengths}, device)
                 parts = encoder.represent_layers(batch["ids"], batch["ids_length"], layers, lengths[rows])
                 computed.append((rows, parts))
                 if len(computed) > 1:  # read while a GPU is at work on the next
                     fetch()
-            fetch()
+            if computed:
+                fetch()
     finally:
         encoder.train(training)
     return results
