@@ -1,6 +1,6 @@
 """Checks of the files of a table: missing columns, wrong types, rows that cannot be used, damage."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,9 @@ from raysts.storage.parquet import ParquetError, is_text, open_parquet, pages, u
 
 VERSION = 1
 """Raise it when a check is added: tables that were sound are checked again."""
+
+MOST_ROWS = 5
+"""Bad rows of a batch and a column that are named."""
 
 READERS = 4
 """Files that are searched for damage at the same time."""
@@ -66,37 +69,32 @@ def table_problems(files: Sequence[Path], name: str) -> Iterator[str]:
     """Yield the problems of the files of a table, with file, row (0-based within the file) and column."""
     rows = 0
     for path in files:
-        rows += yield from _file_problems(path, name)
+        first = 0
+        try:
+            file = open_file(path, table_columns(name), remedy(name))
+            columns = [column for column in table_columns(name) if column.name in file.schema_arrow.names]
+            for batch in pages(path, file, [column.name for column in columns], remedy(name)):
+                for column in columns:
+                    for row, message in _column_problems(narrow(batch.column(column.name)), column):
+                        yield f"{path}: row {first + row}, column '{column.name}': {message}"
+                first += batch.num_rows
+        except ParquetError as error:
+            first = 1  # it may hold rows
+            yield str(error)
+        rows += first
     if files and not rows:
         problem = "the table has no rows; a table that is there must hold data"
         yield str(unreadable(files[0], problem, remedy(name)))
 
 
-def _file_problems(path: Path, name: str) -> Generator[str, None, int]:
-    """Yield the problems of a file, and return the number of its rows, or 1 if it cannot be read."""
-    first = 0
-    try:
-        file = open_file(path, table_columns(name), remedy(name))
-        columns = [column for column in table_columns(name) if column.name in file.schema_arrow.names]
-        for batch in pages(path, file, [column.name for column in columns], remedy(name)):
-            for column in columns:
-                for row, message in _column_problems(narrow(batch.column(column.name)), column):
-                    yield f"{path}: row {first + row}, column '{column.name}': {message}"
-            first += batch.num_rows
-        return first
-    except ParquetError as error:
-        yield str(error)
-        return 1
-
-
-def _column_problems(values: pa.Array, column: Column, most: int = 5) -> Iterator[tuple[int, str]]:
+def _column_problems(values: pa.Array, column: Column) -> Iterator[tuple[int, str]]:
     """Yield (row, message) for the first bad values of a column with a right type."""
     valid = values.is_valid().to_numpy(zero_copy_only=False)
-    for row in () if column.nulls or column.blank else np.flatnonzero(~valid)[:most]:
+    for row in () if column.nulls or column.blank else np.flatnonzero(~valid)[:MOST_ROWS]:
         yield int(row), "null; every row needs a value, remove the row or fill it in"
     if column.kind == "text" and not column.blank:
         empty = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(values.cast(pa.string()))), 0)
-        for row in np.flatnonzero(pc.fill_null(empty, False).to_numpy(zero_copy_only=False))[:most]:
+        for row in np.flatnonzero(pc.fill_null(empty, False).to_numpy(zero_copy_only=False))[:MOST_ROWS]:
             yield int(row), "empty sentence; every text needs at least one character, remove the row"
     elif column.kind == "number":
         numbers = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
@@ -105,11 +103,11 @@ def _column_problems(values: pa.Array, column: Column, most: int = 5) -> Iterato
             bad |= (numbers < column.low) | (numbers > column.high)
         if column.integer:
             bad |= numbers != np.trunc(numbers)
-        for row in np.flatnonzero(bad & valid)[:most]:
+        for row in np.flatnonzero(bad & valid)[:MOST_ROWS]:
             yield int(row), f"score {numbers[row]:g} must be {column.rule}; correct or remove the row"
     elif column.labels:
         choices = f"{', '.join(column.labels)} or its index 0 to {len(column.labels) - 1}"
-        for row in np.flatnonzero((label_codes(values, column.labels) < 0) & valid)[:most]:
+        for row in np.flatnonzero((label_codes(values, column.labels) < 0) & valid)[:MOST_ROWS]:
             label = values[int(row)].as_py()
             yield int(row), f"unknown label {label!r}; must be one of {choices}; remove unlabelled rows"
 

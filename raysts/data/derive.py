@@ -57,7 +57,7 @@ def pairs(tables: Mapping[str, pa.Table]) -> pa.Table:
 
 
 def _pair_sentences(table: pa.Table) -> tuple[pa.Table, np.ndarray, np.ndarray]:
-    """Return the pairs, the number of each among those of its premise, and the number of its contradictions."""
+    """Return the pairs, the place of each within its premise, and the contradictions of that."""
     premise = table.column("premise").combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
     label = label_codes(table.column("label"), NLI_LABELS)
     entailed, contradicted = (np.flatnonzero(label == NLI_LABELS.index(n)) for n in ("entailment", "contradiction"))

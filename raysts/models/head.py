@@ -246,7 +246,7 @@ def l2_of_mixtures(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> 
 
 
 class ShippedHead(Head):
-    """Head around a module of ``raysts.models.shipped``, whose file travels with an export."""
+    """Head around a module of ``raysts.models.shipped``. The module's file travels with an export."""
 
     kind: ClassVar[Any]
 

@@ -90,7 +90,7 @@ LEFT_WITHIN = 8.0
 def _train(run: Run) -> None:
     by_clock = run.job.recipe.train.checkpoint_every is None and run.runtime.rank == 0
     policy = CheckpointPolicy(by_clock)
-    while not run.is_finished:
+    while not (run.state.stopped or run.state.step == run.steps):
         loss, scalars = update(run, run.next_batch())
         decision = policy.decide(run.runtime.preemption(), *run.since_checkpoint())
         run.after_step(loss, scalars, save=bool(decision))
@@ -213,11 +213,6 @@ class Run:
                 texts = np.sort(rng.choice(texts, BANK_TEXTS, replace=False))
             arrays |= {"bank_rows": texts, "bank": windows.teacher_vectors(texts)}
         return arrays
-
-    @property
-    def is_finished(self) -> bool:
-        """Return True if no step is left to train."""
-        return self.state.stopped or self.state.step == self.steps
 
     def rate(self, step: int) -> float:
         """Return the learning rate of optimiser step ``step`` (0-based)."""

@@ -105,6 +105,8 @@ def test_a_graph_gives_the_vectors_of_its_model(folder: Path, tmp_path: Path) ->
     assert teacher.kind == "onnx" and teacher.dim == model.dim
     np.testing.assert_allclose(teacher.vectors(teacher.tokenize(TEXTS)), model.encode(TEXTS), atol=1e-5)
     assert teacher.vectors(teacher.tokenize([])).shape == (0, model.dim)  # where nothing is evaluated
+    with pytest.raises(InputError, match="an ONNX graph, which has no weights to save"):
+        teacher.model.save(tmp_path / "copy")
     model.truncate_dim, model.similarity_name = 8, "dot"
     onnx.save(model, tmp_path / "short")
     short = load_embedder(tmp_path / "short", device="cpu")
