@@ -2,7 +2,6 @@
 
 import contextlib
 import datetime
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from raysts.errors import InputError
+from raysts.ids import file_digest
 from raysts.storage.atomic import lock, write_json
 from raysts.storage.foreign import read_json
 
@@ -50,10 +50,8 @@ def record(root: Path, table: str, facts: dict[str, Any]) -> dict[str, Any]:
     """Add the entry of ``table`` (its files as they are now, the date, and ``facts``) and return it."""
     files = {}
     for path in table_files(root, table):
-        with path.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         size, rows = path.stat().st_size, pq.ParquetFile(path).metadata.num_rows
-        files[path.relative_to(root).as_posix()] = {"rows": rows, "bytes": size, "sha256": sha256}
+        files[path.relative_to(root).as_posix()] = {"rows": rows, "bytes": size, "sha256": file_digest(path).hex()}
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     entry = {"rows": sum(file["rows"] for file in files.values()), "files": files, "date": date, **facts}
     manifest = read_json(root / NAME) or {}  # other keys of it stay

@@ -1,6 +1,5 @@
 """Word vectors from the web: downloads that continue after an interruption, unpacked into text files."""
 
-import hashlib
 import shutil
 import urllib.error
 import urllib.request
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from raysts.errors import InputError, RunFailed
+from raysts.ids import file_digest
 from raysts.log import say
 from raysts.storage.atomic import atomic_write
 
@@ -145,9 +145,7 @@ def _download(archive: Archive, path: Path) -> None:
 
 
 def _check(path: Path, archive: Archive) -> None:
-    with path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    if sha256 != archive.sha256:
+    if (sha256 := file_digest(path).hex()) != archive.sha256:
         raise RunFailed(
             f"{path.name} of {archive.url} has SHA-256 {sha256}, expected {archive.sha256}: the file was damaged or "
             f"replaced; fetch it again"

@@ -133,14 +133,10 @@ class Embedder(ABC):
 
         ``progress``: takes the number of texts of each batch that is done.
         """
-        vectors = self._represent(texts)
+        vectors = self.vectors(self.tokenize([str(text) for text in texts]))
         if progress is not None:
             progress(len(texts))
         return {layers[0]: {"vectors": vectors}}
-
-    def _represent(self, texts: Sequence[Text]) -> np.ndarray:
-        """Return the vectors of texts, float32 [N, D]."""
-        return self.vectors(self.tokenize([str(text) for text in texts]))
 
 
 class EncoderModel(Embedder):

@@ -4,7 +4,6 @@ Commands read them before anything starts. Shapes: V words and the padding, R wo
 """
 
 import gzip
-import hashlib
 import itertools
 import json
 import shutil
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from raysts.errors import InputError, RunFailed
-from raysts.ids import folder_id
+from raysts.ids import file_digest, folder_id
 from raysts.log import say
 from raysts.storage.atomic import atomic_write, cache_folder, remove_drafts, write_json
 from raysts.storage.bucket import is_inside
@@ -196,8 +195,7 @@ def convert(path: Path) -> Path:
         RunFailed: the cache cannot be written to.
     """
     try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+        digest = file_digest(path).hex()[:16]
     except OSError as error:
         raise InputError(f"word vectors '{path}' cannot be read ({error.strerror}); check its permissions") from None
     folder = cache_folder() / f"vectors-{_VERSION}-{digest}"
