@@ -80,7 +80,6 @@ def test_it_says_what_it_is(name: str) -> None:
         assert all(0 <= row < rows for example in examples for row in example) and all(examples)
     assert len(examples_in(group, rows_per_batch(group, EXAMPLES))) == EXAMPLES
     assert spec.batch_problem(EXAMPLES) is None
-    assert spec.has_head(spec.settings()) or not spec.head
     assert issubclass(MODULES[name], VectorObjective) == spec.vectors
 
 
