@@ -61,9 +61,9 @@ class Runtime:
             return shard(module, self.device, precision)
         if self.world == 1 or not any(parameter.requires_grad for parameter in module.parameters()):
             return module
+        devices = [self.device] if self.device.type == "cuda" else None
         # Every step runs the same graph on all processes.
-        devices, options = [self.device] if self.device.type == "cuda" else None, {"static_graph": True}
-        return nn.parallel.DistributedDataParallel(module, devices, gradient_as_bucket_view=True, **options)
+        return nn.parallel.DistributedDataParallel(module, devices, gradient_as_bucket_view=True, static_graph=True)
 
     def report(self, job: Job, line: dict[str, Any]) -> None:
         """Report one metrics line (dev evaluations and the end of a run)."""
