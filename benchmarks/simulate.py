@@ -218,7 +218,7 @@ def tokenize(spec: Any, tokenizer: Path, content: str | None, folder: Path) -> C
 
 def embed_block(sources: Any, folder: Path, *args: Any) -> Callable[[Any], None]:
     def work(block: Any) -> None:
-        rows = np.arange(block.first, block.end if block.file.startswith("block-") else block.first + 1)
+        rows = np.arange(block.first, block.first + 1)
         write_embeddings(folder / block.file, pa.array(rows), np.zeros((len(rows), 1), np.float32))
 
     return work

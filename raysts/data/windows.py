@@ -58,12 +58,9 @@ class StoreSpec:
 
     @property
     def id(self) -> str:
-        data, fields = (
-            self.data,
-            (self.table, self.fingerprint, self.texts, self.values, self.tokenizer, self.max_length),
-        )
-        content: list[Any] = [STORE_VERSION, *fields, list(data.sources), data.sample]
-        content += [data.sample_seed if data.sample else None]
+        data, rows = self.data, (self.table, self.fingerprint, self.texts, self.values)
+        content: list[Any] = [STORE_VERSION, *rows, self.tokenizer, self.max_length, list(data.sources)]
+        content += [data.sample, data.sample_seed if data.sample else None]
         content += [["spans", data.spans, data.sample_seed, *data.span_tokens]] if data.spans else []
         content += [["queries", self.query_prompt]] if self.query_prompt is not None else []
         return content_id([*content, self.prompt] if self.prompt else content)
@@ -111,8 +108,7 @@ def select(corpus: Corpus, table: str, data: Data) -> list[GroupPart]:
         else:
             left_out = np.delete(np.arange(total), drawn)
             chosen = np.delete(np.arange(ends[-1]), rows_of_documents(left_out, total, queries, data.spans))
-    selected: list[GroupPart] = []
-    first = 0
+    selected, first = list[GroupPart](), 0
     for group, end in zip(groups, ends, strict=True):
         rows, size = None, group.rows
         if chosen is not None:
@@ -217,7 +213,7 @@ class Windows:
     """Windows of a finished token store, perhaps with the teacher vectors of their rows.
 
     Args:
-        teacher: folder of the teachers' shards, one Parquet file a window.
+        teacher: folder of the teachers' shards, one or several a window.
     """
 
     def __init__(self, folder: Path, teacher: Path | None = None) -> None:
@@ -228,9 +224,14 @@ class Windows:
                 f"{folder}: the finished token store has gone; leave the storage where it is, and what models read "
                 f"as it is, while they are used, and run the same command again"
             )
+        shards = (self.storage.read_json(teacher / "manifest.json") or {}).get("parts", []) if teacher else []
         for part in manifest["parts"]:
-            check_inside(part["file"], f"{folder / 'manifest.json'}", folders=False)
+            check_inside(part["file"], f"{folder}/manifest.json", folders=False)
         self.folder, self.teacher = folder, teacher
+        self._shards: dict[int | None, list[str]] = {}
+        for part in shards:
+            check_inside(part["file"], f"{teacher}/manifest.json", folders=False)
+            self._shards.setdefault(part.get("window"), []).append(part["file"])
         self._places = [(part["file"], index) for part in manifest["parts"] for index in range(len(part["windows"]))]
         self.sizes = np.array([size for part in manifest["parts"] for size in part["windows"]], dtype=np.int64)
 
@@ -254,9 +255,8 @@ class Windows:
 
     def _means(self, window: int) -> pa.Table:
         assert self.teacher is not None, "no teachers"
-        shard = self.teacher / shard_name(window)
-        _bring(self.storage, shard)
-        return pq.read_table(shard)
+        names = self._shards.get(window, [shard_name(window)])
+        return pq.read_table([_bring(self.storage, self.teacher / name) for name in names])
 
     def documents(self, spans: int) -> np.ndarray:
         """Return the rows of whole texts, without their spans and without queries."""
@@ -278,9 +278,10 @@ class Windows:
         return np.concatenate(parts)
 
 
-def _bring(storage: Store, path: Path) -> None:
-    if storage.get(path) is None:
+def _bring(storage: Store, path: Path) -> Path:
+    if (file := storage.get(path)) is None:
         raise RunFailed(f"{path}: is not there, or was damaged; run the same command again: it is made again")
+    return file
 
 
 def vectors_column(vectors_ND: np.ndarray) -> pa.FixedSizeListArray:
@@ -289,9 +290,9 @@ def vectors_column(vectors_ND: np.ndarray) -> pa.FixedSizeListArray:
     return pa.FixedSizeListArray.from_arrays(values, vectors_ND.shape[1])
 
 
-def shard_name(window: int) -> str:
-    """File name of the teacher means of a window."""
-    return f"shard-{window:05d}.parquet"
+def shard_name(window: int, first: int = 0) -> str:
+    """Return the file name of the teachers' vectors of a window from its row ``first`` on."""
+    return f"shard-{window:05d}{f'-{first:05d}' if first else ''}.parquet"
 
 
 def columns_of(table: pa.Table, texts: Sequence[str], values: Sequence[str]) -> dict[str, Any]:

@@ -111,14 +111,17 @@ class Killed(Exception):  # noqa: N818
     pass
 
 
-@pytest.mark.parametrize(("block", "files"), [(1_024, 0), (1_024, 2), (1_024, 4), (3, 1), (3, 3), (3, 4), (3, 17)])
+@pytest.mark.parametrize(("block", "files"), [(1_024, 0), (1_024, 2), (1_024, 4), (3, 1), (3, 4), (3, 13)])
 def test_killed_after_some_files_it_goes_on_to_the_same_bytes(
     block: int, files: int, members: list[Path], store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With blocks of three of a window's eight rows the fourth file is the shard of the first window."""
+    """Blocks are whole windows, or three of the eight rows of one."""
     monkeypatch.setattr(teacher, "BLOCK", block)
     make(members, store, tmp_path / "whole")
-    assert [path.name for path in sorted((tmp_path / "whole").glob("[!.]*"))] == [shard_name(i) for i in range(5)]
+    names = {block.file for block in teacher.blocks_of(Windows(store))}
+    assert {path.name for path in (tmp_path / "whole").glob("[!.]*")} == names and len(names) == (
+        5 if block > 3 else 14
+    )
     written: list[Path] = []
     write = teacher.write_embeddings
 
@@ -198,7 +201,7 @@ def test_a_reduction_keeps_what_it_can_of_the_cosines(members: list[Path], store
     whole = means_of(store, tmp_path / "cache")
     for width in (8, 96, 100):
         to_target = tmp_path / "cache" / f"{width}.npy"
-        teacher.FitTarget(None, to_target, 5, True, None)(width)
+        teacher.FitTarget(None, to_target, store, True, None)(width)
         reduced = means_of(store, tmp_path / "cache", to_target)
         assert reduced.shape == (ROWS, width)
         lost = np.abs(reduced @ reduced.T - whole @ whole.T).max()
@@ -217,10 +220,10 @@ def test_a_target_on_the_axes_of_the_student(members: list[Path], store: Path, t
         make(members[:2], store, cache, target=target)
         plain = means_of(store, cache)
         if reduced:
-            teacher.FitTarget("cpu", cache / "plain.npy", 5, reduced, None)(32)
+            teacher.FitTarget("cpu", cache / "plain.npy", store, reduced, None)(32)
             plain = means_of(store, cache, cache / "plain.npy")
         start = teacher.TeacherSource(members[2], store, "mean", 1, "")
-        teacher.FitTarget("cpu", cache / "turned.npy", 5, reduced, start)(32)
+        teacher.FitTarget("cpu", cache / "turned.npy", store, reduced, start)(32)
         turned = means_of(store, cache, cache / "turned.npy")
         np.testing.assert_allclose(turned @ turned.T, plain @ plain.T, rtol=1e-4, atol=1e-4)
         assert apart(turned) < 0.9 * apart(plain)
@@ -232,6 +235,16 @@ def test_vectors_of_different_lengths_have_no_mean() -> None:
     assert "a 1.41, b 1.71" in str(teacher.norms_problem(["a", "b"], [ones, 1.21 * ones]))
 
 
+def test_the_blocks_of_a_window_are_read_behind_each_other(
+    members: list[Path], store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(members[:1], store, tmp_path / "windows")
+    monkeypatch.setattr(teacher, "BLOCK", 3)
+    make(members[:1], store, tmp_path / "blocks")
+    teacher.finish(Windows(store), tmp_path / "blocks", ["a"], {})
+    np.testing.assert_allclose(means_of(store, tmp_path / "blocks"), means_of(store, tmp_path / "windows"), atol=1e-6)
+
+
 def test_shards_hold_the_rows_of_their_windows(members: list[Path], store: Path, tmp_path: Path) -> None:
     make(members[:1], store, tmp_path / "cache")
     windows = Windows(store)
@@ -239,27 +252,3 @@ def test_shards_hold_the_rows_of_their_windows(members: list[Path], store: Path,
         rows = pq.read_table(tmp_path / "cache" / shard_name(i)).column("row")
         assert rows.to_pylist() == windows.read(i).column("row").to_pylist()
     assert windows.sizes.tolist() == [8, 8, 8, 8, 6]
-
-
-def test_two_processes_may_join_the_same_blocks(
-    members: list[Path], store: Path, tmp_path: Path, monkeypatch: Any
-) -> None:
-    monkeypatch.setattr(teacher, "BLOCK", 3)
-    make(members[:1], store, tmp_path / "alone")
-
-    class Second(LocalExecutor):
-        """The other process joins and removes each window's blocks just before this one would."""
-
-        def map(self, worker: Any, args: Any, units: Any, resources: Any) -> Any:
-            for block, written in zip(units, super().map(worker, args, units, resources), strict=True):
-                if block.end == block.size:
-                    teacher._join(tmp_path / "both", [part for part in units if part.window == block.window])
-                yield written
-
-    context = Context(Second(device="cpu"), Store.of(tmp_path / "both"))
-    teacher.write_targets(context, [teacher.TeacherSource(members[0], store, "mean", 1, "")], tmp_path / "both")
-    assert np.array_equal(means_of(store, tmp_path / "both"), means_of(store, tmp_path / "alone"))
-    assert not list((tmp_path / "both").glob("block-*"))
-    (tmp_path / "both" / shard_name(0)).unlink()
-    with pytest.raises(FileNotFoundError):
-        teacher._join(tmp_path / "both", [teacher.Block(0, 0, 8, 16), teacher.Block(0, 8, 16, 16)])

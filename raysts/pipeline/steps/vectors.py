@@ -1,12 +1,11 @@
-"""Vectors of the student's sentences by its teachers, computed once: one shard per window.
+"""Vectors of the student's sentences by its teachers, computed once.
 
-A process holds all teachers that fit, embeds a block of texts with one after the other and writes only their combination. A
-block is a part of a window, or a window if there are many. It is complete or absent, so a killed pass continues.
+A process holds all teachers that fit, embeds a block of texts with one after the other and writes only their combination, a
+shard. A block is a part of a window, or a window if there are many. It is complete or absent, so a killed pass continues.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -97,7 +96,7 @@ class Teachers:
 
     @cached_property
     def vectors(self) -> Step:
-        """Return the step that writes the combined vectors of the selected teachers, one shard per window."""
+        """Return the step that writes the combined vectors of the selected teachers."""
         inputs, recipe, top = self.inputs, self.recipe, self.inputs.pipeline.select_top
         spec, count, target = inputs.store_spec(recipe), top or len(self.members), self.settings.target
         chooser = {"weighted": inputs.corpus.fingerprint(members_dev(inputs.pipeline))} if self._uses_dev else {}
@@ -205,7 +204,7 @@ class Teachers:
         assert self.target is not None
         tokens = self.inputs.store_folder(self.inputs.store_spec(self.recipe))
         start = self._source(self.inputs.start) if self.settings.axes == "student" else None
-        args = (self.target.output, len(Windows(tokens)), self.settings.is_reduced, start)
+        args = (self.target.output, tokens, self.settings.is_reduced, start)
         list(context.map(FitTarget, args, [self.inputs.student_width]))
 
     def _compare(self, context: Context, sources: Sequence[TeacherSource]) -> None:
@@ -311,18 +310,22 @@ class TeacherSource(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Rows ``first`` to ``end`` of a window of ``size`` rows."""
+    """Rows ``first`` to ``end`` of a window, a shard."""
 
     window: int
     first: int
     end: int
-    size: int
 
     @property
     def file(self) -> str:
-        """The name of its file: that of the shard if it is the whole window."""
-        shard = shard_name(self.window)
-        return shard if self.end - self.first == self.size else f"block-{self.first:05}-of-{shard}"
+        return shard_name(self.window, self.first)
+
+
+def blocks_of(windows: Windows) -> list[Block]:
+    """Return the blocks of all rows, in order."""
+    most = BLOCK if len(windows) <= MOST_SPLIT else WINDOW
+    sizes = enumerate(map(int, windows.sizes))
+    return [Block(window, i, min(i + most, size)) for window, size in sizes for i in range(0, size, most)]
 
 
 class EmbedTeachers:
@@ -351,10 +354,9 @@ class EmbedTeachers:
 
     def __call__(self, block: Block) -> None:
         path, store = self.folder / block.file, Store.of(self.folder)
-        with contextlib.suppress(FileNotFoundError):  # another process joins the blocks at this moment
-            if store.get(path):
-                store.upload(path)  # a killed process may not have come to it
-                return
+        if store.get(path):
+            store.upload(path)  # a killed process may not have come to it
+            return
         total: np.ndarray | None = None
         rows: Any = None
         for number, (source, windows) in enumerate(zip(self.sources, self.windows, strict=True)):
@@ -407,30 +409,29 @@ class FitTarget:
         start: the student before it learns; the target is turned to its axes. None: it is not turned.
     """
 
-    def __init__(self, device: str | None, path: Path, shards: int, reduced: bool, start: TeacherSource | None) -> None:
-        self.device, self.path, self.shards, self.is_reduced, self.start = device, path, shards, reduced, start
+    def __init__(
+        self, device: str | None, path: Path, tokens: Path, reduced: bool, start: TeacherSource | None
+    ) -> None:
+        self.device, self.path, self.is_reduced, self.start = device, path, reduced, start
+        self.windows = Windows(tokens, path.parent)
 
     def __call__(self, width: int) -> None:
-        store, parts = Store.of(self.path), []
-        fitted = np.unique(np.linspace(0, self.shards - 1, FITTED_ON).astype(int)).tolist()
-        for window in fitted:
-            shard = store.get(self.path.parent / shard_name(window))
-            assert shard is not None, f"shard {window} is gone"
-            parts.append(columns_of(pq.read_table(shard), (), ("embedding",))["embedding"])
+        fitted = np.unique(np.linspace(0, len(self.windows) - 1, FITTED_ON).astype(int)).tolist()
+        parts = [columns_of(self.windows.read(window), (), ("teacher",))["teacher"] for window in fitted]
         map_DK = ensemble.reduction(parts, width) if self.is_reduced else np.eye(width, dtype=np.float32)
         if self.start is not None:
             from raysts.models.sentence_model import represent_tokens
 
-            windows, model = Windows(self.start.tokens), self.start.load_untrained(self.device)
+            model = self.start.load_untrained(self.device)
             targets, starts = [], []
             for window, part in zip(fitted, parts, strict=True):
                 sample = np.arange(0, len(part), -(-len(part) // TURNED_BY))
-                tokens = columns_of(windows.read(window), ("sentence",), ())["sentence"].take(sample)
+                tokens = columns_of(self.windows.read(window), ("sentence",), ())["sentence"].take(sample)
                 (represented,) = represent_tokens(model.encoder, tokens, (model.layers,), model.precision)
                 targets.append(part[sample] @ map_DK)
                 starts.append(represented["vectors"])
             map_DK = map_DK @ ensemble.turn(np.concatenate(targets), np.concatenate(starts))
-        with store.put(self.path) as draft, draft.open("wb") as file:
+        with Store.of(self.path).put(self.path) as draft, draft.open("wb") as file:
             np.save(file, map_DK)
 
 
@@ -455,11 +456,7 @@ def write_targets(
     """
     windows, store = Windows(sources[0].tokens), Store.of(folder)
     intact = {path.name for path in store.list(folder) if store.is_whole(path, deep=True)}
-    blocks: list[Block] = []
-    for window, size in enumerate(map(int, windows.sizes)):
-        rows = BLOCK if len(windows) <= MOST_SPLIT else size
-        parts = [Block(window, first, min(first + rows, size), size) for first in range(0, size, rows)]
-        blocks += [] if shard_name(window) in intact else parts
+    blocks = [block for block in blocks_of(windows) if block.file not in intact]
     args = (sources, folder, target, weights or [1.0] * len(sources), context.resources)
     total, done, tenths = windows.rows, windows.rows - sum(block.end - block.first for block in blocks), 0
     for block, _ in zip(blocks, context.map(EmbedTeachers, args, blocks), strict=True):
@@ -468,36 +465,14 @@ def write_targets(
         if 10 * done // total > tenths:
             tenths = 10 * done // total
             say(f"teachers: {done:,} of {total:,} texts")
-        if block.end == block.size and block.first:
-            _join(folder, [part for part in blocks if part.window == block.window])
-
-
-def _join(folder: Path, blocks: Sequence[Block]) -> None:
-    """Write the shard of a window that was embedded in blocks, and remove these."""
-    store, shard = Store.of(folder), folder / shard_name(blocks[0].window)
-    try:
-        table = pa.concat_tables(
-            [pq.read_table(store.get(path) or path) for path in (folder / block.file for block in blocks)]
-        )
-    except FileNotFoundError:
-        if store.get(shard) is None:
-            raise
-        return  # another process has joined the same blocks
-    embeddings_ND = columns_of(table, (), ("embedding",))["embedding"]
-    write_embeddings(shard, table.column("row"), embeddings_ND)
-    for block in blocks:
-        store.delete(folder / block.file)
 
 
 def finish(windows: Windows, folder: Path, member_ids: Sequence[str], facts: dict[str, Any]) -> None:
     """Write the manifest that says that the shards are complete."""
     remove_drafts(folder)
     store = Store.of(folder)
-    for path in store.list(folder):
-        if path.name.startswith("block-"):  # of a process that was killed before it removed them
-            store.delete(path)
-    weights = [WEIGHTS] if store.exists(folder / WEIGHTS) else []
-    parts = [{"file": name} for name in [*map(shard_name, range(len(windows))), *weights]]
+    parts: list[dict[str, Any]] = [{"file": block.file, "window": block.window} for block in blocks_of(windows)]
+    parts += [{"file": WEIGHTS}] if store.exists(folder / WEIGHTS) else []
     manifest = {"members": list(member_ids), "rows": windows.rows, "parts": parts, **facts}
     store.write_json(folder / "manifest.json", manifest)
 
