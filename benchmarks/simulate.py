@@ -63,8 +63,7 @@ from raysts.recipes.tree import to_plain
 from raysts.report.run import report_data, write_report
 from raysts.report.study import report_data as study_data
 from raysts.report.study import write_report as write_study
-from raysts.search.progress import SearchProgress
-from raysts.search.queue import TrialQueue, run_session
+from raysts.search.queue import SearchProgress, TrialQueue, run_session
 from raysts.search.study import Study
 from raysts.search.trial import TrialOutcome
 from raysts.storage import lease

@@ -107,6 +107,11 @@ def redact(text: str) -> str:
     return USER_INFO.sub("...@", text)
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message without secrets, or its type."""
+    return redact((str(error) or type(error).__name__).splitlines()[0])
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """`` (did you mean 'x'?)`` for the name of ``names`` nearest to ``name``, else an empty string."""
     match = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)

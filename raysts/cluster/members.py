@@ -23,13 +23,12 @@ from raysts.cluster import runs
 from raysts.cluster.capacity import UNKNOWN, ClusterNode, Room, affinity, holds, may_grow, nodes, slot_count
 from raysts.cluster.connect import head_answers, quiet_data
 from raysts.cluster.metrics import show, show_line
-from raysts.cluster.preflight import node_problem
+from raysts.cluster.preflight import Requirements, node_problem
 from raysts.cluster.queue import MemberQueue, QueueState, RunEnd, Slot
 from raysts.cluster.stream import read_streamed
 from raysts.errors import InputError, RunFailed
 from raysts.log import say
 from raysts.models.pretrained import worker_gigabytes
-from raysts.pipeline.requirements import Requirements
 from raysts.recipes.recipe import Resources
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import Store

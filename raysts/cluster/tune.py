@@ -30,8 +30,7 @@ from raysts.evaluation.dev import Dev, RunMetric
 from raysts.log import say
 from raysts.models.pretrained import weight_bytes
 from raysts.recipes.recipe import Resources
-from raysts.search.progress import SearchProgress
-from raysts.search.queue import TrialQueue
+from raysts.search.queue import SearchProgress, TrialQueue
 from raysts.search.study import Study
 from raysts.search.trial import Trial, TrialOutcome, TrialRuntime, run_trial
 from raysts.training.attempt import fail

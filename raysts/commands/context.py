@@ -27,7 +27,6 @@ from raysts.storage.store import Store
 
 if TYPE_CHECKING:
     from raysts.models.sentence_model import SentenceModel
-    from raysts.pipeline.requirements import Requirements
 
 DEFAULT_STORAGE = "./raysts-storage"
 JOB_COPIES = "working_dir_files"

@@ -261,7 +261,7 @@ def _study_pipeline(
 ) -> tuple[Pipeline, dict[str, Any]]:
     from raysts.commands.context import store_of
     from raysts.recipes.names import pipeline_of
-    from raysts.search.stored import best_models, best_point, study_record
+    from raysts.search.study import best_models, best_point, study_record
 
     store = store_of(options.storage)
     record, trials = study_record(store, study)

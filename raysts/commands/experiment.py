@@ -28,7 +28,7 @@ from raysts.pipeline.inputs import TINY
 from raysts.pipeline.local import Executor, LocalExecutor
 from raysts.pipeline.plan import Plan, describe
 from raysts.pipeline.price import Rates, add_rates, devices, price, scale_texts
-from raysts.pipeline.step import Context, Step, ready
+from raysts.pipeline.step import Context, Step, batches
 from raysts.recipes.recipe import Pipeline, Recipe
 from raysts.recipes.tree import to_plain
 from raysts.report.run import report_data, write_report
@@ -282,15 +282,14 @@ def probe(checked: ExperimentPlan) -> None:
             small = replace(plan, pipeline=pipeline, storage=Path(folder))
             small.write_backbone()
             context = Context(LocalExecutor(pipeline.resources.cpus), small.store, pipeline.resources)
-            making, done = [step for step in small.making if step.kind != "average"], set[str]()
+            making = [step for step in small.making if step.kind != "average"]
             if steps == PROBES[-1] and (scored := small.evaluations[0].step).sentences <= PROBED:
                 making.append(scored)
-            while batch := ready(making, done):
+            for batch in batches(making, ()):
                 with showing(quiet=True):
                     failures = run_batch(batch, context)
                 if failures:
                     raise RunFailed("\n".join(failures))
-                done |= {step.id for step in batch}
             for table in Rates(small.store).tables if steps != PROBES[0] else ():
                 add_rates(plan.store, table)
 

@@ -15,11 +15,9 @@ from raysts.pipeline import validate
 from raysts.pipeline.local import Executor, LocalExecutor
 from raysts.report.study import report_data, write_report
 from raysts.search import scores
-from raysts.search.progress import SearchProgress
-from raysts.search.queue import Place, RunTrials, run_locally, run_session
+from raysts.search.queue import Place, RunTrials, SearchProgress, run_locally, run_session
 from raysts.search.search import Search, configure, find_search
-from raysts.search.stored import earlier_points
-from raysts.search.study import Study
+from raysts.search.study import Study, earlier_points
 from raysts.training.trackers import LIVE, TrackerThread, open_tools
 
 

@@ -158,7 +158,7 @@ def card_of(
                 for stage, (recipe, t) in tables.items()
             ],
             "rows": [row for row in rows if row["run_id"] == model.id], "source": entry.source if entry else None,
-            "compared": verdict.delivered.sentence if verdict.delivered else None,
+            "compared": verdict.delivery.sentence if verdict.delivery else None,
             "selected_by": join_names([verdict.outcome.selected_by, *by_dev]),
             "base_model": pipeline.backbone if _is_hub_name(pipeline.backbone) else None, "teachers": pipeline.teachers,
             "licence": None if pipeline.backbone == TINY else _licence(plan.backbone), "datasets": _datasets(plan),

@@ -54,7 +54,6 @@ class LocalExecutor:
         self.threads, self.device = threads, device
 
     def map(self, worker: Worker, args: tuple[Any, ...], units: Sequence[Any], resources: Resources) -> Iterator[Any]:
-        """Do the work of :meth:`Executor.map`. Errors are those of the worker."""
         work = worker(self.device or resources.device, *args) if units else None
         for unit in units:
             assert work is not None
@@ -67,7 +66,6 @@ class LocalExecutor:
         return 1
 
     def train(self, chains: Sequence[Sequence[Job]], resources: Resources) -> list[str | None]:
-        """Do the work of :meth:`Executor.train`, one chain after the other."""
         from raysts.training.attempt import attempt
         from raysts.training.monitor import RunMonitor
         from raysts.training.runtime import Runtime

@@ -20,7 +20,7 @@ from raysts.pipeline.steps.average import average_step
 from raysts.pipeline.steps.scores import Role, RoleEvaluation
 from raysts.pipeline.steps.train import tokens_step, train_step
 from raysts.pipeline.steps.vectors import Teachers
-from raysts.recipes.recipe import SOUPS, Pipeline, Recipe, Soup
+from raysts.recipes.recipe import SOUPS, Recipe, Soup
 from raysts.storage.store import run_parallel
 
 
@@ -52,10 +52,6 @@ class Plan(Inputs):
         steps += [self._student_start] if isinstance(self._student_start, Step) else []
         return [*steps, *(step for chain in self.student_chains for step in chain)]
 
-    def replace_pipeline(self, pipeline: Pipeline) -> Plan:
-        """Return the plan of another pipeline with the same data and storage."""
-        return replace(self, pipeline=pipeline)
-
     # -- members -----------------------------------------------------------------------------------------------------
 
     @property
@@ -66,17 +62,14 @@ class Plan(Inputs):
     @cached_property
     def chains(self) -> list[list[Step]]:
         """Return the training runs of each member in order, none of named members."""
-        members = range(self.pipeline.members) if self.pipeline.stages else ()
-        if self.pipeline.trials:
-            return [self._trial_chain(number) for number in members]
+        members = range(self.pipeline.members) if self.pipeline.stages and not self.pipeline.trials else ()
         stages = self.pipeline.stages_of
-        return [self._chain(stages(number), self.backbone_model, number, member=number) for number in members]
-
-    def _trial_chain(self, number: int) -> list[Step]:
-        trial = self.pipeline.trials[number]
-        chain = self._chain(self.trial_stages[number], self.backbone_model, trial.seed, member=number)
-        about = ", ".join([*(f"{key}={value}" for key, value in trial.point.items()), f"seed {trial.seed}"])
-        return [replace(step, title=f"{step.title} ({about})") for step in chain]
+        chains = [self._chain(stages(number), self.backbone_model, number, member=number) for number in members]
+        for number, (trial, recipes) in enumerate(zip(self.pipeline.trials, self.trial_stages, strict=True)):
+            chain = self._chain(recipes, self.backbone_model, trial.seed, member=number)
+            about = ", ".join([*(f"{key}={value}" for key, value in trial.point.items()), f"seed {trial.seed}"])
+            chains.append([replace(step, title=f"{step.title} ({about})") for step in chain])
+        return chains
 
     def _chain(self, stages: dict[str, Recipe], start: Model, number: int, **identity: Any) -> list[Step]:
         chain: list[Step] = []
@@ -122,7 +115,6 @@ class Plan(Inputs):
 
     @cached_property
     def teacher(self) -> Teachers | None:
-        """Return the teachers of the distillation, if the pipeline has one."""
         if self.pipeline.sed is None:
             return None
         return Teachers(inputs=self, recipe=self.pipeline.sed, members=tuple(self.members))
@@ -252,12 +244,10 @@ class Plan(Inputs):
     # -- how far it is -----------------------------------------------------------------------------------------------
 
     def states(self, deep: bool = False) -> dict[str, State]:
-        """Return the state of each step by its id, as the storage is now."""
         states = run_parallel(lambda step: step.state(self.store, deep), self.steps)
         return {step.id: state for step, state in zip(self.steps, states, strict=True)}
 
     def rows_on_record(self) -> list[dict[str, Any]]:
-        """Return the results rows that the steps have written."""
         return [row for evaluation in self.evaluations for row in evaluation.rows()]
 
     def maps(self) -> dict[str, str]:

@@ -19,7 +19,7 @@ import numpy as np
 from raysts.errors import InputError
 from raysts.ids import content_id, cpu_name
 from raysts.log import duration
-from raysts.pipeline.step import Load, Step, ready
+from raysts.pipeline.step import Load, Step, batches
 from raysts.recipes.recipe import Resources
 from raysts.recipes.tree import load_yaml
 from raysts.storage.store import Store
@@ -175,7 +175,6 @@ class Price:
 
     @property
     def text(self) -> str:
-        """Return the price in one line."""
         share = f"{self.measured:.0%} of it by rates measured on this device"
         return f"expected: {self.amounts}; {share if self.measured > 0.005 else 'by assumed rates'}"
 
@@ -199,10 +198,7 @@ def price(
 ) -> Price:
     """Return the price of the steps that are ``left``, by id, of all steps of a plan."""
     by_id, waiting = {step.id: step for step in steps}, [step for step in steps if step.id in left]
-    seconds, done = 0.0, by_id.keys() - left.keys()
-    while batch := ready(steps, done):
-        seconds += clock(batch, left, slots)
-        done |= {step.id for step in batch}
+    seconds = sum(clock(batch, left, slots) for batch in batches(steps, by_id.keys() - left.keys()))
     read = [by_id[need] for step in waiting for need in step.needs if need in by_id]
     objects, written = sum(step.load.units for step in waiting), sum(step.bytes for step in waiting)
     moved = written + sum(step.bytes for step in read) if store.remote else 0

@@ -15,7 +15,7 @@ from raysts.pipeline.deliver import card_of, write_model
 from raysts.pipeline.local import Executor
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.price import ExpectedTime, Price, Rates, clock, price, record_rates, seconds_of
-from raysts.pipeline.step import Context, NamedModel, State, Step, ready
+from raysts.pipeline.step import SCRATCH, Context, NamedModel, State, Step, ready
 from raysts.pipeline.steps.train import train_all
 from raysts.pipeline.verdict import Verdict, notes_before
 from raysts.recipes.tree import to_plain
@@ -112,7 +112,8 @@ class _Driver:
         tasks = dict.fromkeys([*self.plan.tasks, *self.plan.pipeline.evaluation.also])
         for line in (*notes_before(self.plan), *harness.left_out(self.plan.corpus, list(tasks))):
             say(line)
-        scratch = [path for step in self.plan.steps if step.id in done for path in step.scratch]
+        ended = [step for step in self.plan.steps if step.id in done and step.kind in SCRATCH]
+        scratch = [self.store.path(SCRATCH[step.kind].format(step.id)) for step in ended]
         for path in itertools.compress(scratch, run_parallel(self.store.exists, scratch)):
             self.store.delete(path)
         again: set[str] = set()
@@ -185,7 +186,7 @@ class _Driver:
         done = [chain[-1].state(self.store) == State.DONE for chain in chains]
         finished = f"{sum(done)} of {len(chains)}"
         if least is None or sum(done) < least:
-            self._write_report(self._write_record(State.FAILED, Verdict.of(plan)))
+            self._write_report(self._write_record(State.FAILED, Verdict(plan)))
             needed = "" if least is None else f", and min_members={least}"
             end = f"{finished} finished{needed}; run the same command again to go on from there"
             raise RunFailed("\n".join([*failures, end]))
@@ -197,7 +198,7 @@ class _Driver:
         return price(self.plan.steps, seconds, self.store, self.slots, self.prices)
 
     def _end(self) -> dict[str, Any]:
-        plan, verdict = self.plan, Verdict.of(self.plan)
+        plan, verdict = self.plan, Verdict(self.plan)
         if self.left:
             measured = {s.id: ExpectedTime(self.seconds[s.id], True) for s in plan.steps if s.id in self.seconds}
             self.price["taken"] = self._price(measured).amounts

@@ -25,9 +25,11 @@ VERSIONS: dict[Kind, int] = {}
 """Versions of what a kind of step writes; raise one when equal inputs give another output."""
 OUTPUTS: dict[Kind, str] = {
     "train": "runs/{}/model", "average": "runs/{}/model", "agreement": "agreements/{}.parquet", "vectors": "embeddings/{}",
-    "scores": "results/{}.parquet",
+    "tokens": "tokens/{}", "scores": "results/{}.parquet",
 }  # fmt: skip
 """Output folders of the kinds of steps, by the ids of these."""
+SCRATCH: dict[Kind, str] = {"train": "runs/{}/checkpoints", "scores": "evaluations/{}"}
+"""Folders that nothing needs once a step is done: its work removes them, unless a kill comes before."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,6 @@ class Step:
         sentences: texts that it processes.
         load: what decides how long they take.
         bytes: that it writes, roughly.
-        scratch: files and folders that nothing needs once it is done; ``work`` removes them, unless a kill comes
-            before.
     """
 
     kind: Kind
@@ -107,7 +107,6 @@ class Step:
     sentences: int
     load: Load = Load()
     bytes: int = 0
-    scratch: tuple[Path, ...] = ()
 
     @property
     def model(self) -> Path:
@@ -220,6 +219,14 @@ def select_members(models: Sequence[Model], count: int | None) -> list[Any]:
     """Return the members that form the ensemble: all, or the ``count`` best on their development set."""
     scores = [(model.record.get("dev") or {}).get("kept") for model in models]
     return [models[index] for index in top(scores, count)]
+
+
+def batches(steps: Sequence[Step], done: Iterable[str]) -> Iterator[list[Step]]:
+    """Yield the steps that are not done in batches of one kind, each behind those that it needs."""
+    ended = {*done}
+    while batch := ready(steps, ended):
+        yield batch
+        ended |= {step.id for step in batch}
 
 
 def ready(steps: Sequence[Step], done: set[str]) -> list[Step]:

@@ -201,51 +201,7 @@ def _unknown_text(inputs: Inputs, tables: list[str]) -> Iterator[str]:
 
 
 def _distillation_problems(inputs: Inputs, settings: DistillationSettings) -> list[str]:
-    pipeline, problems = inputs.pipeline, _Problems()
-    count, weights, start = len(pipeline.teachers) or pipeline.members, settings.weights, pipeline.student_start
-    in_batch = next((name for name in settings.terms if name in ("similarity", "infonce")), None)
-    learns_other = settings.target != "mean" or settings.axes != "teachers" or settings.compares_cosines
-    gaussian = pipeline.teachers or [recipe.objective for recipe in pipeline.stages.values()][-1:] == ["gausscse"]
-    rules = [
-        (
-            isinstance(weights, tuple) and len(weights) != count,
-            f"sed.weights={list(weights or ())}: there are {count} teachers; give one weight for each, in their order",
-        ),
-        (
-            weights == BY_DEV and not inputs.corpus.files(members_dev(pipeline)),
-            "sed.weights=dev: needs a development set; give --dev NAME=FILE, or take sed.weights=agreement",
-        ),
-        (
-            weights and (pipeline.min_members or (pipeline.select_top and weights != AGREEMENT)),
-            "sed.weights: with select_top or min_members nobody knows yet which teachers count; leave either out",
-        ),
-        (
-            settings.axes == "student" and start != "backbone",
-            f"sed.axes=student: a student that starts from its teachers (student_start={start}) has their axes; leave it out",
-        ),
-        (
-            settings.axes == "student" and pipeline.sed and pipeline.sed.train.init == "random",
-            "sed.axes=student: the axes of random weights (sed.train.init=random) say nothing; leave it out",
-        ),
-        (
-            pipeline.keep_index and learns_other,
-            "keep_index: the student learns the teacher's own vectors (sed.target=mean, sed.axes=teachers), by any loss but "
-            "similarity; leave the others out",
-        ),
-        (
-            settings.target == "gaussian" and not (gaussian and (pipeline.select_top or count) == 1),
-            "sed.target=gaussian: takes one GaussCSE model, because each has other axes; name one, or set members=1",
-        ),
-        (
-            in_batch and pipeline.sed and pipeline.sed.batch == 1,
-            f"sed.batch=1: loss={in_batch} compares the sentences of a batch; take more of them",
-        ),
-        (
-            pipeline.teachers and pipeline.backbone == TINY,
-            "backbone=tiny: a student of models that are there needs their backbone; --set backbone=DIRECTORY_OR_NAME",
-        ),
-    ]
-    problems += [message for broken, message in rules if broken]
+    pipeline, problems = inputs.pipeline, _Problems(_misfit_distillation(inputs, settings))
     dims = [inputs.student_width] * pipeline.members
     if pipeline.teachers:
         before = len(problems)
@@ -254,6 +210,36 @@ def _distillation_problems(inputs: Inputs, settings: DistillationSettings) -> li
             return problems
         problems += _common_start_problems(inputs, settings)
     return [*problems, *_width_problems(inputs, settings, dims)]
+
+
+def _misfit_distillation(inputs: Inputs, settings: DistillationSettings) -> Iterator[str]:
+    """Yield the settings that do not fit the members, the start or the batch of a distillation."""
+    pipeline, weights, start = inputs.pipeline, settings.weights, inputs.pipeline.student_start
+    count = len(pipeline.teachers) or pipeline.members
+    if isinstance(weights, tuple) and len(weights) != count:
+        yield f"sed.weights={list(weights)}: there are {count} teachers; give one weight for each, in their order"
+    if weights == BY_DEV and not inputs.corpus.files(members_dev(pipeline)):
+        yield "sed.weights=dev: needs a development set; give --dev NAME=FILE, or take sed.weights=agreement"
+    if weights and (pipeline.min_members or (pipeline.select_top and weights != AGREEMENT)):
+        yield "sed.weights: with select_top or min_members nobody knows yet which teachers count; leave either out"
+    if settings.axes == "student" and start != "backbone":
+        begin = f"a student that starts from its teachers (student_start={start}) has their axes"
+        yield f"sed.axes=student: {begin}; leave it out"
+    if settings.axes == "student" and pipeline.sed and pipeline.sed.train.init == "random":
+        yield "sed.axes=student: the axes of random weights (sed.train.init=random) say nothing; leave it out"
+    if pipeline.keep_index and (settings.target != "mean" or settings.axes != "teachers" or settings.compares_cosines):
+        yield (
+            "keep_index: the student learns the teacher's own vectors (sed.target=mean, sed.axes=teachers), by any loss but "
+            "similarity; leave the others out"
+        )
+    gaussian = pipeline.teachers or [recipe.objective for recipe in pipeline.stages.values()][-1:] == ["gausscse"]
+    if settings.target == "gaussian" and not (gaussian and (pipeline.select_top or count) == 1):
+        yield "sed.target=gaussian: takes one GaussCSE model, because each has other axes; name one, or set members=1"
+    in_batch = next((name for name in settings.terms if name in ("similarity", "infonce")), None)
+    if in_batch and pipeline.sed and pipeline.sed.batch == 1:
+        yield f"sed.batch=1: loss={in_batch} compares the sentences of a batch; take more of them"
+    if pipeline.teachers and pipeline.backbone == TINY:
+        yield "backbone=tiny: a student of models that are there needs their backbone; --set backbone=DIRECTORY_OR_NAME"
 
 
 def _teacher_widths(inputs: Inputs, problems: _Problems) -> list[int]:

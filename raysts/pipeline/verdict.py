@@ -139,44 +139,6 @@ class Delivered:
         return {key: value for key, value in asdict(self).items() if value is not None or key not in optional}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """Result of a run, as far as it has come.
-
-    Attributes:
-        delivered: the delivered model and its comparison with the input; None before everything is scored.
-        against: by role and set, its lead over the others.
-        contamination: the training text in the test sets; None before anything is scored.
-    """
-
-    outcome: Outcome
-    delivered: Delivered | None
-    against: Mapping[str, Mapping[str, Difference]]
-    contamination: Contamination | None
-    notes: list[str]
-
-    @classmethod
-    def of(cls, plan: Plan) -> Verdict:
-        """Return the verdict on what the storage holds of a plan."""
-        scored = [evaluation.step.state(plan.store) == State.DONE for evaluation in plan.evaluations]
-        results = _Results(plan, plan.outcome)
-        contamination = plan.contamination() if any(scored) else None
-        overlaps = contamination.lines(plan.pipeline.name) if contamination else ()
-        return cls(
-            outcome=results.outcome,
-            delivered=results.delivery() if all(scored) else None,
-            against=results.against() if all(scored) else {},
-            contamination=contamination,
-            notes=[*notes_before(plan), *results.notes(), *overlaps],
-        )
-
-    def as_record(self) -> dict[str, Any]:
-        """Return the fields of a run's record."""
-        against = {r: {name: astuple(gap) for name, gap in sets.items()} for r, sets in self.against.items()}
-        delivered = self.delivered.as_plain() if self.delivered else None
-        return {"outcome": asdict(self.outcome), "delivered": delivered, "against": against, "notes": self.notes}
-
-
 def notes_before(plan: Plan) -> list[str]:
     """Return what is known of the text before any step runs."""
     backbone, layers = plan.pipeline.backbone, plan.kept_layers
@@ -218,11 +180,28 @@ def note_rising(scores: Sequence[float], dev: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Results:
-    """The row scores of a plan's models, read for its outcome."""
+class Verdict:
+    """Result of a run, as far as it has come, by the row scores in the storage of its plan."""
 
     plan: Plan
-    outcome: Outcome
+
+    def as_record(self) -> dict[str, Any]:
+        against = {r: {name: astuple(gap) for name, gap in sets.items()} for r, sets in self.against.items()}
+        delivered = self.delivery.as_plain() if self.delivery else None
+        return {"outcome": asdict(self.outcome), "delivered": delivered, "against": against, "notes": self.notes}
+
+    @cached_property
+    def outcome(self) -> Outcome:
+        return self.plan.outcome
+
+    @cached_property
+    def _ends(self) -> list[bool]:
+        return [evaluation.step.state(self.plan.store) == State.DONE for evaluation in self.plan.evaluations]
+
+    @cached_property
+    def contamination(self) -> Contamination | None:
+        """Return the training text in the test sets, or None before anything is scored."""
+        return self.plan.contamination() if any(self._ends) else None
 
     @cached_property
     def start(self) -> ModelScores:
@@ -268,8 +247,11 @@ class _Results:
 
     # -- the delivered model -----------------------------------------------------------------------------------------
 
+    @cached_property
     def delivery(self) -> Delivered | None:
-        """Return the delivered model with its difference from the starting model, or None before any result."""
+        """Return the delivered model and its comparison, or None before everything is scored."""
+        if not all(self._ends):
+            return None
         plan, outcome = self.plan, self.outcome
         model = next((model for model in plan.models if model.id == outcome.selected), None)
         selector, model_id = "system", outcome.selected or ""
@@ -343,13 +325,16 @@ class _Results:
 
     # -- beside other models -------------------------------------------------------------------------------------------
 
+    @cached_property
     def against(self) -> dict[str, dict[str, Difference]]:
         """Return the differences of the first role from each other role, by role and set.
 
         The roles in order are students, weight averages, ensemble, teachers, members, backbone. The set
         ``AVERAGE`` is the mean over sets. The backbone counts as distributed, the others at the recipe's choice of
-        layers. The models of a role form one system.
+        layers. The models of a role form one system. The result is empty before everything is scored.
         """
+        if not all(self._ends):
+            return {}
         outcome, in_tables = self.outcome, {*self.plan.names_in_tables.values()}
         teachers = {model: name for model, name in self.plan.teacher_names.items() if name in in_tables}
         models_of: dict[str, Sequence[str]] = {"student": outcome.students}
@@ -378,10 +363,10 @@ class _Results:
 
     # -- notes -------------------------------------------------------------------------------------------------------
 
+    @cached_property
     def notes(self) -> list[str]:
-        """Return the notes on a run, as far as it has come, without those on text and contamination."""
         plan, recipes = self.plan, self.plan.pipeline.recipes
-        notes = [ABOUT_TINY] if plan.pipeline.backbone == TINY else []
+        notes = notes_before(plan) + ([ABOUT_TINY] if plan.pipeline.backbone == TINY else [])
         for member in plan.left_out:
             notes.append(
                 f"Member {member['member']} failed and is left out: ensemble and student are made of the "
@@ -409,8 +394,12 @@ class _Results:
                 notes.append(
                     f"{stage}: the first {widths} dimensions were trained to be sentence vectors by themselves."
                 )
-        notes += [*self._static_note(), *self._fallen(), *self._still_rising(), *self._below_best()]
-        return notes + [*self._tested_on_dev(), *self._truncation()]
+        notes += [*self._static_note(), *self._fallen()]
+        for student, *_ in plan.student_chains:
+            scores = [line["dev"] for line in student.metrics if line.get("dev") is not None]
+            notes += note_rising(scores, plan.dev_name(student.training.recipe.spec.dev))
+        notes += [*self._below_best(), *self._tested_on_dev(), *self._truncation()]
+        return notes + (self.contamination.lines(plan.pipeline.name) if self.contamination else [])
 
     def _static_note(self) -> Iterator[str]:
         """Yield a note on what a static student keeps of texts that it did not read."""
@@ -458,12 +447,6 @@ class _Results:
                     fallen.setdefault(stage, []).append(words)
         for stage in filter(fallen.__contains__, counts):
             yield f"Training made {len(fallen[stage])} of {counts[stage]} worse on {stage}: {', '.join(fallen[stage])}."
-
-    def _still_rising(self) -> Iterator[str]:
-        """Yield the notes on students that were getting better when they ended."""
-        for student, *_ in self.plan.student_chains:
-            scores = [line["dev"] for line in student.metrics if line.get("dev") is not None]
-            yield from note_rising(scores, self.plan.dev_name(student.training.recipe.spec.dev))
 
     def _start(self, before: Step | None, step: Step, of_backbone: Mapping[Choice, float]) -> float | None:
         """Return the development score at a run's start, at the run's pooling, or None."""

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
-from raysts.errors import redact
+from raysts.errors import first_line
 from raysts.log import say
 from raysts.search.record import Record
 from raysts.search.sampler import directions, optuna
@@ -28,15 +28,11 @@ def exporter(study: Study) -> Export:
                 export(record)
             except Exception as error:
                 del exports[name]
-                say(f"{name}: {_reason(error)}; no more trials are written there, the search goes on")
+                say(f"{name}: {first_line(error)}; no more trials are written there, the search goes on")
 
     for record in study.records.values():
         add(record)
     return add
-
-
-def _reason(error: Exception) -> str:
-    return redact((str(error) or type(error).__name__).splitlines()[0])
 
 
 def _times(record: Record) -> tuple[datetime, datetime]:

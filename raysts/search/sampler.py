@@ -77,7 +77,6 @@ class Sampler:
         return dice.choice(rest) if rest else None
 
     def report(self, point: Point, value: float, step: int) -> None:
-        """Add an intermediate value of a proposed point."""
         if (trial := self.trials.get(key_of(point))) is not None and not self.search.cost:
             trial.report(value, step)
 
@@ -102,7 +101,6 @@ class Sampler:
             self.study.add_trial(optuna().trial.create_trial(state=state, **options))
 
     def forget(self, point: Point) -> None:
-        """Drop a proposed point without a score."""
         if (trial := self.trials.pop(key_of(point), None)) is not None:
             self.study.tell(trial, state=optuna().trial.TrialState.FAIL)
 

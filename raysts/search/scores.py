@@ -154,11 +154,9 @@ def clearly_worse(point: PointScores, scores: Sequence[PointScores], mode: Mode)
     best = best_by_mean(scores, mode)
     if best is None or best.key == point.key:
         return False
-    of_best = {record.seed: record.value for record in best.finished_trials}
     squares, freedom, tested = 0.0, 0, list[float]()
     for other in scores:
-        pairs = [(of_best.get(record.seed), record.value) for record in other.finished_trials]
-        differences = [rank(a, mode) - rank(b, mode) for a, b in pairs if a is not None and b is not None]
+        differences = _gains(best, other, mode)
         if other is best or len(differences) < 2:
             continue
         squares += (len(differences) - 1) * statistics.variance(differences)
@@ -176,16 +174,20 @@ def is_better(point: PointScores, other: PointScores, mode: Mode) -> bool:
 
     The pairs are the seeds that both points have. Fewer than two pairs give False.
     """
-    other_values = {record.seed: record.value for record in other.finished_trials}
-    pairs = [(record.value, other_values.get(record.seed)) for record in point.finished_trials]
-    differences = [a - b for a, b in pairs if a is not None and b is not None]
-    if len(differences) < 2:
+    gains = _gains(point, other, mode)
+    if len(gains) < 2:
         return False
     from scipy.special import stdtrit
 
-    gain = statistics.fmean(differences) * (1 if mode == "max" else -1)
-    half = stdtrit(len(differences) - 1, 0.975) * statistics.stdev(differences) / math.sqrt(len(differences))
-    return bool(gain > half)
+    half = stdtrit(len(gains) - 1, 0.975) * statistics.stdev(gains) / math.sqrt(len(gains))
+    return bool(statistics.fmean(gains) > half)
+
+
+def _gains(point: PointScores, other: PointScores, mode: Mode) -> list[float]:
+    """Return how much better a point is than another one with each seed that both have."""
+    values = {record.seed: record.value for record in point.finished_trials}
+    pairs = [(values.get(record.seed), record.value) for record in other.finished_trials]
+    return [rank(a, mode) - rank(b, mode) for a, b in pairs if a is not None and b is not None]
 
 
 def verdict(scores: Sequence[PointScores], mode: Mode, usual: Point) -> str:

@@ -142,7 +142,6 @@ class Dimension:
         return FloatDistribution(self.low, self.high, log=self.log)
 
     def suggest(self, trial: Any, key: str) -> Any:
-        """Return the value that a trial of Optuna proposes."""
         if self.choices:
             return self.choices[self.names.index(trial.suggest_categorical(key, self.names))]
         ends = self.distribution()

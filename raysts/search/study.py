@@ -8,7 +8,7 @@ training run like any other: its folder is ``runs/<id>/``, and a finished run is
 """
 
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from raysts import __version__
-from raysts.errors import InputError, RunFailed
+from raysts.errors import InputError, RunFailed, nearest
 from raysts.evaluation.cost import latency
 from raysts.evaluation.dev import LOSS, Dev
 from raysts.log import duration, say, screen
@@ -26,18 +26,21 @@ from raysts.pipeline.local import Executor
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.price import Price, Rates, price
 from raysts.pipeline.run import run_batch
-from raysts.pipeline.step import Context, Step, ready
+from raysts.pipeline.step import Context, Step, batches
 from raysts.pipeline.steps.average import ScoreAverage
 from raysts.pipeline.steps.train import tokens_step
-from raysts.recipes.tree import leaves, to_plain
+from raysts.recipes import names
+from raysts.recipes.overrides import apply_overrides
+from raysts.recipes.recipe import DISTILLATION, Pipeline
+from raysts.recipes.tree import build, leaves, to_plain
 from raysts.search.record import Record, as_table, read_records
 from raysts.search.scores import RACED, PointScores, best_by_mean, group_by_point, ranked_points, ranked_trials
 from raysts.search.search import Search
-from raysts.search.space import Point, complete, corners, grid, select, text_of
+from raysts.search.space import Point, complete, contains, corners, grid, select, text_of
 from raysts.search.trial import Trial, TrialOutcome
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.runs import RunFolder, State
-from raysts.storage.store import run_parallel
+from raysts.storage.store import Store, run_parallel
 from raysts.training import checkpoint
 from raysts.training.metrics import read_metrics
 
@@ -86,7 +89,7 @@ class Study:
 
     def plan_at(self, point: Point) -> Plan:
         """Return the plan of a point, with a member or a student for every seed."""
-        return self.plan.replace_pipeline(self.search.pipeline_at(point))
+        return replace(self.plan, pipeline=self.search.pipeline_at(point))
 
     def check(self) -> None:
         """Refuse to continue a study of this name with another search.
@@ -264,12 +267,11 @@ class Study:
                 f"about {saved} of devices"
             )
         done = {step.id for step in shared.values() if step.state(self.store) == State.DONE}
-        while batch := ready([*shared.values()], done):
+        for batch in batches([*shared.values()], done):
             screen.title = batch[0].title
             say(f"{screen.title} ...")
             if failures := run_batch(batch, Context(executor, self.store, self.search.pipeline.resources)):
                 raise RunFailed("\n".join(failures))
-            done |= {step.id for step in batch}
 
     def price(self, slots: int, prices: Mapping[str, float] | None = None) -> Price:
         """Return the price of what is left. Trials cost the mean of those of some points."""
@@ -429,7 +431,6 @@ class Study:
 
     @property
     def choice_text(self) -> str:
-        """Return the choice as text."""
         if "trials" not in self.choice:
             return text_of(self.choice)
         return "; ".join(f"{text_of(trial.point)} seed {trial.seed}" for trial in self.best())
@@ -502,3 +503,68 @@ class Study:
 
 def _timestamp() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+# -- studies on record, as other commands and studies take them ----------------------------------------------------------
+
+
+def study_record(store: Store, name: str) -> tuple[dict[str, Any], list[Record]]:
+    """Return the record of the study called ``name`` and the records of its trials."""
+    record = store.read_json(f"studies/{name}/study.json", fresh=True)
+    if record is None:
+        studies = [path.parent.name for path in store.get_all("studies", "study.json")]
+        raise InputError(
+            f"no study '{name}' in {store.uri}{nearest(name, studies)}; it holds: {', '.join(studies) or 'none'}"
+        )
+    return record, read_records(store.path(f"studies/{name}"))
+
+
+def best_point(record: Mapping[str, Any], trials: Sequence[Record], top: int | None) -> Pipeline:
+    """Return the system that distils a student from the best point of a study."""
+    best = best_by_mean(group_by_point(trials, record["seeds"]), record["mode"])
+    if best is None or not best.has_all_seeds:
+        raise InputError(
+            f"--from-study {record['name']}: no point of it has all its {record['seeds']} seeds yet; finish it first with: "
+            f"{record['command']}"
+        )
+    if top is not None and top < 1:
+        raise InputError(f"--top {top}: must be at least 1")
+    members = apply_overrides(build(Pipeline, record["pipeline"]), best.point)
+    recipes = {**members.recipes, DISTILLATION: names.student_recipe(members.recipes)}
+    return members.replace(combine=DISTILLATION, recipes=recipes, members=top or record["seeds"])
+
+
+def best_models(record: Mapping[str, Any], trials: Sequence[Record], store: Store, top: int | None) -> list[str]:
+    """Return the run ids of the trials with kept models, best first."""
+    models = [trial.id for trial in ranked_trials(trials, record["mode"]) if store.exists(f"runs/{trial.id}/model")]
+    if not models:
+        raise InputError(f"--from-study {record['name']}: it keeps no model; go on with it: {record['command']}")
+    if top is not None and not 1 <= top <= len(models):
+        raise InputError(
+            f"--top {top}: must be from 1 to the number of models that study '{record['name']}' keeps, {len(models)}"
+        )
+    return models[:top]
+
+
+def earlier_points(study: Study, name: str) -> list[PointScores]:
+    """Return the points of another study in the space of this one."""
+    if study.search.num_samples is None:
+        raise InputError("--warm-start: a search of every point of a grid learns nothing; set num_samples to sample it")
+    if name == study.name:
+        raise InputError(f"--warm-start {name}: is this study itself, which goes on anyway")
+    record, trials = study_record(study.store, name)
+    if record["metric"] != study.search.objective.name:
+        raise InputError(
+            f"--warm-start {name}: goes by {record['metric']}, this search by {study.search.objective.name}: take the same metric"
+        )
+    space = study.search.space
+    fitting = [
+        scored
+        for scored in group_by_point(trials, record["seeds"])
+        if scored.score is not None and contains(space, scored.point)
+    ]
+    if not fitting:
+        raise InputError(
+            f"--warm-start {name}: none of its points lies in this search's space ({', '.join(space)}); remove it"
+        )
+    return fitting

@@ -131,8 +131,7 @@ def _train(job: Job, metric: RunMetric, runtime: Callable[[], Runtime], earlier:
     record, error, reason = attempt([job], measured, before)
     if error is not None:
         if limit_of(error) == errno.ENOMEM:
-            first_line = (str(error) or type(error).__name__).splitlines()[0]
-            return TrialOutcome("infeasible", None, f"out of memory: {first_line}")
+            return TrialOutcome("infeasible", None, f"out of memory: {first_line(error)}")
         return TrialOutcome("infeasible" if isinstance(error, Infeasible) else "failed", None, reason)
     value = metric.value_of_run(record, read_metrics(job.folder / "metrics.jsonl"))
     if value is None:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from raysts.errors import InputError, RunFailed, redact
+from raysts.errors import InputError, RunFailed, first_line
 from raysts.log import logger
 from raysts.recipes.tree import leaves, to_plain
 from raysts.storage.runs import RunFolder, State
@@ -268,7 +268,7 @@ class TrackerThread:
             try:
                 self._look(ended)
             except (OSError, RunFailed) as error:
-                logger.warning("--track: %s; it tries again", _reason(error))
+                logger.warning("--track: %s; it tries again", first_line(error))
 
     def _look(self, ended: bool) -> None:
         for run in [*self.runs.values()]:
@@ -302,7 +302,7 @@ class TrackerThread:
                         self.open.discard((tool, run.id))
             except Exception as error:
                 del self.tools[tool]
-                logger.warning("%s: %s; nothing more is written there, and the run goes on", tool, _reason(error))
+                logger.warning("%s: %s; nothing more is written there, and the run goes on", tool, first_line(error))
 
 
 _current: TrackerThread | None = None
@@ -341,9 +341,5 @@ def open_tools(places: Mapping[str, str] | None, group: str, folder: Path) -> di
             tools[name] = TOOLS[name](place, group, folder)
         except Exception as error:
             remedy = "set it up, or remove it from --track"
-            raise InputError(f"{begin}: cannot be used: {_reason(error)}; {remedy}") from error
+            raise InputError(f"{begin}: cannot be used: {first_line(error)}; {remedy}") from error
     return tools
-
-
-def _reason(error: Exception) -> str:
-    return redact((str(error) or type(error).__name__).splitlines()[0])

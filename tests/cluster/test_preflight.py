@@ -28,7 +28,7 @@ from raysts.storage.store import Store
 @pytest.fixture
 def seen(tmp_path: Path) -> Any:
     """A storage and a data folder as their driver sees them."""
-    from raysts.pipeline.requirements import Requirements, current_versions, digest_of
+    from raysts.cluster.preflight import Requirements, current_versions, digest_of
 
     (tmp_path / "storage/.preflight-1").mkdir(parents=True)
     (tmp_path / "data/sts").mkdir(parents=True)
@@ -79,10 +79,10 @@ def test_what_makes_a_node_unfit(seen: Any, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_embedded_world_is_made_where_it_is_missing(seen: Any, tmp_path: Path) -> None:
-    from raysts.pipeline import requirements
+    from raysts.cluster import preflight
 
     world = tmp_path / "cache" / "world"
-    assert replace(seen, folders=((requirements.WORLD, str(world), ""),)).misfit() is None
+    assert replace(seen, folders=((preflight.WORLD, str(world), ""),)).misfit() is None
     assert next((tmp_path / "cache").iterdir()).is_dir()
 
 
@@ -194,7 +194,6 @@ def test_a_node_with_another_file_system_is_named(
     from raysts.cluster import capacity, members, preflight
     from raysts.commands.look import plan
     from raysts.commands.run import run
-    from raysts.pipeline import requirements
     from raysts.recipes.recipe import Resources
 
     given = {"backbone": str(tiny_backbone), "members": 1, "train.max_steps": 2}
@@ -210,8 +209,8 @@ def test_a_node_with_another_file_system_is_named(
         with pytest.raises(InputError, match=said), preflight.check_nodes(shared, [(option, folder)]):
             pass
     with monkeypatch.context() as patch:
-        other = {**requirements.current_versions(), "transformers": "4.0"}
-        patch.setattr(requirements, "current_versions", lambda: other)
+        other = {**preflight.current_versions(), "transformers": "4.0"}
+        patch.setattr(preflight, "current_versions", lambda: other)
         said = r"node .*transformers is .* there and 4.0 where the command runs"
         with pytest.raises(InputError, match=said), preflight.check_nodes(shared, []):
             pass

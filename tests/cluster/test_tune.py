@@ -154,8 +154,7 @@ def test_a_trial_that_is_killed_for_memory_is_counted_and_tried_again_alone(
     import ray
 
     from raysts.cluster import tune
-    from raysts.search.progress import SearchProgress
-    from raysts.search.queue import TrialQueue
+    from raysts.search.queue import SearchProgress, TrialQueue
 
     given = {**FOUR, "backbone": str(tiny_backbone)}
     study = plan_study("lower-bound", given, RunOptions(data=small_world, storage=tmp_path))

@@ -15,7 +15,6 @@ from raysts.data.world import EMBEDDED
 from raysts.ids import content_id, derive_seed, folder_id
 from raysts.pipeline import validate
 from raysts.pipeline.plan import Plan
-from raysts.pipeline.requirements import digest_of
 from raysts.pipeline.step import Step
 from raysts.recipes.names import RECIPES, pipeline
 from raysts.recipes.tree import paths, to_plain
@@ -262,7 +261,6 @@ def test_a_folder_id_sees_names_and_bytes(tmp_path: Path) -> None:
     assert folder_id(tmp_path / "one") != folder_id(tmp_path / "two")
     (tmp_path / "one" / os.fsdecode(b"caf\xe9.txt")).touch()  # a name that is no UTF-8
     assert folder_id(tmp_path / "one") != folder_id(tmp_path / "two")
-    assert digest_of(tmp_path / "one") != digest_of(tmp_path / "two")
 
 
 def test_objective_versions_count(plan: Planner, monkeypatch: pytest.MonkeyPatch) -> None:

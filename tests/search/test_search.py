@@ -33,8 +33,7 @@ from raysts.search.sampler import Sampler
 from raysts.search.scores import PointScores
 from raysts.search.search import configure, find_search
 from raysts.search.space import Dimension, corners, grid, key_of
-from raysts.search.stored import best_models
-from raysts.search.study import Study
+from raysts.search.study import Study, best_models
 from raysts.search.trial import TrialOutcome
 from raysts.storage.atomic import write_json
 from raysts.storage.checksums import write_record

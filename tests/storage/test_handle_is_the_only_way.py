@@ -35,7 +35,7 @@ ASKED = {
     "search/exports.py": "old.unlink path.parent.glob",
     "search/search.py": "Path(__file__).with_name('searches.yaml').read_text",
     "cluster/connect.py": "file.is_file file.read_text",
-    "pipeline/requirements.py": "folder.is_dir folder.rglob path.is_file path.stat",
+    "cluster/preflight.py": "folder.is_dir folder.rglob path.is_file path.stat",
     "commands/data.py": "local_path(input,'--input').exists",
     "commands/distill.py": "folder.is_dir",
     "commands/use.py": "card.is_file card.read_text target.exists target.is_dir target.iterdir",

@@ -120,7 +120,6 @@ class RoleEvaluation:
             sentences=sentences,
             load=Load("scores", size, inputs.test_tokens, units=models),
             bytes=round(sentences * ROW_BYTES),
-            scratch=(inputs.storage / "evaluations" / step,),
         )
 
     # -- what is measured --------------------------------------------------------------------------------------------
@@ -164,7 +163,6 @@ class RoleEvaluation:
 
     @cached_property
     def chosen(self) -> list[Model]:
-        """Return the members that form the ensemble."""
         return select_members(self.members, self.inputs.pipeline.select_top)
 
     @property
@@ -221,7 +219,6 @@ class RoleEvaluation:
     # -- scores on record --------------------------------------------------------------------------------------------
 
     def rows(self) -> list[Row]:
-        """Return the results rows that the step has written."""
         return results.read_rows(self.step.output)
 
     def row_scores(self, model: str, similarity: str | None = None) -> dict[Choice, ModelScores]:
@@ -309,8 +306,7 @@ class RoleEvaluation:
                 self._write(combined, means, {"cosine": cosine_of_vectors})
             rows.append(self._rows(combined))
         results.write(inputs.storage, self.step.id, list(itertools.chain(*rows)))
-        for path in self.step.scratch:
-            store.delete(path)
+        store.delete(sums.folder)
 
     def _embed(self, subjects: Sequence[Subject], context: Context) -> Iterable[tuple[Subject, EmbeddedTexts]]:
         """Yield each subject with the result of :class:`EmbedTexts` for its model."""
@@ -393,7 +389,6 @@ class RoleEvaluation:
         return [self.ensemble] if self.ensemble else []
 
     def map_file(self, subject: Subject) -> Path:
-        """Return the file with the vectors of a map."""
         return self.inputs.storage / "maps" / subject.file.name
 
     def _write_map(self, subject: Subject, vectors: Mapping[Layers, Representation]) -> None:
@@ -409,7 +404,6 @@ class RoleEvaluation:
     # -- results rows, when the members are done -----------------------------------------------------------------------
 
     def _rows(self, subject: Subject) -> list[Row]:
-        """Return the results rows of a subject's stored scores, with the columns of this pipeline."""
         rows: list[Row] = []
         inputs, resamples = self.inputs, self.inputs.pipeline.evaluation.resamples
         sets = harness.sets_of(inputs.corpus, inputs.tasks) if self.role == "backbone" else []
@@ -472,7 +466,6 @@ class PartialSums:
                     self.totals = {as_layers(name): arrays[name] for name in arrays.files}
 
     def add(self, vectors: Mapping[Layers, np.ndarray], target: Target = "mean", weight: float = 1.0) -> None:
-        """Add the vectors of the next member, and store the sum."""
         for layers, values in vectors.items():
             self.totals[layers] = ensemble.added(target, self.totals.get(layers), values, weight)
         arrays: dict[str, Any] = {str(layers): total for layers, total in self.totals.items()}

@@ -29,11 +29,12 @@ def tokens_step(inputs: Inputs, spec: StoreSpec) -> Step:
     recipes = [recipe for recipe in inputs.recipes if inputs.resolve_recipe(recipe).table == spec.table]
     tokens, groups = inputs.tokens(recipes[0]) if recipes else 1.0, inputs.groups(spec)
     sentences = sum(group.size for group in groups) * len(spec.texts)
-    return Step(
-        kind="tokens",
-        id=spec.id,
+    return new_step(
+        inputs,
+        "tokens",
+        spec.id,
+        (),
         title=f"tokenise {inputs.corpus.title(spec.table)}",
-        output=inputs.store_folder(spec),
         work=partial(_tokenize, inputs, spec),
         resources={"workers": 1, "cpus": 1, "gpus": 0},
         sentences=sentences,
@@ -123,7 +124,6 @@ def train_step(
         sentences=steps * recipe.batch * recipe.spec.sentences,
         load=Load(f"train {recipe.objective}", inputs.size, inputs.tokens(recipe), recipe.train.precision, scored, grows=grows),
         bytes=inputs.model_bytes,
-        scratch=(folder / "checkpoints",),
         job=Job(
             id=run, recipe=recipe, seed=seed, folder=folder, parent=parent.model, content=inputs.contents.get(parent.model),
             store=inputs.store_folder(spec), prompt=spec.prompt, teacher=teachers.vectors.output if teachers else None,
