@@ -178,8 +178,8 @@ def checked_plan(pipeline: Pipeline, options: RunOptions) -> Plan:
     plan = plan_of(pipeline, options)
     validate.check(plan)
     plan.steps  # noqa: B018 (their ids need teachers and tokenizers that load)
-    if options.strict_contamination:
-        plan.refuse_contamination()
+    if options.strict_contamination and (problems := plan.contamination(keep=False).refuse(pipeline.name)):
+        raise InputError(problems)
     if options.verify:
         plan.states(deep=True)
     return plan

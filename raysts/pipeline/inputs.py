@@ -578,11 +578,6 @@ class Inputs:
         cache = self.storage / "contamination" if keep else None
         return harness.find_contamination(self.corpus, self.tasks, self.trained_on(), cache=cache)
 
-    def refuse_contamination(self) -> None:
-        """Raise one InputError that names every test set with training rows of the models."""
-        if problems := self.contamination(keep=False).refuse(self.pipeline.name):
-            raise InputError(problems)
-
 
 def _is_copy(copy: Path, folder: Path) -> bool:
     """Return True if every file of ``copy`` equals that of ``folder``, which may hold more."""

@@ -260,13 +260,13 @@ class Plan(Inputs):
 
     def costs(self) -> list[dict[str, Any]]:
         """Return size and speed of the measured models: ``model``, ``role``, and the fields of ``ModelCost``."""
-        costs: dict[tuple[str, str], dict[str, Any]] = {}
+        costs = []
         for evaluation in self.evaluations:
             for model, cost in evaluation.costs().items():
                 role = "ensemble" if model == "ensemble" else evaluation.role
                 name = self.pipeline.backbone if role == "backbone" else self.teacher_names.get(model, model)
-                costs[role, model] = {"model": name, "role": role, **cost}
-        return [*costs.values()]
+                costs.append({"model": name, "role": role, **cost})
+        return costs
 
 
 def describe(plan: Plan, steps: Sequence[Step] | None = None) -> dict[str, Any]:

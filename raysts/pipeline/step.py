@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from raysts.ids import content_id
 from raysts.pipeline.inputs import Inputs
-from raysts.pipeline.local import Executor, LocalExecutor, Worker
+from raysts.pipeline.local import Executor, Worker
 from raysts.pipeline.outcome import top
 from raysts.recipes.recipe import Resources
 from raysts.storage.runs import RunFolder, State, record_of
@@ -39,12 +39,6 @@ class Context:
     executor: Executor
     store: Store
     resources: Resources = Resources()
-
-    @classmethod
-    def for_step(cls, step: Step, device: str) -> Context:
-        """Return the context of a step that this process does alone."""
-        resources = Resources(cpus=int(step.resources["cpus"] or 1), gpus=step.resources["gpus"] or 0)
-        return cls(LocalExecutor(device=device), Store.of(step.output), resources)
 
     def map(
         self, worker: Worker, args: tuple[Any, ...], units: Sequence[Any], resources: Resources | None = None

@@ -19,7 +19,7 @@ from raysts.search.exports import exporter
 from raysts.search.record import Record
 from raysts.search.sampler import Sampler
 from raysts.search.scores import PointScores, clearly_worse, group_by_point
-from raysts.search.space import Point, grid, key_of, text_of
+from raysts.search.space import grid, key_of, text_of
 from raysts.search.study import Study
 from raysts.search.trial import Trial, TrialOutcome, TrialRuntime, run_trial
 from raysts.training.metrics import last_metrics
@@ -111,7 +111,6 @@ class TrialQueue:
         self.ready: deque[Trial] = deque()
         self.running: dict[str, Trial] = {}
         self.failures: list[str] = []
-        self._trials_left: dict[str, int] = {}  # of the points on trial, by point id
         self._held: dict[str, list[Trial]] = {}  # further seeds of the points that race, by point id
 
         complete = [scores for scores in study.scores() if not scores.missing_seeds]
@@ -158,7 +157,6 @@ class TrialQueue:
         trial = self.running.pop(trial_id)
         if outcome.status == "failed":
             self.failures.append(f"{text_of(trial.point)} seed {trial.seed}: {outcome.reason}")
-            self._trials_left.pop(key_of(trial.point), None)
             self.sampler.forget(trial.point)
         else:
             self._end(self.study.finish(trial, outcome))
@@ -177,12 +175,11 @@ class TrialQueue:
         if self.search.num_samples is not None:
             self.study.ask(point)
         trials = [trial for trial in self.study.trials(point) if trial.id not in self.study.records]
-        self._trials_left[key_of(point)] = len(trials)
         if self.search.race:
             self._held[key_of(point)] = [trial for trial in trials if trial.seed >= RACERS]
             trials = [trial for trial in trials if trial.seed < RACERS]
         self._offer(trials)
-        self._judge(point)
+        self._judge(key_of(point))
         return True
 
     def _offer(self, trials: Sequence[Trial]) -> None:
@@ -193,15 +190,11 @@ class TrialQueue:
             else:
                 self._end(record)
 
-    def _judge(self, point: Point) -> None:
+    def _judge(self, key: str) -> None:
         """Offer the further seeds of a point after its first ones, or end them if it lost the race."""
-        key = key_of(point)
-        if not (trials := self._held.get(key)):
-            return
         records = [record for record in self.study.records.values() if record.key == key]
-        if sum(record.seed < RACERS for record in records) < RACERS:
+        if sum(record.seed < RACERS for record in records) < RACERS or not (trials := self._held.pop(key, None)):
             return
-        del self._held[key]
         (scores,) = group_by_point(records, self.search.seeds)
         if clearly_worse(scores, self.study.scores(), self.search.objective.mode):
             for trial in trials:
@@ -212,14 +205,12 @@ class TrialQueue:
     def _end(self, record: Record) -> None:
         """Announce an ended trial. After the last one of its point, the sampler learns the score."""
         self.on_end(record)
-        key = record.key
-        self._judge(record.point)
-        if key in self._trials_left:
-            self._trials_left[key] -= 1
-            if not self._trials_left[key]:
-                records = [other for other in self.study.records.values() if other.key == key]
-                (scores,) = group_by_point(records, self.search.seeds)
-                self.sampler.complete(scores)
+        records = [other for other in self.study.records.values() if other.key == record.key]
+        (scores,) = group_by_point(records, self.search.seeds)
+        if scores.missing_seeds:
+            self._judge(record.key)
+        else:
+            self.sampler.complete(scores)
 
 
 RunTrials = Callable[[TrialQueue, SearchProgress], None]

@@ -12,7 +12,9 @@ import torch
 from raysts.errors import Infeasible, limit_of
 from raysts.evaluation.dev import RunMetric
 from raysts.log import showing
+from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.step import Context, Step
+from raysts.recipes.recipe import Resources
 from raysts.search.space import Point, text_of
 from raysts.storage.runs import State
 from raysts.storage.store import Store
@@ -101,8 +103,9 @@ def make(step: Step, device: str) -> None:
     if step.job:
         train(step.job, Runtime(device))
     elif step.work:
+        resources = Resources(cpus=int(step.resources["cpus"] or 1), gpus=step.resources["gpus"] or 0)
         with showing(quiet=True):  # the search has one message for each trial
-            step.work(Context.for_step(step, device))
+            step.work(Context(LocalExecutor(device=device), store, resources))
 
 
 def run_trial(
