@@ -21,7 +21,7 @@ from raysts.models.modules import describe
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.outcome import Outcome, join_names
 from raysts.pipeline.plan import Plan
-from raysts.pipeline.step import Model
+from raysts.pipeline.step import Step
 from raysts.pipeline.verdict import Verdict
 from raysts.recipes import names
 from raysts.recipes.overrides import dump
@@ -31,7 +31,7 @@ from raysts.storage.runs import record_of
 _TAGS = ("sentence-transformers", "sentence-similarity", "feature-extraction", "raysts")
 
 
-def write_model(plan: Plan, outcome: Outcome) -> tuple[Path | None, Model | None]:
+def write_model(plan: Plan, outcome: Outcome) -> tuple[Path | None, Step | None]:
     """Return the folder of the delivered model, and its run's model (None: no run).
 
     If the model pools other layers than stored, write it again as a run with the original run's record. A backbone goes
@@ -42,7 +42,7 @@ def write_model(plan: Plan, outcome: Outcome) -> tuple[Path | None, Model | None
     if model is None and chosen is None:
         backbone = plan.start if plan.is_table or plan.kept_layers is not None else plan.backbone
         return (None if plan.pipeline.combine else backbone), None
-    folder = model.model if model else plan.start
+    folder = model.output if model else plan.start
     store.get_dir(folder)
     if chosen is None or (chosen.pooling, chosen.layers) == describe(folder).stored_pooling:
         return folder, model
@@ -136,7 +136,7 @@ def _datasets(plan: Plan) -> list[str]:
 
 
 def card_of(
-    plan: Plan, verdict: Verdict, model: Model, folder: Path, rows: Sequence[Mapping[str, Any]], name: str, command: str
+    plan: Plan, verdict: Verdict, model: Step, folder: Path, rows: Sequence[Mapping[str, Any]], name: str, command: str
 ) -> str:
     """Return the card of the model that the run ``name`` delivers, with the results ``rows``.
 

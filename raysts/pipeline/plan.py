@@ -14,7 +14,7 @@ from raysts.models.layers import as_layers
 from raysts.pipeline import validate
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.outcome import Candidate, Option, Outcome, decide, members_dev
-from raysts.pipeline.step import Model, NamedModel, State, Step, run_id
+from raysts.pipeline.step import State, Step, run_id
 from raysts.pipeline.steps.agreement import Agreement
 from raysts.pipeline.steps.average import average_step
 from raysts.pipeline.steps.scores import Role, RoleEvaluation
@@ -49,15 +49,15 @@ class Plan(Inputs):
         steps += self.soups.values()
         steps += [self.agreement.step] if self.agreement else []
         steps += self.teacher.steps if self.teacher else []
-        steps += [self._student_start] if isinstance(self._student_start, Step) else []
+        steps += [self._student_start] if self._student_start.kind == "average" else []
         return [*steps, *(step for chain in self.student_chains for step in chain)]
 
     # -- members -----------------------------------------------------------------------------------------------------
 
     @property
-    def backbone_model(self) -> NamedModel:
+    def backbone_model(self) -> Step:
         """Return what training starts from."""
-        return NamedModel(id=self.backbone_id, title="backbone", model=self.start)
+        return Step(kind="named", id=self.backbone_id, title="backbone", output=self.start)
 
     @cached_property
     def chains(self) -> list[list[Step]]:
@@ -71,7 +71,7 @@ class Plan(Inputs):
             chains.append([replace(step, title=f"{step.title} ({about})") for step in chain])
         return chains
 
-    def _chain(self, stages: dict[str, Recipe], start: Model, number: int, **identity: Any) -> list[Step]:
+    def _chain(self, stages: dict[str, Recipe], start: Step, number: int, **identity: Any) -> list[Step]:
         chain: list[Step] = []
         for stage, recipe in stages.items():
             seed = derive_seed(self.pipeline.seed, stage, number)
@@ -79,10 +79,10 @@ class Plan(Inputs):
         return chain
 
     @cached_property
-    def members(self) -> list[Model]:
+    def members(self) -> list[Step]:
         """Return the members of the ensemble: the last stage of each, or the named teachers."""
         trained = [chain[-1] for member, chain in enumerate(self.chains) if member not in self.without]
-        return [*trained] or [*self.teacher_models]
+        return trained or self.teacher_models
 
     @property
     def left_out(self) -> list[dict[str, Any]]:
@@ -95,9 +95,9 @@ class Plan(Inputs):
         return [{"member": member, "reason": next(iter(reasons), None)} for member, reasons in failed.items()]
 
     @cached_property
-    def teacher_models(self) -> list[NamedModel]:
+    def teacher_models(self) -> list[Step]:
         named = zip(self.pipeline.teachers, self.teacher_folders, strict=True)
-        return [NamedModel(id=self.contents[folder], title=f"model {name}", model=folder) for name, folder in named]
+        return [Step(kind="named", id=self.contents[path], title=f"model {name}", output=path) for name, path in named]
 
     @cached_property
     def teacher_names(self) -> dict[str, str]:
@@ -135,7 +135,7 @@ class Plan(Inputs):
         return super().chooser or (self.agreement.dev if self.agreement else None)
 
     @cached_property
-    def _student_start(self) -> Model:
+    def _student_start(self) -> Step:
         if self.pipeline.student_start == "backbone":
             return self.backbone_model
         return average_step(self, "first" if self.pipeline.student_start == "member" else "soup", self.members)
@@ -180,7 +180,7 @@ class Plan(Inputs):
         return [chain[-1] for chain in self.student_chains]
 
     @property
-    def models(self) -> list[Model]:
+    def models(self) -> list[Step]:
         """Return all models that the run makes or combines, the last first."""
         return [*self.outcomes, *self.soups.values(), *self.members]
 
@@ -207,7 +207,7 @@ class Plan(Inputs):
         done = all(evaluation.step.state(self.store) == State.DONE for evaluation in self.evaluations)
         options: list[Option] = []
         for evaluation in self.evaluations if done else ():
-            models = [(m.id, m.id, open_embedder(m.model).stored_pooling) for m in evaluation.models]
+            models = [(m.id, m.id, open_embedder(m.output).stored_pooling) for m in evaluation.models]
             for model_id, key, stored in models or [(self.backbone_id, "backbone", self.distributed_pooling)]:
                 scores = evaluation.dev_scores(key) if stored else {}
                 for pooling, text in sorted(scores, key=lambda choice: (choice[0], as_layers(choice[1])) != stored):
@@ -225,7 +225,7 @@ class Plan(Inputs):
     @cached_property
     def evaluations(self) -> list[RoleEvaluation]:
         """Return the evaluations of backbone, members with their ensemble, averages and students."""
-        models: dict[Role, Sequence[Model]] = {"backbone": [], "member": self.members}
+        models: dict[Role, Sequence[Step]] = {"backbone": [], "member": self.members}
         models |= {role: [soup] for role, soup in self.soups.items()}
         models["student"] = self.outcomes
         return [

@@ -15,7 +15,7 @@ from raysts.pipeline.deliver import card_of, write_model
 from raysts.pipeline.local import Executor
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.price import ExpectedTime, Price, Rates, clock, price, record_rates, seconds_of
-from raysts.pipeline.step import SCRATCH, Context, NamedModel, State, Step, ready
+from raysts.pipeline.step import SCRATCH, Context, State, Step, ready
 from raysts.pipeline.steps.train import train_all
 from raysts.pipeline.verdict import Verdict, notes_before
 from raysts.recipes.tree import to_plain
@@ -205,7 +205,7 @@ class _Driver:
         assert verdict.contamination is not None, "the last steps score"
         rows = plan.rows_on_record()
         model, chosen = write_model(plan, verdict.outcome)
-        if model is not None and chosen is not None and not isinstance(chosen, NamedModel):
+        if model is not None and chosen is not None and chosen.kind != "named":
             with self.store.put(model / "README.md") as draft:
                 draft.write_text(card_of(plan, verdict, chosen, model, rows, self.name, self.command), encoding="utf-8")
         record = self._write_record(State.DONE, verdict, model)

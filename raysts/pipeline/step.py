@@ -6,7 +6,7 @@ A new kind of step is a function in a file of ``steps/`` that returns one, and t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -15,12 +15,13 @@ from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Worker
 from raysts.pipeline.outcome import top
 from raysts.recipes.recipe import Resources
-from raysts.storage.runs import RunFolder, State, record_of
+from raysts.storage.runs import State, record_of
 from raysts.storage.store import Store
 from raysts.training.job import Job
 from raysts.training.metrics import read_metrics
 
-Kind = Literal["tokens", "train", "average", "agreement", "vectors", "target", "scores"]
+Kind = Literal["tokens", "train", "average", "agreement", "vectors", "target", "scores", "named"]
+"""``named``: a model that a pipeline names, a step with nothing to do."""
 VERSIONS: dict[Kind, int] = {}
 """Versions of what a kind of step writes; raise one when equal inputs give another output."""
 OUTPUTS: dict[Kind, str] = {
@@ -82,7 +83,7 @@ class Step:
         needs: ids of the steps before it.
         output: a file, the ``model`` of a run folder, or a folder with a ``manifest.json`` that lists the files.
         work: does the remaining work; after a kill the next call continues. It raises RunFailed if the work cannot be
-            done, and keeps the finished part. None: the step is a training run.
+            done, and keeps the finished part. None: of a training run, and of a named model.
         job: the training run, which an executor trains beside others.
         resources: workers, cpus, gpus; of training also memory, in GB per worker.
         sentences: texts that it processes.
@@ -97,19 +98,15 @@ class Step:
     output: Path
     work: Work | None = None
     job: Job | None = None
-    resources: dict[str, float | None]
-    sentences: int
+    resources: dict[str, float | None] = field(default_factory=dict)
+    sentences: int = 0
     load: Load = Load()
     bytes: int = 0
 
     @property
-    def model(self) -> Path:
-        return self.output
-
-    @property
     def record(self) -> dict[str, Any]:
-        """Return the run record beside its model, empty before it begins."""
-        return RunFolder(self.output.parent).record() if self.output.name == "model" else {}
+        """Return the run record beside its model, empty before it begins and of a model from elsewhere."""
+        return record_of(self.output)
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -155,7 +152,7 @@ class Step:
     def from_record(cls, recorded: Mapping[str, Any], storage: Path) -> Step:
         """Return the step that a record tells of. It has a state, and no work."""
         fields = {name: recorded[name] for name in ("kind", "id", "title", "sentences")}
-        return cls(output=storage / recorded["output"], resources={}, **fields)
+        return cls(output=storage / recorded["output"], **fields)
 
     def describe(self, store: Store) -> dict[str, Any]:
         """Return the step as ``raysts plan --json`` shows it."""
@@ -163,53 +160,29 @@ class Step:
         return {**fields, "status": self.state(store), "needs": list(self.needs)}
 
 
-@dataclass(frozen=True, kw_only=True)
-class NamedModel:
-    """A model that a pipeline names.
-
-    Attributes:
-        id: run id, or content id of a model from elsewhere.
-        model: model folder, or the Parquet of vectors.
-    """
-
-    id: str
-    title: str
-    model: Path
-    job: None = None
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """Return the record of the run that wrote it, empty of a model from elsewhere."""
-        return record_of(self.model)
-
-
-Model = Step | NamedModel
-"""A model that steps read: the output of a step, or a model that a pipeline names."""
-
-
 def step_id(kind: Kind, **inputs: Any) -> str:
     """Return the hash of a step's kind, of its version, and of all that decides the output."""
     return content_id([kind, VERSIONS.get(kind, 1), inputs])
 
 
-def new_step(inputs: Inputs, kind: Kind, id_: str, needs: Iterable[Model | str | None], **fields: Any) -> Step:
+def new_step(inputs: Inputs, kind: Kind, id_: str, needs: Iterable[Step | str | None], **fields: Any) -> Step:
     """Return a step that by default embeds with one worker and writes where its kind does.
 
-    ``needs``: ids of steps, and models. A model that the pipeline names, or None, needs no step.
+    ``needs``: steps, or their ids. Named models and None need nothing.
     """
     resources = inputs.pipeline.resources
     fields.setdefault("resources", {"workers": 1, "cpus": resources.cpus, "gpus": resources.gpus})
     fields.setdefault("output", inputs.storage / OUTPUTS.get(kind, "").format(id_))
-    ids = [need if isinstance(need, str) else need.id for need in needs if isinstance(need, str | Step)]
+    ids = [n if isinstance(n, str) else n.id for n in needs if isinstance(n, str) or (n and n.kind != "named")]
     return Step(kind=kind, id=id_, needs=tuple(dict.fromkeys(ids)), **fields)
 
 
-def run_id(model: Model) -> str:
+def run_id(model: Step) -> str:
     """Return the id of the run behind a model, or the content id of a model from elsewhere."""
     return str(model.record.get("run_id") or model.id)
 
 
-def select_members(models: Sequence[Model], count: int | None) -> list[Any]:
+def select_members(models: Sequence[Step], count: int | None) -> list[Step]:
     """Return the members that form the ensemble: all, or the ``count`` best on their development set."""
     scores = [(model.record.get("dev") or {}).get("kept") for model in models]
     return [models[index] for index in top(scores, count)]

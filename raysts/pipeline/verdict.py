@@ -261,7 +261,7 @@ class Verdict:
         elif plan.pipeline.deliver == "best":
             return None
         elif model:
-            pooling, layers = describe(model.model).stored_pooling
+            pooling, layers = describe(model.output).stored_pooling
             choice = pooling, str(layers)
             soups = {soup: role for role, soup in outcome.soups.items()}
             role = soups.get(model.id) or ("student" if outcome.students else "member")
@@ -381,7 +381,7 @@ class Verdict:
         notes += [self.outcome.choice] if self.outcome.choice else []
         notes += [note] if plan.teacher and (note := plan.teacher.weights_note()) else []
         if plan.outcomes and plan.target != "gaussian":
-            models = [open_embedder(member.model) for member in plan.members if member.model.exists()]
+            models = [open_embedder(member.output) for member in plan.members if member.output.exists()]
             gaussian = any(name.startswith("gauss") for model in models for name in model.similarities)
             notes += [ABOUT_POINTS] if gaussian else []
         for stage, recipe in recipes.items():

@@ -135,7 +135,7 @@ def test_members_train_at_once_and_come_back_whoever_dies(
     shutil.rmtree(remote.root)
     again = planned(remote.uri, *plans[2])
     assert [step.state(again.store) for chain in again.chains for step in chain] == ["done"] * 2
-    assert all(remote.get(node.model / "model.safetensors", fresh=True) for chain in again.chains for node in chain)
+    assert all(remote.get(node.output / "model.safetensors", fresh=True) for chain in again.chains for node in chain)
 
     assert [outcomes[0], *outcomes[2:]] == [None] * 3, outcomes
     assert "the loss is nan" in outcomes[1] and "ct.optim.lr (1e+30)" in outcomes[1]
@@ -154,7 +154,7 @@ def test_members_train_at_once_and_come_back_whoever_dies(
         strict=True,
     )
     for one, other in both:
-        assert (one.model / "model.safetensors").read_bytes() == (other.model / "model.safetensors").read_bytes()
+        assert (one.output / "model.safetensors").read_bytes() == (other.output / "model.safetensors").read_bytes()
         assert other.record["where"].startswith("Ray Train") and one.record["where"].startswith("in-process")
         assert {**one.record, "where": 0, "timings": 0, "started_at": 0, "finished_at": 0} == {
             **other.record, "where": 0, "timings": 0, "started_at": 0, "finished_at": 0
@@ -193,7 +193,7 @@ def test_two_workers_train_the_member_of_one_and_fail_together(planned, tmp_path
     assert reason is not None and "the loss is nan" in reason and "Traceback" not in reason, reason
     a, b = one.chains[0][0], two.chains[0][0]
     assert (a.record["layout"]["world_size"], b.record["layout"]["world_size"]) == (1, 2)
-    start, weights, others = (load_file(f / "model.safetensors") for f in (one.backbone, a.model, b.model))
+    start, weights, others = (load_file(f / "model.safetensors") for f in (one.backbone, a.output, b.output))
     assert weights.keys() == others.keys()
     assert max((weights[name] - start[name]).abs().max() for name in weights) > 1e-4  # they were trained
     assert max((weights[name] - others[name]).abs().max() for name in weights) < 1e-5

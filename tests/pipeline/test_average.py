@@ -127,7 +127,7 @@ def test_a_greedy_average_goes_on_after_a_kill(small_world: Path, tmp_path: Path
         except Interrupted:
             assert (
                 short.soups["greedy-soup"].record["status"] == "running"
-                and not short.soups["greedy-soup"].model.exists()
+                and not short.soups["greedy-soup"].output.exists()
             )
         finally:
             scored.append(executor.scored)
@@ -138,15 +138,15 @@ def test_a_greedy_average_goes_on_after_a_kill(small_world: Path, tmp_path: Path
     assert record["dev"]["kept"] == record["averages"][kept]["spearman"]
     assert record["dev"]["kept"] >= max(record["averages"][member.id]["spearman"] for member in short.members)
     assert record["selected_by"] == "stsb-dev" and record["role"] == "greedy-soup"
-    weights = [load_file(folder / "model.safetensors") for folder in (soup.model, calm.soups["greedy-soup"].model)]
+    weights = [load_file(folder / "model.safetensors") for folder in (soup.output, calm.soups["greedy-soup"].output)]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
-    assert found["model"] == str(soup.model)
+    assert found["model"] == str(soup.output)
     rows = [row for row in found["results"] if row["role"] == "greedy-soup"]
     assert {row["run_id"] for row in rows} == {soup.id} and rows[0]["parent_run_ids"] == record["parents"]
-    assert trained_on(soup.model) == trained_on(short.members[0].model) and not trained_on(soup.model).unknown
+    assert trained_on(soup.output) == trained_on(short.members[0].output) and not trained_on(soup.output).unknown
     outcome = read_json(tmp_path / "short" / "pipelines" / "short.json")["outcome"]
     assert outcome["selected"] == outcome["soups"]["greedy-soup"] == soup.id
-    assert "greedy-soup" in (soup.model / "README.md").read_text(encoding="utf-8")
+    assert "greedy-soup" in (soup.output / "README.md").read_text(encoding="utf-8")
     assert set(short.states().values()) == {"done"}
 
 
@@ -156,7 +156,7 @@ def test_an_average_of_the_best_members(small_world: Path, tmp_path: Path) -> No
     (soup,) = made.soups.values()
     by_score = sorted(made.members, key=lambda member: -member.record["dev"]["kept"])
     assert set(soup.record["parents"]) == {member.id for member in by_score[:2]}
-    weights, *parts = (load_file(run.model / "model.safetensors") for run in (soup, *by_score[:2]))
+    weights, *parts = (load_file(run.output / "model.safetensors") for run in (soup, *by_score[:2]))
     for name, value in weights.items():
         torch.testing.assert_close(value, (parts[0][name] + parts[1][name]) / 2, rtol=0, atol=1e-7)
     assert soup.record["selected_by"] == "stsb-dev" and made.outcome.selected == soup.id
@@ -213,5 +213,5 @@ def test_another_machine_goes_on_with_an_average(s3: str, small_world: Path, tmp
         shutil.rmtree(tmp_path / "mirrors")
     assert executor.scored == 1  # of two members and one average
     (soup,) = plan.soups.values()
-    assert len(soup.record["averages"]) == 3 and found["model"] == str(soup.model)
-    assert plan.store.get_dir(soup.model) and pretrained.load(soup.model, device="cpu").encode(["a dog"]).shape[0] == 1
+    assert len(soup.record["averages"]) == 3 and found["model"] == str(soup.output)
+    assert plan.store.get_dir(soup.output) and pretrained.load(soup.output, device="cpu").encode(["a dog"]).shape[0] == 1

@@ -64,7 +64,7 @@ def test_a_student_of_a_teacher_with_prompts(
     sentences = np.array(small_corpus.read(recipe.table)["sentence"].to_pylist())[group.rows].tolist()
     model.max_length = recipe.train.max_length
     np.testing.assert_allclose(columns_of(table, (), ("teacher",))["teacher"], model.encode(sentences), atol=1e-5)
-    student = load(plan.student_chains[0][0].model, device="cpu")
+    student = load(plan.student_chains[0][0].output, device="cpu")
     assert student.prompts.resolve() == "house of "
     read = columns_of(table, ("sentence",), ())["sentence"]
     np.testing.assert_array_equal(read.flat, student.tokenize(sentences).flat)

@@ -27,7 +27,7 @@ ASKED = {
     "pipeline/steps/scores.py": "draft.open",
     "pipeline/steps/vectors.py": "draft.open",
     "pipeline/inputs.py": "folder.is_dir folder/name.is_file copy.rglob named.is_dir named.is_file path.is_file shutil.copytree",
-    "pipeline/verdict.py": "member.model.exists",
+    "pipeline/verdict.py": "member.output.exists",
     "pipeline/deliver.py": "Path(name).exists path.is_file",
     # files of the user and of the machine
     "pipeline/price.py": "GPUS.glob Path(text).is_file Path(text).read_text path.read_text",

@@ -26,7 +26,7 @@ from raysts.models.layers import Layers
 from raysts.models.prompts import Side, SideText, Text
 from raysts.ops.ensemble import unit
 from raysts.pipeline.inputs import Inputs
-from raysts.pipeline.step import Context, Load, Model, Step, new_step, select_members, step_id
+from raysts.pipeline.step import Context, Load, Step, new_step, select_members, step_id
 
 if TYPE_CHECKING:
     from raysts.models.sentence_model import Representation
@@ -85,7 +85,7 @@ class Agreement:
     """The judge without labels, and the step that writes its pairs."""
 
     inputs: Inputs
-    members: tuple[Model, ...]
+    members: tuple[Step, ...]
 
     @cached_property
     def step(self) -> Step:
@@ -95,7 +95,7 @@ class Agreement:
         members, prompt = [member.id for member in self.members], inputs.pipeline.teacher_prompt
         step = step_id("agreement", members=members, top=top, texts=sorted(self.texts), prompt=prompt, **side)
         count, role = top or len(self.members), "teacher" if inputs.pipeline.teachers else "member"
-        size, tokens = inputs.size_of([member.model for member in self.members]), inputs.tokens_of(self.texts)
+        size, tokens = inputs.size_of([member.output for member in self.members]), inputs.tokens_of(self.texts)
         return new_step(
             inputs,
             "agreement",
@@ -133,7 +133,7 @@ class Agreement:
     def _embed(self, context: Context) -> None:
         inputs, half = self.inputs, len(self.texts) // 2
         chosen = select_members(self.members, inputs.pipeline.select_top)
-        units = [(member.model, inputs.contents.get(member.model), None) for member in chosen]
+        units = [(member.output, inputs.contents.get(member.output), None) for member in chosen]
         texts = [SideText(text, self._side) for text in self.texts] if self._side else self.texts
         sums: list[Any] = [np.float32(0), np.float32(0)]
         for embedding in context.map(EmbedTexts, (texts, (), inputs.pipeline.teacher_prompt), units):

@@ -17,7 +17,7 @@ from raysts.log import say
 from raysts.models.weights import average
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.outcome import best, join_names, members_dev
-from raysts.pipeline.step import Context, Load, Model, Step, new_step, run_id, select_members, step_id
+from raysts.pipeline.step import Context, Load, Step, new_step, run_id, select_members, step_id
 from raysts.recipes.recipe import Soup
 from raysts.storage.runs import RunFolder, State
 from raysts.training.job import ORPHAN_WAIT
@@ -29,7 +29,7 @@ Role = Soup | Literal["first"]
 TITLES: dict[Role, str] = {"soup": "weight average", "greedy-soup": "greedy weight average", "first": "the first"}
 
 
-def average_step(inputs: Inputs, role: Role, members: Sequence[Model]) -> Step:
+def average_step(inputs: Inputs, role: Role, members: Sequence[Step]) -> Step:
     """Return the step that averages the weights of members, at most ``select_top`` of them."""
     top, table = inputs.pipeline.select_top, members_dev(inputs.pipeline)
     dev = inputs.corpus.fingerprint(table) if role == "greedy-soup" or top is not None else None
@@ -84,7 +84,7 @@ def greedy(scores: Sequence[Score], score_of: Callable[[tuple[int, ...]], Score]
     return chosen
 
 
-def _average(inputs: Inputs, role: Role, step: str, title: str, members: Sequence[Model], context: Context) -> None:
+def _average(inputs: Inputs, role: Role, step: str, title: str, members: Sequence[Step], context: Context) -> None:
     run = RunFolder(inputs.storage / "runs" / step)
     with run.lock(f"{title}, run {step}", ORPHAN_WAIT):
         if run.done_record() is not None:
@@ -112,7 +112,7 @@ def _average(inputs: Inputs, role: Role, step: str, title: str, members: Sequenc
             if dev is None:
                 return [None for _ in averages]
             unscored = [average for average in averages if name(average) not in scored]
-            units = [[members[index].model for index in average] for average in unscored]
+            units = [[members[index].output for index in average] for average in unscored]
             for average, scores in zip(unscored, context.map(ScoreAverage, (dev,), units), strict=True):
                 scored[name(average)] = scores
                 write(State.RUNNING, average)
@@ -123,7 +123,7 @@ def _average(inputs: Inputs, role: Role, step: str, title: str, members: Sequenc
             chosen = greedy(score([(index,) for index in chosen]), lambda average: score([average])[0])
         (reached,) = score([chosen])
         with context.store.put_dir(run.path / "model") as draft:
-            average([members[index].model for index in chosen]).save(draft)
+            average([members[index].output for index in chosen]).save(draft)
         labels = {members[index].record.get("selected_by") for index in chosen}
         labels |= {dev.name} if dev and (role == "greedy-soup" or pipeline.select_top is not None) else set()
         scores = None if dev is None else {"kept": reached, "scores": scored[name(chosen)]}

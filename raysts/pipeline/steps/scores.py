@@ -39,7 +39,7 @@ from raysts.ops.ensemble import Target
 from raysts.ops.similarity import Similarity, cosine_of_vectors
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.outcome import Candidate, decide, members_dev
-from raysts.pipeline.step import Context, Load, Model, Step, new_step, run_id, select_members, step_id
+from raysts.pipeline.step import Context, Load, Step, new_step, run_id, select_members, step_id
 from raysts.pipeline.steps.agreement import Agreement, EmbeddedTexts, EmbedTexts
 from raysts.pipeline.steps.vectors import Teachers, foreign
 from raysts.storage.atomic import remove_drafts
@@ -74,7 +74,7 @@ class Subject:
     layers: tuple[Layers, ...]
     file: Path
     folder: Path
-    model: Model | None = None
+    model: Step | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +89,8 @@ class RoleEvaluation:
 
     inputs: Inputs
     role: Role
-    models: tuple[Model, ...]
-    members: tuple[Model, ...]
+    models: tuple[Step, ...]
+    members: tuple[Step, ...]
     agreement: Agreement | None = None
     teachers: Teachers | None = None
 
@@ -108,7 +108,7 @@ class RoleEvaluation:
         judged += len(self.agreement.texts) if self.agreement else 0
         models = max(1, len(self.models)) + len(self.besides)
         sentences, heavy = (inputs.test_sentences + judged) * models, [n for n in inputs.tasks if n in harness.HEAVY]
-        size = inputs.size_of([model.model for model in self.models])
+        size = inputs.size_of([model.output for model in self.models])
         title = "teachers" if self.role == "member" and pipeline.teachers else TITLES[self.role]
         return new_step(
             inputs,
@@ -152,17 +152,17 @@ class RoleEvaluation:
         content = ["ensemble", members, str(inputs.pipeline.compared_layers), [inputs.target, self._weights_by]]
         return self._subject(content, self.pooling, self._choices[self.pooling])
 
-    def _subject(self, content: Any, pooling: str, layers: tuple[Layers, ...], model: Model | None = None) -> Subject:
+    def _subject(self, content: Any, pooling: str, layers: tuple[Layers, ...], model: Step | None = None) -> Subject:
         """Return what is measured of a model. ``content`` identifies the model in ids."""
         identity = [harness.VERSION, [content, pooling, [str(choice) for choice in layers]], self._prompt, self._data]
         identity += [self.agreement.step.id if self.agreement else None]
         identity += [self.index.id] if self.index else []
         file = self.inputs.storage / "row_scores" / f"{content_id(identity)}.parquet"
-        folder = model.model if model else self.inputs.start
+        folder = model.output if model else self.inputs.start
         return Subject(pooling=pooling, layers=layers, file=file, folder=folder, model=model)
 
     @cached_property
-    def chosen(self) -> list[Model]:
+    def chosen(self) -> list[Step]:
         return select_members(self.members, self.inputs.pipeline.select_top)
 
     @property
@@ -200,10 +200,10 @@ class RoleEvaluation:
             choices[distributed] = tuple(dict.fromkeys([*choices.get(distributed, ()), layers]))
         return choices
 
-    def _pooled_by(self, model: Model) -> tuple[str, Layers | None]:
+    def _pooled_by(self, model: Step) -> tuple[str, Layers | None]:
         """Return a model's pooling and layers. Layers are None if the recipes determine them."""
-        external = self.role == "member" and foreign(self.inputs, model)
-        stored = open_embedder(model.model).stored_pooling if external else None
+        external = self.role == "member" and foreign(model)
+        stored = open_embedder(model.output).stored_pooling if external else None
         return stored or (self.pooling, None)
 
     @property
@@ -316,7 +316,7 @@ class RoleEvaluation:
             yield from zip(batch, context.map(EmbedTexts, args, units), strict=True)
 
     @property
-    def index(self) -> Model | None:
+    def index(self) -> Step | None:
         """Return the teacher that embedded the documents for the students' queries, or None."""
         return self.members[0] if self.role == "student" and self.inputs.pipeline.keep_index else None
 
@@ -325,21 +325,21 @@ class RoleEvaluation:
         documents = retrieval.documents_of(harness.sets_of(self.inputs.corpus, self.inputs.tasks)) if self.index else []
         if not self.index or not documents:
             return {}
-        unit = self.index.model, self.inputs.contents.get(self.index.model), None
+        unit = self.index.output, self.inputs.contents.get(self.index.output), None
         args = (documents, (), self.inputs.pipeline.teacher_prompt)
         (embedding,) = context.map(EmbedTexts, args, [unit])
         vectors = next(iter(embedding.vectors.values()), None)  # none of vectors that lack a document
         return dict(zip(documents, vectors["vectors"], strict=True)) if vectors else {}
 
-    def _as_taught(self, model: Model, vectors: Mapping[Layers, Representation]) -> dict[Layers, np.ndarray]:
+    def _as_taught(self, model: Step, vectors: Mapping[Layers, Representation]) -> dict[Layers, np.ndarray]:
         """Return a member's vectors for the ensemble. An external member has its own pooling."""
-        if foreign(self.inputs, model):
+        if foreign(model):
             first = next(iter(vectors.values()), None)
             chosen = vectors.get(self._pooled_by(model)[1] or "", first)
             return {self.inputs.pipeline.compared_layers: chosen["vectors"]} if chosen else {}
         return {layers: values["vectors"] for layers, values in vectors.items()}
 
-    def _as_trained(self, model: Model | None, vectors: dict[Layers, Representation]) -> dict[Layers, Representation]:
+    def _as_trained(self, model: Step | None, vectors: dict[Layers, Representation]) -> dict[Layers, Representation]:
         """Return the vectors under the recipe's choice of layers, for a model with heads.
 
         Such a model has one choice, which may be ``only-12`` for the last layer.

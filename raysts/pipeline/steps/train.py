@@ -15,7 +15,7 @@ from raysts.log import say
 from raysts.models.embedders import open_embedder
 from raysts.models.layers import Layers
 from raysts.pipeline.inputs import MEASURED, SMALLEST, Inputs
-from raysts.pipeline.step import Context, Load, Model, Step, new_step, step_id
+from raysts.pipeline.step import Context, Load, Step, new_step, step_id
 from raysts.pipeline.steps.agreement import Agreement
 from raysts.pipeline.steps.vectors import Teachers
 from raysts.recipes.recipe import Recipe, Resources
@@ -73,7 +73,7 @@ def _tokenize(inputs: Inputs, spec: StoreSpec, context: Context) -> None:
 
 
 def train_step(
-    inputs: Inputs, stage: str, recipe: Recipe, seed: int, parent: Model, *, member: int | None, role: str = "member",
+    inputs: Inputs, stage: str, recipe: Recipe, seed: int, parent: Step, *, member: int | None, role: str = "member",
     teachers: Teachers | None = None, agreement: Agreement | None = None, layers: Layers | None = None,
 ) -> Step:  # fmt: skip
     """Return the step that trains a recipe from the model ``parent``.
@@ -125,7 +125,7 @@ def train_step(
         load=Load(f"train {recipe.objective}", inputs.size, inputs.tokens(recipe), recipe.train.precision, scored, grows=grows),
         bytes=inputs.model_bytes,
         job=Job(
-            id=run, recipe=recipe, seed=seed, folder=folder, parent=parent.model, content=inputs.contents.get(parent.model),
+            id=run, recipe=recipe, seed=seed, folder=folder, parent=parent.output, content=inputs.contents.get(parent.output),
             store=inputs.store_folder(spec), prompt=spec.prompt, teacher=teachers.vectors.output if teachers else None,
             to_target=teachers.target.output if teachers and teachers.target else None, export_layers=layers,
             max_length=max_length, dev=dev, facts={**facts, "data": data, "transductive": recipe.table == TARGETS},

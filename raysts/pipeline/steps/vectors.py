@@ -36,7 +36,7 @@ from raysts.ops.ensemble import Target
 from raysts.ops.similarity import cosine_of_vectors
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.outcome import STSB_DEV, members_dev
-from raysts.pipeline.step import Context, Load, Model, Step, new_step, select_members, step_id
+from raysts.pipeline.step import Context, Load, Step, new_step, select_members, step_id
 from raysts.pipeline.steps.agreement import EmbedTexts
 from raysts.recipes.catalog import AGREEMENT, BY_DEV, DistillationSettings
 from raysts.recipes.recipe import Recipe, Resources
@@ -83,7 +83,7 @@ class Teachers:
 
     inputs: Inputs
     recipe: Recipe
-    members: tuple[Model, ...]
+    members: tuple[Step, ...]
 
     @property
     def settings(self) -> DistillationSettings:
@@ -108,7 +108,7 @@ class Teachers:
             weights=self.settings.weights, precision=inputs.pipeline.precision,
         )  # fmt: skip
         role, rows = "teacher" if inputs.pipeline.teachers else "member", inputs.all_rows(recipe)
-        size, tokens = inputs.size_of([member.model for member in self.members]), inputs.tokens(recipe)
+        size, tokens = inputs.size_of([member.output for member in self.members]), inputs.tokens(recipe)
         kind = TITLES[target] if count > 1 else SINGLE.get(target, TITLES[target])
         blocks = -(-rows // (BLOCK if rows <= MOST_SPLIT * WINDOW else WINDOW))
         return new_step(
@@ -179,9 +179,9 @@ class Teachers:
         stored = self.inputs.store.read_json(self.vectors.output / WEIGHTS, fresh=True) if self._uses_dev else None
         return stored["note"] if stored else None
 
-    def sources(self, chosen: Sequence[Model]) -> list[TeacherSource]:
+    def sources(self, chosen: Sequence[Step]) -> list[TeacherSource]:
         specs = dict(zip(self.inputs.teacher_folders, self.inputs.teacher_specs(self.recipe), strict=True))
-        return [self._source(m.model, specs.get(m.model), as_trained=not foreign(self.inputs, m)) for m in chosen]
+        return [self._source(m.output, specs.get(m.output), as_trained=not foreign(m)) for m in chosen]
 
     def _source(self, model: Path, spec: StoreSpec | None = None, as_trained: bool = True) -> TeacherSource:
         """Return how a model reads (as the student, or its own tokens) and pools (as trained or not)."""
@@ -489,20 +489,20 @@ def norms_problem(names: Sequence[str], vectors: Sequence[np.ndarray]) -> str | 
     )
 
 
-def foreign(inputs: Inputs, member: Model) -> bool:
+def foreign(member: Step) -> bool:
     """Return True if a member was not trained here, and so pools as its directory says."""
-    return member.model in inputs.teacher_folders and not member.record
+    return member.kind == "named" and not member.record
 
 
-def _how_named_reads(inputs: Inputs, recipe: Recipe, member: Model) -> list[Any] | None:
+def _how_named_reads(inputs: Inputs, recipe: Recipe, member: Step) -> list[Any] | None:
     """Return how a named model gives vectors, or None if it reads as members do."""
-    if member.model not in inputs.teacher_folders:
+    if member.kind != "named":
         return None
-    if open_embedder(member.model).kind == "vectors":
+    if open_embedder(member.output).kind == "vectors":
         return ["vectors"]
-    described, as_student = describe(member.model), [recipe.pooling, recipe.layers]
+    described, as_student = describe(member.output), [recipe.pooling, recipe.layers]
     prompt, *query = inputs.sides(recipe, described.prompts, inputs.pipeline.teacher_prompt).values()
-    pooled = [described.pooling, described.layers] if foreign(inputs, member) else as_student
+    pooled = [described.pooling, described.layers] if foreign(member) else as_student
     reads = [*pooled, prompt, described.prompts.pooled, described.normalize, described.truncate_dim]
-    reads += [open_embedder(member.model).tokenizer_id, *query]
+    reads += [open_embedder(member.output).tokenizer_id, *query]
     return None if reads == [*as_student, inputs.prompt, True, False, None, inputs.tokenizer_id] else reads
