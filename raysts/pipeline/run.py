@@ -22,7 +22,7 @@ from raysts.recipes.tree import to_plain
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.store import Store, run_parallel
 
-Report = Callable[[Store, Mapping[str, Any]], Path]
+Report = Callable[[Store, Mapping[str, Any]], Path | None]
 """Writes the report of a run from its storage and its record, and returns the path."""
 
 Follow = Callable[[str, float, float, float], None]
@@ -34,7 +34,7 @@ def run(
     executor: Executor,
     name: str,
     command: str,
-    report: Report | None = None,
+    report: Report = lambda store, record: None,
     follow: Follow = lambda title, rest, running, measured: None,
     prices: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class _Driver:
     executor: Executor
     name: str
     command: str
-    report: Report | None
+    report: Report
     follow: Follow
     prices: Mapping[str, float] | None
 
@@ -142,18 +142,10 @@ class _Driver:
 
     def _run_batch(self, batch: list[Step], done: set[str]) -> list[str]:
         waiting = [step for step in self.plan.steps if step.id not in done]
-
-        @contextlib.contextmanager
-        def around(step: Step) -> Iterator[None]:
-            self._follow([step], waiting)
-            waiting.remove(step)
-            with self._watch(step):
-                yield
-
         self._follow(batch, waiting)
         context = Context(self.executor, self.store, self.plan.pipeline.resources)
         try:
-            failures = run_batch(batch, context, around)
+            failures = run_batch(batch, context, lambda step: self._watch(step, waiting))
         except RunFailed as error:
             if not isinstance(error, StoreFailed):  # which takes no record
                 self._write_record(State.FAILED)
@@ -186,7 +178,7 @@ class _Driver:
         done = [chain[-1].state(self.store) == State.DONE for chain in chains]
         finished = f"{sum(done)} of {len(chains)}"
         if least is None or sum(done) < least:
-            self._write_report(self._write_record(State.FAILED, Verdict(plan)))
+            self.report(self.store, self._write_record(State.FAILED, Verdict(plan)))
             needed = "" if least is None else f", and min_members={least}"
             end = f"{finished} finished{needed}; run the same command again to go on from there"
             raise RunFailed("\n".join([*failures, end]))
@@ -209,7 +201,7 @@ class _Driver:
             with self.store.put(model / "README.md") as draft:
                 draft.write_text(card_of(plan, verdict, chosen, model, rows, self.name, self.command), encoding="utf-8")
         record = self._write_record(State.DONE, verdict, model)
-        report, names = self._write_report(record), plan.names_in_tables
+        report, names = self.report(self.store, record), plan.names_in_tables
         return {
             "status": "done", "storage": self.store.uri, "name": self.name, "model": str(model) if model else None,
             "delivered": record["delivered"], "report": str(report) if report else None, "results": rows,
@@ -217,9 +209,6 @@ class _Driver:
             "contamination": verdict.contamination.entries(plan.pipeline.name), "notes": verdict.notes,
             "left_out": plan.left_out, "skipped": plan.skipped_files,
         }  # fmt: skip
-
-    def _write_report(self, record: Mapping[str, Any]) -> Path | None:
-        return self.report(self.store, record) if self.report else None
 
     def _write_record(
         self, status: State = State.RUNNING, verdict: Verdict | None = None, model: Path | None = None
@@ -248,8 +237,10 @@ class _Driver:
         return {s: {"table": table, "metric": dev.metrics[0], "rows": dev.size} for s, (table, dev) in devs.items()}
 
     @contextlib.contextmanager
-    def _watch(self, step: Step) -> Iterator[None]:
+    def _watch(self, step: Step, waiting: list[Step]) -> Iterator[None]:
         """Measure a step, report when it is done, and sum its seconds over interrupted attempts."""
+        self._follow([step], waiting)
+        waiting.remove(step)
         began = time.monotonic()
         say(f"{step.title} ...")
         logger.debug("%s %s: reads %s; writes %s", step.kind, step.id, ", ".join(step.needs) or "data", step.output)

@@ -214,4 +214,6 @@ def test_another_machine_goes_on_with_an_average(s3: str, small_world: Path, tmp
     assert executor.scored == 1  # of two members and one average
     (soup,) = plan.soups.values()
     assert len(soup.record["averages"]) == 3 and found["model"] == str(soup.output)
-    assert plan.store.get_dir(soup.output) and pretrained.load(soup.output, device="cpu").encode(["a dog"]).shape[0] == 1
+    assert (
+        plan.store.get_dir(soup.output) and pretrained.load(soup.output, device="cpu").encode(["a dog"]).shape[0] == 1
+    )
