@@ -1,10 +1,11 @@
 """The two ways a raysts command ends badly: the user's input is wrong, or a run failed."""
 
+import contextlib
 import difflib
 import errno
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 SECRET_NAMES = ("TOKEN", "SECRET", "PASSWORD", "PASSPHRASE", "CREDENTIALS", "KEY")
 """Last words of the names of environment variables that hold secrets."""
@@ -23,6 +24,22 @@ class InputError(ValueError):
     def __init__(self, problems: str | Iterable[str]) -> None:
         self.problems = [problems] if isinstance(problems, str) else list(problems)
         super().__init__("\n".join(self.problems))
+
+
+class Problems(list[str]):
+    """The problems of an input, for one error."""
+
+    @contextlib.contextmanager
+    def collect(self, place: str = "") -> Iterator[None]:
+        """Add the problems of an InputError in the block, each behind a ``place``."""
+        try:
+            yield
+        except InputError as error:
+            self.extend(f"{place}: {problem}" if place else problem for problem in error.problems)
+
+    def raise_any(self) -> None:
+        if self:
+            raise InputError(dict.fromkeys(self))
 
 
 class RunFailed(RuntimeError):  # noqa: N818

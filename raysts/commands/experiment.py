@@ -17,7 +17,7 @@ from raysts.commands.models import locate
 from raysts.commands.options import Result, RunOptions
 from raysts.commands.result import RunResult
 from raysts.data.world import is_world, tiny_config
-from raysts.errors import InputError, RunFailed
+from raysts.errors import InputError, Problems, RunFailed
 from raysts.evaluation import harness
 from raysts.evaluation.standings import named_teachers
 from raysts.log import say, screen, showing
@@ -109,14 +109,11 @@ def plan_experiment(
         corpus = corpus_of(options.data, skip_bad=options.skip_bad, user_data=options.user_data)
         about["claims"], pipelines, about["notes"] = agenda(paper, pipelines, corpus, options.stand_ins)
     plans: dict[str, Plan] = {}
-    problems: list[str] = []
+    problems = Problems()
     for label, pipeline in pipelines.items():
-        try:
+        with problems.collect():
             plans[label] = checked_plan(pipeline, options)
-        except InputError as error:
-            problems += error.problems
-    if problems:
-        raise InputError(list(dict.fromkeys(problems)))
+    problems.raise_any()
     studies = {}
     for label, backbone, search in searches:
         from raysts.commands.study import plan_study

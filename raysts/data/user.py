@@ -23,7 +23,7 @@ from raysts.data.checks import BATCH_ROWS
 from raysts.data.facts import Facts
 from raysts.data.importing import SET_NAME, ColumnSource, Values, frame_values, match_columns, table_of
 from raysts.data.readers import HUB, LINES, TABLES, files_of, format_of, require_columns, title_of
-from raysts.errors import InputError, RunFailed
+from raysts.errors import InputError, Problems, RunFailed
 from raysts.schema import DEVS, RETRIEVAL, TESTS, Column, table_columns
 
 TEXT = "wikipedia/sentences"
@@ -400,21 +400,19 @@ class UserData:
         """
         tables: dict[str, UserText | UserRows] = {}
         devs: dict[str, UserRows] = {}
-        problems: list[str] = []
-        try:
+        problems = Problems()
+        with problems.collect():
             if self.text:
                 text = open_text(self.text, self.column)
                 if self.queries:
                     queries = open_text(self.queries, self.queries_column, "--queries", "--queries-column")
                     text = replace(text, queries=queries)
                 tables[TEXT] = text
-        except InputError as error:
-            problems += error.problems
         sets = [("--dev", name, path, DEVS, DEVS) for name, path in self.dev.items()]
         sets += [("--test", name, path, TESTS, "retrieval/") for name, path in self.test.items()]
         for option, name, path, pairs, retrieval in sets:
             remote = "://" in path and not path.startswith(HUB) and format_of(Path(path)) not in TABLES
-            try:
+            with problems.collect():
                 if remote or ("://" not in path and Path(path).is_dir()):
                     parts = open_retrieval(path, f"{option} {name}", name)
                     rows = {f"{retrieval}{name}/{part}": of_part for part, of_part in parts.items()}
@@ -422,10 +420,7 @@ class UserData:
                     rows = {f"{pairs}{name}": open_pairs(path, f"{option} {name}", name)}
                 tables |= rows
                 devs |= rows if option == "--dev" else {}
-            except InputError as error:
-                problems += error.problems
-        if problems:
-            raise InputError(problems)
+        problems.raise_any()
         return tables | ({DEV: _join(devs)} if devs else {})
 
 

@@ -1,6 +1,5 @@
 """Checks that run before a pipeline starts. One error reports all problems."""
 
-import contextlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ import pyarrow as pa
 
 from raysts.data.windows import text_windows
 from raysts.data.world import unknown_fraction
-from raysts.errors import InputError
+from raysts.errors import InputError, Problems
 from raysts.evaluation import harness
 from raysts.models import static
 from raysts.models.embedders import Embedder, open_embedder
@@ -32,23 +31,9 @@ MOST_UNKNOWN = 0.05
 """Share of unknown words above which the tiny backbone's vocabulary does not fit the text."""
 
 
-class _Problems(list[str]):
-    @contextlib.contextmanager
-    def collect(self, stage: str = "") -> Iterator[None]:
-        """Add the problems of an InputError in the block, of a ``stage`` with its name."""
-        try:
-            yield
-        except InputError as error:
-            self.extend(f"{stage}: {problem}" if stage else problem for problem in error.problems)
-
-    def raise_any(self) -> None:
-        if self:
-            raise InputError(list(dict.fromkeys(self)))
-
-
 def check(inputs: Inputs) -> None:
     """Raise one InputError with every problem that would stop the pipeline later."""
-    pipeline, problems = inputs.pipeline, _Problems()
+    pipeline, problems = inputs.pipeline, Problems()
     problems += _backbone_problems(inputs)
     tables = list(dict.fromkeys(recipe.table for recipe in pipeline.recipes.values()))
     for recipe in pipeline.recipes.values():
@@ -201,7 +186,7 @@ def _unknown_text(inputs: Inputs, tables: list[str]) -> Iterator[str]:
 
 
 def _distillation_problems(inputs: Inputs, settings: DistillationSettings) -> list[str]:
-    pipeline, problems = inputs.pipeline, _Problems(_misfit_distillation(inputs, settings))
+    pipeline, problems = inputs.pipeline, Problems(_misfit_distillation(inputs, settings))
     dims = [inputs.student_width] * pipeline.members
     if pipeline.teachers:
         before = len(problems)
@@ -242,7 +227,7 @@ def _misfit_distillation(inputs: Inputs, settings: DistillationSettings) -> Iter
         yield "backbone=tiny: a student of models that are there needs their backbone; --set backbone=DIRECTORY_OR_NAME"
 
 
-def _teacher_widths(inputs: Inputs, problems: _Problems) -> list[int]:
+def _teacher_widths(inputs: Inputs, problems: Problems) -> list[int]:
     """Return the dimensions of the named teachers, and add what is wrong with them."""
     dims = []
     for name, path in zip(inputs.pipeline.teachers, inputs.teacher_folders, strict=True):

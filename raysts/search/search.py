@@ -224,7 +224,7 @@ def configure(search: Search, overrides: Mapping[str, Any]) -> Search:
         raise InputError(
             f"search {search!r:.40}: must be the name of a search, or a Search; 'raysts tune --help' lists names"
         )
-    problems: list[str] = []
+    problems = Problems()
     overrides = {key: value if isinstance(value, Dimension) else to_plain(value) for key, value in overrides.items()}
     changes = {key: value for key, value in overrides.items() if key in OWN}
     if asha := {key: value for key, value in overrides.items() if key.partition(".")[0] == "asha"}:
@@ -235,10 +235,8 @@ def configure(search: Search, overrides: Mapping[str, Any]) -> Search:
     if repeated in inner:
         del inner[repeated]
         problems.append(f"{repeated}: a search has seeds; --set seeds=N trains every point with N seeds")
-    try:
+    with problems.collect():
         pipeline = apply_overrides(pipeline, inner) if inner else pipeline
-    except InputError as error:
-        problems += error.problems
     for key, value in overrides.items():
         if key.startswith("space."):
             problems += _set_dimension(space, pipeline, key.removeprefix("space."), value)
@@ -253,21 +251,16 @@ def configure(search: Search, overrides: Mapping[str, Any]) -> Search:
             )
     first = tuple(point for point in search.first if contains(space, point))
     changed = search
-    try:
+    with problems.collect():
         changed = search.replace(pipeline=pipeline, space=space, first=first, **changes)
-    except InputError as error:
-        problems += error.problems
     if not space:
         problems.append(
             "space: is empty, there is nothing to search; say what varies, as --set space.optim.lr=1e-5,3e-5 does"
         )
     for point in [] if problems else corners(space):
-        try:
+        with problems.collect("space"):
             changed.pipeline_at(point)
-        except InputError as error:
-            problems += [f"space: {problem}" for problem in error.problems]
-    if problems:
-        raise InputError(list(dict.fromkeys(problems)))
+    problems.raise_any()
     return changed
 
 
