@@ -291,8 +291,8 @@ def vectors_column(vectors_ND: np.ndarray) -> pa.FixedSizeListArray:
 
 
 def shard_name(window: int, first: int = 0) -> str:
-    """Return the file name of the teachers' vectors of a window from its row ``first`` on."""
-    return f"shard-{window:05d}{f'-{first:05d}' if first else ''}.parquet"
+    """Return the name of the teachers' vectors of a window from a row on. Names have the order of rows."""
+    return f"shard-{window:05d}{f'_{first:05d}' if first else ''}.parquet"
 
 
 def columns_of(table: pa.Table, texts: Sequence[str], values: Sequence[str]) -> dict[str, Any]:

@@ -191,8 +191,7 @@ def test_what_tune_keeps_of_each_trial_does_not_hold_the_study(
     from ray import cloudpickle
 
     from raysts.cluster import tune
-    from raysts.search.progress import SearchProgress
-    from raysts.search.queue import TrialQueue
+    from raysts.search.queue import SearchProgress, TrialQueue
 
     given = {**FOUR, "backbone": str(tiny_backbone)}
     study = plan_study("lower-bound", given, RunOptions(data=small_world, storage=tmp_path))
