@@ -118,7 +118,7 @@ def test_sums_are_those_of_one_go(tmp_path: Path) -> None:
     for k in (1, "first_last"):
         expected = vectors[0][k] + vectors[1][k] + vectors[2][k]
         assert found.totals[k].dtype == np.float32 and np.array_equal(found.totals[k], expected)
-    assert [path.name for path in found.folder.glob("[!.]*")] == ["members-003.npz"]
+    assert [path.name for path in found.file.parent.glob("[!.]*")] == ["members.npz"]
 
 
 def test_what_was_half_written_counts_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def test_what_was_half_written_counts_for_nothing(tmp_path: Path, monkeypatch: p
     replace = Path.replace
 
     def killed(self: Path, target: Path) -> Path:
-        if Path(target).name == "members-002.npz":
+        if Path(target).name == "members.npz":
             raise Interrupted
         return replace(self, target)
 

@@ -3,7 +3,7 @@
 The row scores of a model are named by what decides them, ``row_scores/<id>.parquet``. Another pipeline that measures
 an equal model on equal data reads them and adds its own columns (system, role, member, ...) and clean rows. So
 pipelines share backbones and members, and a killed step continues. ``evaluations/<step>/`` holds the sum of the
-members' vectors (``members-001.npz``), from which the ensemble is computed, until the step is done.
+members' vectors (``members.npz``), from which the ensemble is computed, until the step is done.
 """
 
 from __future__ import annotations
@@ -306,7 +306,7 @@ class RoleEvaluation:
                 self._write(combined, means, {"cosine": cosine_of_vectors})
             rows.append(self._rows(combined))
         results.write(inputs.storage, self.step.id, list(itertools.chain(*rows)))
-        store.delete(sums.folder)
+        store.delete(sums.file.parent)
 
     def _embed(self, subjects: Sequence[Subject], context: Context) -> Iterable[tuple[Subject, EmbeddedTexts]]:
         """Yield each subject with the result of :class:`EmbedTexts` for its model."""
@@ -455,22 +455,19 @@ class PartialSums:
     """
 
     def __init__(self, store: Store, step: str) -> None:
-        self.store, self.folder = store, store.path(f"evaluations/{step}")
+        self.store, self.file = store, store.path(f"evaluations/{step}/members.npz")
         self.totals: dict[Layers, np.ndarray] = {}
         self.count = 0
-        remove_drafts(self.folder)
-        for path in store.list(self.folder):  # in order: the last one that is whole counts
-            if path.match("members-*.npz") and store.get(path):
-                self.count = int(path.stem.removeprefix("members-"))
-                with np.load(path) as arrays:
-                    self.totals = {as_layers(name): arrays[name] for name in arrays.files}
+        remove_drafts(self.file.parent)
+        if store.get(self.file):
+            with np.load(self.file) as arrays:
+                self.totals = {as_layers(name): arrays[name] for name in arrays.files if name != "count"}
+                self.count = int(arrays["count"])
 
     def add(self, vectors: Mapping[Layers, np.ndarray], target: Target = "mean", weight: float = 1.0) -> None:
         for layers, values in vectors.items():
             self.totals[layers] = ensemble.added(target, self.totals.get(layers), values, weight)
-        arrays: dict[str, Any] = {str(layers): total for layers, total in self.totals.items()}
-        file, before = (self.folder / f"members-{count:03d}.npz" for count in (self.count + 1, self.count))
-        with self.store.put(file) as draft, draft.open("wb") as opened:
-            np.savez(opened, **arrays)
-        self.store.delete(before)
         self.count += 1
+        arrays: dict[str, Any] = {str(layers): total for layers, total in self.totals.items()}
+        with self.store.put(self.file) as draft, draft.open("wb") as opened:
+            np.savez(opened, count=self.count, **arrays)
