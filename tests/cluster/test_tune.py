@@ -128,8 +128,7 @@ def test_an_error_of_a_trial_outside_its_training_is_its_reason(
     small_world: Path, tiny_backbone: Path, tmp_path: Path, cluster: None
 ) -> None:
     from raysts.cluster import tune
-    from raysts.search.progress import SearchProgress
-    from raysts.search.queue import TrialQueue
+    from raysts.search.queue import SearchProgress, TrialQueue
     from raysts.search.trial import Trial
 
     class Spoilt(TrialQueue):
