@@ -26,6 +26,7 @@ from raysts.storage.runs import State
 from raysts.storage.store import Store
 
 if TYPE_CHECKING:
+    from raysts.cluster.preflight import Requirements
     from raysts.models.sentence_model import SentenceModel
 
 DEFAULT_STORAGE = "./raysts-storage"

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from raysts.errors import InputError, nearest
+from raysts.errors import InputError, Problems, nearest
 from raysts.evaluation.dev import LOSS, RunMetric, list_metrics
 from raysts.recipes import names
 from raysts.recipes.overrides import apply_overrides, has_option, targets_of

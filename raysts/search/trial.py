@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from raysts.errors import Infeasible, limit_of
+from raysts.errors import Infeasible, first_line, limit_of
 from raysts.evaluation.dev import RunMetric
 from raysts.log import showing
 from raysts.pipeline.local import LocalExecutor
