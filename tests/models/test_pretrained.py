@@ -107,12 +107,6 @@ def test_a_masked_language_model_loads_without_its_head(tmp_path: Path) -> None:
 # -- what cannot be loaded -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layers", [3, 0, -1])
-def test_layers_that_are_not_there(layers: int, tiny_backbone: Path) -> None:
-    with pytest.raises(InputError, match="layers"):
-        load(tiny_backbone, layers=layers, device="cpu")
-
-
 @pytest.mark.parametrize("nothing", [None, float("nan"), 5])
 def test_what_is_no_text_has_no_vector(nothing: Any, tiny_backbone: Path) -> None:
     with pytest.raises(InputError, match=r"texts\[1\] is .*: must be text"):

@@ -4,7 +4,7 @@ import pytest
 
 from raysts.errors import InputError
 from raysts.recipes.names import POST, RECIPES, SCALES, STAGES, NameParts, parse, pipeline
-from raysts.recipes.overrides import apply_overrides, dump, load_pipeline
+from raysts.recipes.overrides import apply_overrides
 
 
 @pytest.mark.parametrize(
@@ -58,13 +58,6 @@ def test_parts_of_a_name(name: str, parsed: tuple) -> None:
 def test_a_senseless_name_is_refused_with_the_reason(name: str, reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         pipeline(name)
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_every_listed_recipe_composes_and_survives_yaml(name: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    made = pipeline(name)
-    (tmp_path / "recipe.yaml").write_text(dump(made), encoding="utf-8")
-    assert load_pipeline(tmp_path / "recipe.yaml") == made
 
 
 def test_where_what_is_fitted_belongs() -> None:
