@@ -1,4 +1,4 @@
-"""What is counted of the house: lines, rooms, arrows between rooms, private names of Ray, hits of the language rules.
+"""What is counted of the house: lines, rooms, arrows between rooms, private names of Ray, hits of the language rules; of tests/ lines.
 
 ``python tests/house.py`` writes `tests/golden/ceilings.json`. A number may fall and never rises: the command refuses to write a
 larger one unless it is called with ``--raise NAME``, once for each number that is raised on purpose.
@@ -231,6 +231,8 @@ def counts() -> dict[str, dict[str, int]]:
         size = len(path.read_text(encoding="utf-8").splitlines())
         lines[room(path)] += size
         lines["raysts"] += size
+    for path in Path(__file__).parent.rglob("*.py"):
+        lines["tests"] += len(path.read_text(encoding="utf-8").splitlines())
     return {
         "lines": dict(sorted(lines.items())),
         "rooms": {"rooms": len({room(path) for path in python_files()}), "arrows": len(arrows())},
