@@ -1,4 +1,4 @@
-"""What is counted of the house: lines, rooms, arrows between rooms, private names of Ray, hits of the language rules; of tests/ lines.
+"""What is counted of the house: lines, rooms, arrows between rooms, private names of Ray, language rules; of tests/ lines.
 
 ``python tests/house.py`` writes `tests/golden/ceilings.json`. A number may fall and never rises: the command refuses to write a
 larger one unless it is called with ``--raise NAME``, once for each number that is raised on purpose.

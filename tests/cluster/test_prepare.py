@@ -116,11 +116,12 @@ def test_the_sample_depends_on_seed_and_content_only(articles: Path, tmp_path: P
     prepare_wikipedia(shards, tmp_path / "b", sample=300, seed=5, block_bytes=16_000)
     first = _rows(tmp_path / "a")
     assert len(first) == 300 and first == _rows(tmp_path / "b")
-    prepare_wikipedia(articles, tmp_path / "c", sample=100, seed=5)
-    assert _rows(tmp_path / "c") == first[:100]  # a smaller sample begins a larger one
-    prepare.prepare_wikipedia(articles, tmp_path / "here", sample=300, seed=5)  # --address none
+    here = prepare.prepare_wikipedia  # as --address none
+    here(articles, tmp_path / "here", sample=300, seed=5)
     assert _rows(tmp_path / "here") == first
-    prepare_wikipedia(articles, tmp_path / "d", sample=300, seed=6)
+    here(articles, tmp_path / "c", sample=100, seed=5)
+    assert _rows(tmp_path / "c") == first[:100]  # a smaller sample begins a larger one
+    here(articles, tmp_path / "d", sample=300, seed=6)
     assert len(set(_rows(tmp_path / "d")) & set(first)) < 290
     assert Corpus(tmp_path / "a").files("wikipedia/sentences") == [tmp_path / "a/wikipedia/sentences.parquet"]
 
@@ -128,11 +129,11 @@ def test_the_sample_depends_on_seed_and_content_only(articles: Path, tmp_path: P
 def test_too_large_a_sample_fails_and_the_work_is_used_again(articles: Path, tmp_path: Path) -> None:
     distinct = len(_expected(pq.read_table(articles)))
     with pytest.raises(InputError, match=rf"gives only {distinct:,} distinct sentences"):
-        prepare_wikipedia(articles, tmp_path, sample=distinct + 1)
+        prepare.prepare_wikipedia(articles, tmp_path, sample=distinct + 1)
     assert Corpus(tmp_path).tables() == []
     said: list[str] = []
     with listening(said.append):
-        assert prepare_wikipedia(articles, tmp_path, sample=distinct)["rows"] == distinct
+        assert prepare.prepare_wikipedia(articles, tmp_path, sample=distinct)["rows"] == distinct
     assert said[0].startswith("sentences: going on with")
 
 

@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import run_commands
 from run_commands import EVALUATION, TASKS, TINY, overrides, result
 
 import raysts
 from raysts.commands import parser
-from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.pipeline.plan import describe
 from raysts.pipeline.verdict import Delivered
@@ -150,27 +147,6 @@ def test_evaluating_without_labels(finished: run_commands.Finished, tmp_path: Pa
         assert refused.code == 2 and "--like MODEL and --text PATH belong together" in refused.err
 
 
-def test_evaluating_a_file_of_pairs(finished: run_commands.Finished, tmp_path: Path) -> None:
-    """The same pairs as a task and as a file give the same numbers; every format reads the same."""
-    run = run_of(finished.results["nli"], "member")
-    table = Corpus(finished.data).read("sts/stsb_test", ["sentence1", "sentence2", "score"])
-    rows = table.to_pylist()
-    pq.write_table(table, tmp_path / "pairs.parquet")
-    lines = [json.dumps(row) for row in rows]
-    (tmp_path / "pairs.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    tsv = ["sentence1\tsentence2\tscore", *(f"{r['sentence1']}\t{r['sentence2']}\t{r['score']}" for r in rows)]
-    (tmp_path / "pairs.tsv").write_text("\n".join(tsv), encoding="utf-8")
-    as_task = result("evaluate", run, *finished.options(), "--tasks", "stsb", "--resamples", "0")["results"]
-    wanted = {(row["layers"], row["metric"]): row["value"] for row in as_task if row["aggregation"] == "all"}
-    for name in ("pairs.parquet", "pairs.jsonl", "pairs.tsv"):
-        found = result("evaluate", run, "--storage", finished.storage, "--pairs", tmp_path / name, "--resamples", "0")[
-            "results"
-        ]
-        assert {row["dataset"] for row in found} == {"pairs"}
-        got = {(row["layers"], row["metric"]): row["value"] for row in found if row["aggregation"] == "all"}
-        assert got == pytest.approx(wanted, abs=1e-12), name
-
-
 # -- distill -------------------------------------------------------------------------------------------------------------
 
 
@@ -252,25 +228,6 @@ def test_an_export_is_the_model(finished: run_commands.Finished, tmp_path: Path)
     theirs = sentence_transformers.SentenceTransformer(two_layers["model"], device="cpu").encode(texts)
     np.testing.assert_allclose(raysts.load(student, finished.storage, layers=2).encode(texts), theirs, atol=1e-5)
     assert not np.allclose(theirs, model.encode(texts), atol=1e-3)
-
-
-def test_load_gives_float32_vectors(finished: run_commands.Finished) -> None:
-    model = raysts.load(finished.results["quickstart"]["model"])
-    vectors = model.encode(["one text", "another, longer text", ""])
-    assert vectors.dtype == np.float32 and vectors.shape == (3, model.dim) and np.isfinite(vectors).all()
-    assert model.encode([]).shape == (0, model.dim)
-    assert set(model.represent(["a"])) == {"vectors"}
-
-
-def test_embed_agrees_with_the_command(finished: run_commands.Finished, tmp_path: Path) -> None:
-    model = finished.results["quickstart"]["model"]
-    pq.write_table(pa.table({"text": ["a dog", "a cat"], "n": [1, 2]}), tmp_path / "in.parquet")
-    told = result("embed", model, "--input", tmp_path / "in.parquet", "--column", "text",
-                  "--output", tmp_path / "cli", "--address", "none")  # fmt: skip
-    called = raysts.embed(model, tmp_path / "in.parquet", "text", tmp_path / "python", address="none")
-    assert called == told | {"output": str(tmp_path / "python")}
-    (a,), (b,) = (sorted((tmp_path / name).glob("*.parquet")) for name in ("cli", "python"))
-    assert pq.read_table(a).equals(pq.read_table(b))
 
 
 def test_reports_are_written_again(finished: run_commands.Finished) -> None:

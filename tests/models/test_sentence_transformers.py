@@ -32,6 +32,8 @@ ENCODERS = (
     "t5",
 )  # fmt: skip
 DECODERS = ("bloom", "qwen3")
+LIKE_OTHERS = ("xlm-roberta", "camembert", "electra")
+"""Layers of RoBERTa and BERT under another name; test_encoder.py holds every family against transformers' own pass."""
 ALL_MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 
 
@@ -47,7 +49,10 @@ def same(model: SentenceModel, folder: Path) -> SentenceTransformer:
     return exported
 
 
-@pytest.mark.parametrize("family", [*ENCODERS, *DECODERS])
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(name, marks=pytest.mark.slow if name in LIKE_OTHERS else ()) for name in (*ENCODERS, *DECODERS)],
+)
 def test_architectures(family: str, tmp_path: Path) -> None:
     """Before and after export; a training step reaches every weight; after it, exported and loaded again."""
     folder = write_backbone(tmp_path / family, family)

@@ -136,7 +136,9 @@ def test_the_results_table_holds_every_row(finished: run_commands.Finished) -> N
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_second_run_trains_nothing(name: str, finished: run_commands.Finished) -> None:
+def test_a_second_run_trains_nothing_and_the_report_names_every_step(
+    name: str, finished: run_commands.Finished
+) -> None:
     arguments = finished.arguments(name)
     before, parts = trained(finished.storage), sorted(finished.storage.glob("results/*"))
     # No address: Ray is not even started when nothing is left to do.
@@ -147,6 +149,8 @@ def test_a_second_run_trains_nothing(name: str, finished: run_commands.Finished)
     nodes = result("plan", *finished.arguments(name))["nodes"]
     assert {node["status"] for node in nodes} == {"done"}
     assert f"{len(nodes)} steps, {len(nodes)} done" in again.err
+    page = Path(finished.results[name]["report"]).read_text(encoding="utf-8")
+    assert f"raysts run {name}" in page and [node["title"] for node in nodes if node["title"] not in page] == []
 
 
 def test_recipes_share_their_members(finished: run_commands.Finished, tmp_path: Path) -> None:
@@ -252,14 +256,6 @@ def test_the_model_card_says_what_was_done(finished: run_commands.Finished) -> N
     assert card.startswith("---\n") and "SentenceTransformer(" in card
     for part in ("nli-ct-sed", "wikipedia/sentences", "nli/train", "--set members=2", "stsb"):
         assert part in card, part
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_the_report_names_every_run(name: str, finished: run_commands.Finished) -> None:
-    page = Path(finished.results[name]["report"]).read_text(encoding="utf-8")
-    assert f"raysts run {name}" in page
-    for node in result("plan", *finished.arguments(name))["nodes"]:
-        assert node["title"] in page, node["title"]
 
 
 # -- golden losses -------------------------------------------------------------------------------------------------------

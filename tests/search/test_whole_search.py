@@ -225,9 +225,8 @@ def test_sed_5_5_is_one_command(small_world: Path, tiny_backbone: Path, tmp_path
 
 @pytest.mark.parametrize(
     ("combine", "settings", "count"),
-    [("ensemble", {"keep": 2}, 4), ("soup", {"by": "trial", "keep": 3}, 3), ("sed", {"by": "trial", "keep": 3}, 3),
-     ("sed", {"keep": 2}, 4)],
-)  # fmt: skip
+    [("ensemble", {"keep": 2}, 4), ("soup", {"by": "trial", "keep": 3}, 3), ("sed", {"by": "trial", "keep": 3}, 3)],
+)
 def test_a_system_begins_with_a_search_and_its_members_are_the_best_points_or_trials(
     combine: str, settings: dict[str, Any], count: int, small_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
