@@ -13,7 +13,6 @@ from golden.golden import Golden
 from raysts.data.corpora import Corpus
 from raysts.data.world import EMBEDDED
 from raysts.ids import content_id, derive_seed, folder_id
-from raysts.pipeline import validate
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import Step
 from raysts.recipes.names import RECIPES, pipeline
@@ -218,11 +217,6 @@ def test_a_student_exported_with_other_layers_is_another_run(plan: Planner) -> N
     assert student(one).id != student(two).id
     assert ids(one) == ids(two) and one.teacher.vectors.id == two.teacher.vectors.id
     assert [student(made).training.export_layers for made in (one, two)] == [1, 2]
-
-
-def test_more_tokens_than_the_backbone_has_positions_for_are_refused(plan: Planner) -> None:
-    with pytest.raises(ValueError, match="max_length"):
-        validate.check(plan("nli", {"train.max_length": 500}))
 
 
 # -- the functions behind them -------------------------------------------------------------------------------------------
