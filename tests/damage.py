@@ -1,4 +1,4 @@
-"""What happens to files: real damage to real Parquet shards."""
+"""What happens to files: real damage to real Parquet shards, and to the bytes of any file."""
 
 from __future__ import annotations
 
@@ -55,6 +55,12 @@ def other_types(path: Path) -> None:
     pq.write_table(found, path)
 
 
+def flipped_bit(content: bytearray) -> bytes:
+    """One bit in the middle is another."""
+    content[len(content) // 2] ^= 4
+    return bytes(content)
+
+
 DAMAGE: dict[str, Callable[[Path], None]] = {
     "truncated": truncated,
     "empty file": lambda path: path.write_bytes(b""),
@@ -62,3 +68,11 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
     "other columns": other_columns,
     "other types": other_types,
 }
+
+BYTES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda content: b"",
+    "torn": lambda content: content[: len(content) // 2],
+    "zeros": lambda content: bytes(len(content)),
+    "flipped": lambda content: flipped_bit(bytearray(content)),
+}
+"""What becomes of the bytes of a file of any kind."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import io
 import json
 import logging
@@ -62,6 +63,15 @@ def result(*arguments: object) -> dict[str, Any]:
     found = json.loads(line)
     assert found["status"] == "done"
     return found
+
+
+def write_csv(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """Write a file of a user's."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
 
 
 def options_of(name: str) -> list[Argument]:

@@ -139,10 +139,7 @@ def user_folder(tmp_path: Path, small_corpus: Corpus, monkeypatch: pytest.Monkey
         "help/qrels.csv": [{"query_id": f"q{i}", "doc_id": f"d{i}", "score": 1} for i in range(9)],
     }
     for name, rows in tables.items():
-        with Path(name).open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        run_commands.write_csv(Path(name), rows)
     return tmp_path
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from run_commands import raysts as command
-from run_commands import result
+from run_commands import result, write_csv
 
 import raysts
 from raysts.data.corpora import Corpus
@@ -27,10 +27,7 @@ def own(tmp_path: Path, small_corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -
     texts = small_corpus.read("wikipedia/sentences").column("sentence").to_pylist()[:200]
     pairs = small_corpus.read("sts/stsb_test").select(["sentence1", "sentence2", "score"]).to_pylist()[:40]
     for name, rows in (("docs", [{"id": i, "body": text} for i, text in enumerate(texts)]), ("pairs", pairs)):
-        with Path(f"{name}.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        write_csv(Path(f"{name}.csv"), rows)
     return tmp_path
 
 

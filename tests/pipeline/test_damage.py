@@ -6,12 +6,12 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from damage import BYTES
 from run_commands import Outcome, overrides, raysts, result
 
 from raysts.storage import checksums
@@ -36,19 +36,6 @@ CLOCKS = {
     "price",
 }
 
-
-def flipped(content: bytearray) -> bytes:
-    """One bit of it in the middle is another."""
-    content[len(content) // 2] ^= 4
-    return bytes(content)
-
-
-DAMAGE: dict[str, Callable[[bytes], bytes]] = {
-    "empty": lambda content: b"",
-    "torn": lambda content: content[: len(content) // 2],
-    "zeros": lambda content: bytes(len(content)),
-    "flipped": lambda content: flipped(bytearray(content)),
-}  # fmt: skip
 
 FILES = {
     "model of a member": "runs/MEMBER/model/model.safetensors",
@@ -159,7 +146,7 @@ def damaged(path: Path, how: str) -> None:
     if how == "missing":
         path.unlink()
     else:
-        path.write_bytes(DAMAGE[how](path.read_bytes()))
+        path.write_bytes(BYTES[how](path.read_bytes()))
 
 
 def check(outcome: Outcome, storage: Path, reference: Reference, without: set[str] = frozenset()) -> None:
@@ -229,7 +216,7 @@ def cases() -> list[Any]:
     return [
         pytest.param(kind, how, marks=() if how == "flipped" else pytest.mark.slow)
         for kind in FILES
-        for how in ("flipped", *sorted(DAMAGE.keys() - {"flipped"}), "missing")
+        for how in ("flipped", *sorted(BYTES.keys() - {"flipped"}), "missing")
     ]
 
 
@@ -269,7 +256,7 @@ def searched(folder: Path, storage: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [*DAMAGE, "missing"])
+@pytest.mark.parametrize("how", [*BYTES, "missing"])
 @pytest.mark.parametrize("kind", STUDY_FILES)
 def test_one_damaged_file_of_a_search(kind: str, how: str, search: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     folder, before = search

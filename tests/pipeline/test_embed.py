@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from damage import BYTES
 from run_commands import raysts, result
 from safetensors.torch import load_file, save_file
 
@@ -248,15 +249,10 @@ def test_a_damaged_shard_is_made_again(damage: str, tiny_backbone: Path, tmp_pat
     embed(tiny_backbone, source, output)
     shard = output / "part-00000-00001.parquet"
     good = shard.read_bytes()
-    half = len(good) // 2
-    shard.write_bytes(
-        {
-            "torn": good[:half],
-            "flipped": good[:half] + bytes([good[half] ^ 1]) + good[half + 1 :],
-            "zeros": bytes(len(good)),
-        }.get(damage, b"")
-    )
-    if damage == "without its checksum":
+    if damage in BYTES:
+        shard.write_bytes(BYTES[damage](good))
+    else:
+        shard.write_bytes(b"")
         (output / f".{shard.name}.checksum").unlink()
     outcome = raysts(*command(tiny_backbone, source, output))
     assert outcome.code == 0 and "2 shards, 1 done" in outcome.err

@@ -22,6 +22,7 @@ import scipy.stats
 import small_runs
 import torch
 from run_commands import raysts as command
+from run_commands import write_csv
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel
 
@@ -47,14 +48,10 @@ def own(tmp_path_factory: pytest.TempPathFactory, small_corpus: Corpus) -> Path:
     """docs.csv, pairs.csv, dev.csv and the encoders A and B."""
     folder = tmp_path_factory.mktemp("own")
     texts = small_corpus.read("wikipedia/sentences").column("sentence").to_pylist()[:600]
-    with (folder / "docs.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([["id", "text"], *enumerate([*texts, "", texts[0]])])
+    write_csv(folder / "docs.csv", [{"id": i, "text": text} for i, text in enumerate([*texts, "", texts[0]])])
     pairs = small_corpus.read("sts/stsb_test").select(["sentence1", "sentence2", "score"]).to_pylist()
     for name, rows in (("pairs", pairs[:40]), ("dev", pairs[40:80])):
-        with (folder / f"{name}.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        write_csv(folder / f"{name}.csv", rows)
     turned = [(row["sentence2"].upper(), row["sentence1"], row["score"]) for row in [*pairs[40:80], pairs[0]]]
     with (folder / "turned.tsv").open("w") as file:
         file.writelines("\t".join(map(str, row)) + "\n" for row in [("sentence1", "sentence2", "score"), *turned])
@@ -335,9 +332,8 @@ def test_evaluate_and_compare_on_own_pairs(own: Path, tmp_path: Path) -> None:
 
 def test_training_rows_in_an_own_test_are_marked(own: Path, tmp_path: Path) -> None:
     texts = [row["text"] for row in csv.DictReader((own / "docs.csv").open()) if row["text"]]
-    with (tmp_path / "leaky.csv").open("w", newline="") as file:
-        rows = [[texts[i], texts[i + 1], i % 5] for i in range(30)]
-        csv.writer(file).writerows([["sentence1", "sentence2", "score"], *rows])
+    rows = [{"sentence1": texts[i], "sentence2": texts[i + 1], "score": i % 5} for i in range(30)]
+    write_csv(tmp_path / "leaky.csv", rows)
     result = raysts.run(
         "mlm",
         {"backbone": str(own / "A"), **STEPS},

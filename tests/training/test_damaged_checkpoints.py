@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from damage import BYTES
 from small_runs import Interrupted, Stage, Watched, interrupted_at, metrics
 
 from raysts.storage import checksums
@@ -42,14 +43,10 @@ def test_a_damaged_checkpoint(
 ) -> None:
     job = job_in(Path(shutil.copytree(stopped, tmp_path / "run")), stage)
     (path,) = job.folder.glob(pattern)
-    content = bytearray(path.read_bytes())
-    half = len(content) // 2
-    content[half] ^= 1
-    damage = {"flipped": content, "torn": content[:half], "zeros": bytes(len(content)), "binary": b"\xff\0{" * 9}
     if how == "missing":
         path.unlink()
     else:
-        path.write_bytes(damage.get(how, b""))
+        path.write_bytes(b"\xff\0{" * 9 if how == "binary" else BYTES[how](path.read_bytes()))
     checksums._read.clear()
     train(job, Watched())
     assert ((job.folder / "model" / "model.safetensors").read_bytes(), metrics(job.folder)) == calm
