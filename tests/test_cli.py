@@ -223,13 +223,6 @@ def test_python_m_raysts(small_world: Path, tmp_path: Path) -> None:
     assert "tokenise nli/train" in done.stderr and "member 0 nli" in done.stderr
 
 
-def test_wrong_input_ends_a_process_with_2(tmp_path: Path) -> None:
-    wrong = run_module("run", "nil", "--storage", tmp_path / "s")
-    assert wrong.returncode == 2 and wrong.stdout == "" and not (tmp_path / "s").exists()
-    (line,) = wrong.stderr.splitlines()
-    assert line.startswith("raysts: ") and "did you mean 'nli'?" in line
-
-
 def test_an_unexpected_error_is_no_traceback(
     small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

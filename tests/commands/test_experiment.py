@@ -71,11 +71,6 @@ def test_students_differ_by_their_seed_alone_and_the_first_is_the_only_one(plan:
     assert {node.id for node in one.steps} - {node.id for node in three.steps} == {one.evaluations[-1].step.id}
 
 
-def test_students_need_a_distillation() -> None:
-    with pytest.raises(InputError, match="students=2: 'nli-ensemble' distils no student"):
-        pipeline("nli-ensemble", {"students": 2})
-
-
 def test_spread_over_students(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     """Table 3 of SED from one run, its numbers by hand; then with the first student alone, trained no more."""
     settings = {**QUICK, "backbone": str(tiny_backbone), "evaluation.tasks": STS}

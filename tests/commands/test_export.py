@@ -96,6 +96,7 @@ def test_of_gaussians_the_mean(tiny_backbone: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(embedded(tmp_path / "out", TEXTS), model.encode(TEXTS), rtol=0, atol=2e-6)
 
 
+@pytest.mark.slow  # a real model; small ones of three families are exported always
 def test_minilm_as_sentence_transformers_reads_it(minilm: Path, tmp_path: Path) -> None:
     sentence_transformers = pytest.importorskip("sentence_transformers")
     expected = sentence_transformers.SentenceTransformer(str(minilm), device="cpu", local_files_only=True).encode(TEXTS)

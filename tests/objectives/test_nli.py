@@ -47,14 +47,6 @@ def test_the_classifier_has_a_bias_unless_told_otherwise() -> None:
     assert not [name for name in without.state_dict() if name.endswith("classifier.bias")]
 
 
-def test_pairs_in_one_pass_are_pairs_in_two() -> None:
-    objective = NLI(NLISettings(), tiny_encoder())
-    found = batch(objective)
-    both = objective.embed_pair(found, "premise", "hypothesis")
-    for name, together in zip(("premise", "hypothesis"), both, strict=True):
-        torch.testing.assert_close(together, alone(objective, found, name), rtol=0, atol=1e-6)
-
-
 def test_collate_takes_the_rows_of_its_examples() -> None:
     objective = NLI(NLISettings(), tiny_encoder())
     texts = Tokens(np.arange(1, 10, dtype=np.int32), np.array([0, 2, 5, 9]))

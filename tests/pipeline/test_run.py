@@ -251,13 +251,6 @@ def test_sentence_transformers_loads_what_is_handed_over(name: str, finished: ru
     np.testing.assert_allclose(ours.encode(texts), theirs.encode(texts), atol=1e-5)
 
 
-def test_the_model_card_says_what_was_done(finished: run_commands.Finished) -> None:
-    card = (Path(finished.results["nli-ct-sed"]["model"]) / "README.md").read_text(encoding="utf-8")
-    assert card.startswith("---\n") and "SentenceTransformer(" in card
-    for part in ("nli-ct-sed", "wikipedia/sentences", "nli/train", "--set members=2", "stsb"):
-        assert part in card, part
-
-
 # -- golden losses -------------------------------------------------------------------------------------------------------
 
 WORDS = (

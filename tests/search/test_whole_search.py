@@ -26,7 +26,6 @@ from raysts.evaluation.dev import RunMetric, load_dev
 from raysts.models import pretrained
 from raysts.recipes.names import pipeline
 from raysts.recipes.overrides import dump
-from raysts.search.search import SEARCHES
 from raysts.search.trial import TrialRuntime, run_trial
 
 LR = "sts.optim.lr"
@@ -183,21 +182,6 @@ def test_a_study_by_points_of_a_recipe_file_of_any_name_becomes_a_student(
     assert len(list(storage.glob("runs/*/run.json"))) == trained + 1, "the student alone is trained"
     planned = describe_plan("distill", few, None, storage, from_study="mine")
     assert planned["name"] == "mine-distilled" and {node["status"] for node in planned["nodes"]} == {"done"}
-
-
-def test_a_search_by_trials_keeps_the_best_models_alone(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
-    overrides: dict[str, Any] = {
-        "backbone": str(tiny_backbone), "space.settings.classes": [2, 3, 4, 5], "space.settings.dims": [2, 4], "keep": 2,
-        "num_samples": None, "train.max_steps": 3, "train.checkpoint_every": 1, "train.eval_every": 1,
-        "train.max_length": 24, "data.sample": 64, "latte.data.sources": [],
-    }  # fmt: skip
-    others = (key.removeprefix("latte.") for key in SEARCHES["latte-mix"]["space"])
-    overrides = {f"space.{key}": None for key in others} | overrides
-    found = run_search("latte-mix", overrides, small_world, tmp_path, address="none")
-    best = sorted(found["points"], key=lambda point: -point["value"])[:2]
-    kept = sorted(path.parent.name for path in tmp_path.glob("runs/*/model"))
-    assert found["trials"] == 8 and kept == sorted(point["run"] for point in best)
-    assert not list(tmp_path.glob("runs/*/checkpoints"))
 
 
 def test_sed_5_5_is_one_command(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from run_commands import listening
 from safetensors.torch import load_file
 from small_runs import Interrupted, Stage, Watched, difference, interrupted_at, metrics, without
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -181,12 +180,6 @@ def test_a_run_leaves_its_record_its_metrics_and_its_model(stage: Stage, tmp_pat
     }
     assert difference(model.encoder.state_dict(), trained) == 0.0
     assert difference(trained, load(stage.backbone, device="cpu").encoder.state_dict()) > 1e-3
-
-
-def test_a_finished_run_is_not_run_again(stage: Stage, tmp_path: Path) -> None:
-    job = stage.job("nli", tmp_path / "run", epochs=1.0, dev=False)
-    first = train(job, Watched())
-    assert train(job, Untouchable()) == first
 
 
 def test_a_run_that_another_process_finishes_meanwhile_is_not_run_again(
@@ -521,21 +514,6 @@ def test_a_member_that_diverges_fails_alone(stage: Stage, tmp_path: Path) -> Non
     outcomes = [attempt(chain, Watched()).reason for chain in ([good], [bad, after])]
     assert outcomes[0] is None and outcomes[1] is not None and "bad" in outcomes[1]
     assert not after.folder.exists(), "the stage after the failed one is not begun"
-
-
-def test_members_of_two_stages_are_trained_one_after_the_other(stage: Stage, tmp_path: Path) -> None:
-    chains = []
-    for member in range(2):
-        first, second = (
-            stage.job(name, tmp_path / f"{name}-{member}", seed=member, epochs=1.0, dev=False) for name in ("nli", "ct")
-        )
-        facts = [{"stage": job.facts["stage"], "member": member} for job in (first, second)]
-        chains.append([without(first, facts=facts[0]), without(second, facts=facts[1], parent=first.folder / "model")])
-    said: list[str] = []
-    with listening(said.append):
-        assert LocalExecutor(threads=1, device="cpu").train(chains, Resources()) == [None] * 2
-    runs = ["member 0 nli", "member 0 ct", "member 1 nli", "member 1 ct"]
-    assert [*dict.fromkeys(text.split(":")[0] for text in said)] == runs
 
 
 def test_a_gpu_that_is_not_asked_for_is_left_alone(

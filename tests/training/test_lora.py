@@ -16,8 +16,6 @@ from raysts.errors import InputError
 from raysts.models.encoder import Encoder
 from raysts.models.pretrained import load
 from raysts.models.weights import SCALE, merge_adapters
-from raysts.recipes.catalog import CATALOG
-from raysts.recipes.recipe import DEFAULTS, Train
 from raysts.training import loop
 from raysts.training.loop import train
 
@@ -58,12 +56,6 @@ def test_a_run_trains_adapters_and_writes_a_plain_model(
     for key in changed:
         a, b = (weights[0][f"{key.removesuffix('.weight')}.lora_{which}.default.weight"] for which in "AB")
         assert a.shape[0] == 3 and torch.allclose(written[key], begun[key] + SCALE * b @ a, atol=1e-6)
-
-
-def test_what_is_fitted_on_a_finished_model_has_no_adapters() -> None:
-    recipe = DEFAULTS["flow"]
-    with pytest.raises(ValueError, match="train.lora=4: flow is fitted on a finished model"):
-        type(recipe)(objective="flow", settings=CATALOG["flow"].settings(), batch=8, train=Train(lora=4))
 
 
 def test_without_peft_nothing_starts(small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
