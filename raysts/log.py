@@ -56,6 +56,7 @@ class Screen(logging.Handler):
     def _begin(self) -> None:
         self.title, self.began, self.spoke = "", time.monotonic(), time.monotonic()
         self.total, self.rest, self.running, self.part, self.head = 0.0, 0.0, 0.0, 0.0, (0.0, 0.0)
+        self.texts = 0
         self.started, self.moved, self.measured = self.began, self.began, 0.0
         self.tasks: dict[str, Any] = {}
 
@@ -88,11 +89,12 @@ class Screen(logging.Handler):
             if bars:
                 bars.stop()
 
-    def follow(self, title: str, rest: float, running: float, measured: float = 0.0) -> None:
+    def follow(self, title: str, rest: float, running: float, measured: float = 0.0, texts: int = 0) -> None:
         """Take note of steps that begin: their title, the cost of all steps left, and theirs.
 
-        ``measured``: share of the costs that is in seconds by measured rates.
+        ``measured``: share of the costs that is in seconds by measured rates. ``texts``: those that the steps embed.
         """
+        self.texts = texts
         self.title, self.rest, self.running, self.measured = title, rest, running, measured
         self.moved = time.monotonic()
         self.started = self.started if self.total else self.moved
@@ -108,6 +110,11 @@ class Screen(logging.Handler):
         self.moved = moment if part > self.part else self.moved
         self.part = part
         self.show()
+
+    def embed(self, texts: int) -> None:
+        """Take note of texts that this process has embedded."""
+        if self.texts:
+            self.within(min(1.0, self.part + texts / self.texts))
 
     def draw(self, key: str, title: str, done: int, total: int, note: str) -> None:
         """Draw the bar of one training run, until it is done."""

@@ -265,7 +265,10 @@ def _study_pipeline(
 
     store = store_of(options.storage)
     record, trials = study_record(store, study)
-    if record["by"] == "point" and record["pipeline"]["combine"] is None:  # students are teachers, no members
+    trained = build(
+        Pipeline, record["pipeline"]
+    )  # students are teachers, no members, and so are models with a fitted head
+    if record["by"] == "point" and trained.combine is None and not any(r.spec.head for r in trained.recipes.values()):
         return best_point(record, trials, top).replace(name=str(options.name)), record
     pipeline = _models_pipeline(best_models(record, trials, store, top), None, overrides, {}, options)
     return pipeline_of(pipeline, {"sed.train.keep": "best", "sed.train.patience": 5}), record

@@ -1,6 +1,7 @@
 """Execution of a search for the commands: its checked study, and its trials here or on a cluster."""
 
 import contextlib
+import shlex
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -137,6 +138,10 @@ def _prepare(study: Study, executor: Executor, concurrent: int, options: RunOpti
 def _result(study: Study, report: Path) -> Result:
     points, metric = study.scores(), study.search.objective
     best, run = study.best_point, scores.best_trial(points, metric.mode)
+    command = ["raysts", "distill", "--from-study", study.name, "--storage", study.store.uri]
+    if best and (varied := {"backbone", "backbone_layers"} & best.point.keys()):  # trials of several starting models
+        settings = {"backbone": study.plan_at(best.point).pipeline.backbone} | {key: best.point[key] for key in varied}
+        command += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     return {
         "status": "done",
         "storage": study.store.uri,
@@ -157,5 +162,6 @@ def _result(study: Study, report: Path) -> Result:
         **({"front": [p.point for p in scores.front(points, metric.mode)]} if study.search.cost else {}),
         "untrained": study.backbone_score,
         "table": scores.table(points, metric, study.search.usual, study.backbone_score, cost=study.search.cost),
+        "next": shlex.join(command),
         "skipped": study.plan.skipped_files,
     }

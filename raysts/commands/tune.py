@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Unpack
 
@@ -61,7 +62,7 @@ def tune(
         finished), best (overrides, value: the point with the best mean over its seeds), best_run (overrides, seed,
         value), points (overrides, seed, value, status, run: one per trial that has ended; with a cost also that), front (with a
         cost: the points of the Pareto front, cheapest first), untrained (the value of the
-        untrained backbone, if measured), table (text), skipped (as :func:`raysts.run`).
+        untrained backbone, if measured), table and next (text), skipped (as :func:`raysts.run`).
 
     Raises:
         InputError: a problem that would stop the search later, or a study of this name from another search.
@@ -82,9 +83,10 @@ def tune(
 
 def _text(result: Result) -> str:
     lines = [result.pop("table"), f"study:  {result['study']}", f"report: {result['report']}"]
-    lines.append(f"dashboard: optuna-dashboard sqlite:///{result['study']}/optuna.db")
-    lines.append(f"scalars: tensorboard --logdir {result['study']}/tensorboard")
-    lines.append(f"next:   raysts distill --from-study {result['name']} --storage {result['storage']}")
+    database, curves = (shlex.quote(f"{place}/") for place in (f"sqlite:///{result['study']}", result["study"]))
+    lines.append(f"dashboard: optuna-dashboard {database}optuna.db")
+    lines.append(f"scalars: tensorboard --logdir {curves}tensorboard")
+    lines.append(f"next:   {result.pop('next')}")
     return "\n".join(lines)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from cyclopts import Parameter
 from raysts.commands import options as opt
 from raysts.commands.options import USE, Command, Result, local_path
 from raysts.errors import InputError, RunFailed
-from raysts.log import say
+from raysts.log import say, screen
 
 if TYPE_CHECKING:
     import numpy as np
@@ -100,8 +101,11 @@ def embed(
                 began, options = time.monotonic(), {"content": content, "layers": layers, "precision": precision}
                 args = (path, options | {"prompt": prefix}, column, dims, dtype, ranges)
                 written = chosen.map(bulk.EmbedFile, args, waiting, Resources())
-                for done, _ in enumerate(written, start=1):
-                    rate = sum(unit.rows for unit, _ in waiting[:done]) / (time.monotonic() - began)
+                ends = [*itertools.accumulate(unit.rows for unit, _ in waiting)]
+                screen.follow("embed", 1.0, 1.0, texts=ends[-1])
+                for done, (rows, _) in enumerate(zip(ends, written, strict=True), start=1):
+                    rate = rows / (time.monotonic() - began)
+                    screen.within(rows / ends[-1])
                     say(f"embed: {finished + done} of {_shards(len(units))}, {rate:.0f} rows/s")
         manifest = bulk.close_output(target, shards, loaded, dtype)
     result = {"status": "done", "output": str(target), "rows": manifest["rows"], "shards": len(units)}

@@ -95,12 +95,17 @@ class _Trail:
     folders: dict[Path, dict[str, Path]]
 
     def folder_of(self, run: Path) -> Path | None:
-        """Return the run's model with the content ``run.name`` that another run reads. Records are read once."""
+        """Return the folder with the content ``run.name`` that a run or study reads. Records are read once."""
         storage, store = run.parent.parent, Store.of(run)
         if storage not in self.folders:
-            records = map(store.read_json, store.get_all(storage / "pipelines", "*.json"))
-            reads = [item for record in records if record for item in record.get("reads", {}).items()]
-            self.folders[storage] = {content: storage / folder for content, folder in reads}
+            paths = [
+                *store.get_all(storage / "pipelines", "*.json"),
+                *store.get_all(storage / "studies", "*/study.json"),
+            ]
+            records = [record for record in map(store.read_json, paths) if record]
+            reads = [(content, storage / folder) for r in records for content, folder in r.get("reads", {}).items()]
+            runs_last = sorted(reads, key=lambda read: bool(record_of(read[1])))
+            self.folders[storage] = dict(runs_last)
         return self.folders[storage].get(run.name)
 
 
@@ -267,9 +272,8 @@ def contamination(
     stored = [text for text in texts if corpus.files(text.table) or corpus.sources(text.table)]
     present = [text for text in stored if corpus.fingerprint(text.table) == text.sha256]
     places = {True: f"not in {corpus.sources_text or corpus.where}", False: "which this command does not read"}
-    missing = [
-        f"{text.label} as it was trained on ({places[text.title is None]})" for text in texts if text not in present
-    ]
+    labels = dict.fromkeys((text.label, places[text.title is None]) for text in texts if text not in present)
+    missing = [f"{label} as it was trained on ({place})" for label, place in labels]
     masks: Masks = {}
     for text in present:
         for table, (row, sentence) in _occurrences(corpus, text, tables, cache).items():

@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 
 from raysts.errors import InputError, RunFailed
 from raysts.ids import content_id
+from raysts.log import screen
 from raysts.storage.store import Store
 
 FOLDER = "endpoints"
@@ -131,11 +132,12 @@ class Endpoint:
         """
         missing = [text for text in dict.fromkeys(texts) if _key(text) not in self._places]
         for part in (missing[first : first + FILE] for first in range(0, len(missing), FILE)):
-            answers = [self._ask(part[first : first + BATCH]) for first in range(0, len(part), BATCH)]
-            path = self.folder / f"{content_id(part)}.parquet"
-            with self.store.put(path) as draft:
-                pq.write_table(pa.table({"text": part, "embedding": [*np.concatenate(answers)]}), draft)
-            self._places.update({_key(text): (path, row) for row, text in enumerate(part)})
+            answers: list[np.ndarray] = []
+            try:
+                answers += (self._ask(part[first : first + BATCH]) for first in range(0, len(part), BATCH))
+            finally:  # what was given before an error is kept
+                if answers:
+                    self._keep(part, np.concatenate(answers))
         rows: dict[Path, list[tuple[int, int]]] = {}
         for number, text in enumerate(texts):
             path, row = self._places[_key(text)]
@@ -154,6 +156,14 @@ class Endpoint:
         column = pq.read_table(file, columns=["embedding"]).column(0)
         return np.stack(column.to_numpy()).astype(np.float32, copy=False)
 
+    def _keep(self, texts: Sequence[str], vectors_ND: np.ndarray) -> None:
+        """Write the vectors of the first N texts."""
+        rows = list(texts[: len(vectors_ND)])
+        path = self.folder / f"{content_id(rows)}.parquet"
+        with self.store.put(path) as draft:
+            pq.write_table(pa.table({"text": rows, "embedding": [*vectors_ND]}), draft)
+        self._places.update({_key(text): (path, row) for row, text in enumerate(rows)})
+
     def _ask(self, texts: Sequence[str], tries: int = TRIES) -> np.ndarray:
         """Return the vectors that the server gives, float32 [N, D], after at most so many requests."""
         body = json.dumps({"model": self.model, "input": list(texts), "encoding_format": "float"}).encode()
@@ -168,7 +178,9 @@ class Endpoint:
             self._last = time.monotonic()
             try:
                 with self._opener.open(Request(self.url, body, headers), timeout=TIMEOUT) as answer:
-                    return self._vectors_in(json.load(answer), len(texts))
+                    vectors_ND = self._vectors_in(json.load(answer), len(texts))
+                screen.embed(len(texts))
+                return vectors_ND
             except HTTPError as error:
                 text = error.read(300).decode("utf-8", "replace")
                 reason = f"HTTP {error.code} {error.reason}: {' '.join(text.split())}"

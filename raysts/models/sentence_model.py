@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 from raysts.cpu.kernels import keep_memory
 from raysts.errors import InputError
+from raysts.log import screen
 from raysts.models import static, word_vectors
 from raysts.models.encoder import Encoder
 from raysts.models.head import similarities_of
@@ -336,6 +337,7 @@ def represent_tokens(
                 if name not in result:
                     result[name] = np.zeros((len(tokens), *array.shape[1:]), array.dtype)
                 result[name][rows] = array
+        screen.embed(len(rows))
         if progress is not None:
             progress(len(rows))
 

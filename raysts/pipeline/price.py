@@ -97,17 +97,18 @@ class Rates:
     """The rates of a storage."""
 
     def __init__(self, store: Store) -> None:
+        self.store = store
         self.tables = [table for path in store.get_all("rates", "*.json") if (table := store.read_json(path))]
 
     def predict(self, step: Step) -> ExpectedTime:
         """Return what a step is expected to take on one device."""
         load, device, cpus = step.load, device_of(step.resources["gpus"]), step.resources["cpus"] or 1
-        kinds = [(step.job is not None, step.kind == "tokens")]
+        kinds, sentences = [(step.job is not None, step.kind == "tokens")], step.sentences * step.left(self.store)
         tables = [t for t in self.tables if (t["what"].startswith("train "), t["what"] == "tokens") in kinds]
         on_gpu = device != device_of(0)
         if not tables:
             rate = ASSUMED * (ON_GPU if on_gpu else cpus) / (TRAINING if step.job else 1.0)
-            return ExpectedTime(START + _work(load, step.sentences) / rate, False)
+            return ExpectedTime(START + _work(load, sentences) / rate, False)
         about = {"what": load.what, "device": device, "precision": load.precision}
         table = max(tables, key=lambda table: [table[key] == value for key, value in about.items()])
         close = [
@@ -118,7 +119,7 @@ class Rates:
         work = [row["work"] * (1.0 if on_gpu else cpus / row["cpus"]) for row in rows]
         start, slope = fit(work, [row["seconds"] for row in rows])
         measured = table["what"] == load.what and table["device"] == device
-        return ExpectedTime(start + slope * _work(load, step.sentences), measured)
+        return ExpectedTime(start + slope * _work(load, sentences), measured)
 
 
 def _work(load: Load, sentences: float) -> float:

@@ -25,8 +25,8 @@ from raysts.storage.store import Store, run_parallel
 Report = Callable[[Store, Mapping[str, Any]], Path | None]
 """Writes the report of a run from its storage and its record, and returns the path."""
 
-Follow = Callable[[str, float, float, float], None]
-"""Receives the title of the steps that begin, and expected seconds: of all steps that are not done, and of those that begin."""
+Follow = Callable[[str, float, float, float, int], None]
+"""Receives the arguments of :meth:`raysts.log.Screen.follow`."""
 
 
 def run(
@@ -155,10 +155,10 @@ class _Driver:
                 self.seconds[step.id] = seconds
         return failures
 
-    def _follow(self, running: Sequence[Step], waiting: list[Step]) -> None:
-        """Tell the screen the expected seconds by the clock of what begins and of what is left."""
+    def _follow(self, running: Sequence[Step], waiting: list[Step], texts: int = 0) -> None:
+        """Tell the screen the seconds by the clock of what begins and of what is left, and the texts to embed."""
         title = running[0].title if len(running) == 1 else f"{len(running)} runs train"
-        self.follow(title, self._clock(waiting), self._clock(running), self.measured)
+        self.follow(title, self._clock(waiting), self._clock(running), self.measured, texts)
 
     def _clock(self, steps: Sequence[Step]) -> float:
         kinds = [[s for s in steps if s.kind == kind] for kind in dict.fromkeys(s.kind for s in steps)]
@@ -271,11 +271,14 @@ def run_batch(
     with context.executor.keeping():
         for step in batch:
             assert step.work is not None
-            began = time.monotonic()
+            began, measured = (
+                time.monotonic(),
+                replace(step, sentences=round(step.sentences * step.left(context.store))),
+            )
             with around(step):
                 try:
                     step.work(context)
                 except InputError as error:  # what nobody could know before it was tried
                     raise RunFailed(f"{step.title}: {error}") from error
-            record_rates(context.store, [step], {step.id: time.monotonic() - began}, slots)
+            record_rates(context.store, [measured], {step.id: time.monotonic() - began}, slots)
     return []

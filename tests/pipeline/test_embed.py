@@ -20,9 +20,11 @@ from safetensors.torch import load_file, save_file
 
 from raysts.errors import InputError
 from raysts.evaluation import compression
+from raysts.log import screen
 from raysts.models.head import GaussianHead
 from raysts.models.precision import native_bf16
 from raysts.models.pretrained import load
+from raysts.models.sentence_model import TOKEN_BUDGET
 from raysts.pipeline import embed as bulk
 from raysts.storage.atomic import ASIDE, atomic_write
 
@@ -198,6 +200,17 @@ def test_a_row_group_larger_than_memory_allows_is_read_in_pieces(
     whole, pieces = read(tmp_path / "whole"), read(tmp_path / "pieces")
     assert pieces.drop_columns(["embedding"]).equals(whole.drop_columns(["embedding"]))
     np.testing.assert_allclose(vectors_of(pieces), vectors_of(whole), atol=1e-5)
+
+
+def test_progress_comes_from_inside_a_shard(
+    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares: list[float] = []
+    within = screen.within
+    monkeypatch.setattr(screen, "within", lambda share: (shares.append(share), within(share)))
+    monkeypatch.setitem(TOKEN_BUDGET, "cpu", 256)
+    embed(tiny_backbone, write(tmp_path / "in.parquet", 100), tmp_path / "out")
+    assert len(shares) > 4 and shares == sorted(shares) and 0 < shares[0] < 0.5 and shares[-1] == 1
 
 
 def test_a_killed_job_goes_on_shard_by_shard(tiny_backbone: Path, tmp_path: Path) -> None:

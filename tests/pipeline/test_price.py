@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from run_commands import TINY, overrides, raysts, result
+from run_commands import EVALUATION, TINY, overrides, raysts, result
 
+from raysts.commands.look import plan as plan_of
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.pipeline import price
@@ -38,10 +39,24 @@ def test_an_observed_step_prices_others_of_its_kind(tmp_path: Path) -> None:
     assert expected.measured and expected.seconds == pytest.approx(1_001, rel=0.02)
     twice = price.Rates(store).predict(replace(step("c", sentences=100_000), load=Load("vectors", 2e6, 10)))
     assert twice.seconds == pytest.approx(2_001, rel=0.02), "a model of twice the size takes twice as long"
+    part = price.Rates(store).predict(replace(step("c", sentences=100_000), left=lambda store: 0.5))
+    assert part.seconds == pytest.approx(501, rel=0.02), "other runs did the half"
     for number in range(price.KEPT):
         price.record_rates(store, [step("d")], {"d": 1 + number}, 1)
     (file,) = (tmp_path / "rates").glob("*.json")
     assert len(json.loads(file.read_text())["observed"]) == price.KEPT
+
+
+def test_a_model_that_another_run_has_scored_costs_nothing(small_world: Path, tmp_path: Path) -> None:
+    settings, place = {**TINY, **EVALUATION, "evaluation.tasks": "[stsb]"}, (small_world, tmp_path)
+
+    def left() -> list[float]:
+        plan = plan_of("ct", {**settings, "evaluation.tasks": ["stsb"]}, *place)
+        return [evaluation.step.left(plan.store) for evaluation in plan.evaluations]
+
+    assert left() == [1, 1]
+    result("run", "nli", "--data", small_world, "--storage", tmp_path, "--address", "none", *overrides(settings))
+    assert left() == [0, 1], "the backbone, not the members"
 
 
 def test_the_clock_counts_devices_and_the_longest_chain(tmp_path: Path) -> None:

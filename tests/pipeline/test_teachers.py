@@ -22,8 +22,10 @@ from raysts.commands.options import RunOptions
 from raysts.data.corpora import Corpus
 from raysts.evaluation.dev import CORRELATION, Dev
 from raysts.evaluation.sts import pairs_from_table
+from raysts.log import screen
 from raysts.models.embedders import open_embedder
 from raysts.models.pretrained import load
+from raysts.models.sentence_model import TOKEN_BUDGET
 from raysts.ops.ensemble import unit
 from raysts.pipeline.steps.vectors import weigh
 from raysts.pipeline.validate import fitting_target
@@ -237,6 +239,19 @@ def test_a_run_that_teaches_has_the_name_that_the_user_gave(
     assert {model["model"] for model in done["models"] if model["role"] == "member"} == {"nli-ct-sed:student", run}
     record = json.loads((finished.storage / "pipelines/runs-teach.json").read_text())
     assert "teacher nli-ct-sed:student" in record["against"] and not any(name in text for name in record["members"])
+
+
+def test_progress_of_a_distillation_comes_from_inside_a_block(
+    options: list[str], unlike: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares: list[tuple[str, float]] = []
+    within = screen.within
+    monkeypatch.setattr(screen, "within", lambda share: (shares.append((screen.title, share)), within(share)))
+    monkeypatch.setitem(TOKEN_BUDGET, "cpu", 128)
+    result("distill", *unlike, *options, "--set", "sed.data.sample=50", "--name", "shown")
+    for title in ("2 teachers", "evaluate student"):
+        of_step = [share for step, share in shares if title in step]
+        assert len({*of_step}) > 4 and of_step == sorted(of_step) and of_step[-1] == pytest.approx(1), title
 
 
 def test_weights_by_the_development_set(options: list[str], unlike: list[Path]) -> None:

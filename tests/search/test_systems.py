@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_commands import listening, result
+import small_runs
+from run_commands import listening, overrides, raysts, result
 
 from raysts.commands.context import plan_of
 from raysts.commands.options import RunOptions
@@ -123,6 +124,25 @@ def test_a_space_of_several_stages_that_cannot_be(
 ) -> None:
     with pytest.raises(InputError, match=said):
         study_of(name, overrides, small_world, tmp_path / "s").check_data()
+
+
+@pytest.mark.parametrize("widths", ["of backbones", "of heads"])
+def test_the_next_command_that_a_search_prints_works(
+    widths: str, small_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where trials have no common starting model, and where the vectors are those of a fitted head."""
+    monkeypatch.setattr(small_runs, "HIDDEN", 48)
+    wide, storage = small_runs.write_backbone(tmp_path / "wide", "bert"), tmp_path / "my storage"
+    system, space = "ct", {**SHORT, "backbone": None, "space.backbone": f"{tiny_backbone},{wide}"}
+    if widths == "of heads":
+        small = {"latte.settings.dims": 3, "latte.data.sources": []}
+        system, space = "nli-latte", {**SHORT, **small, "space.latte.settings.classes": "4,8", "by": "point", "keep": 1}
+    space = {key: value for key, value in space.items() if value is not None}
+    place = ["--data", small_world, "--storage", storage, "--address", "none"]
+    told = raysts("tune", system, *place, *overrides(space))
+    _, *command = shlex.split(re.search("next:(.*)", told.out)[1])  # type: ignore[index]
+    few = {"sed.data.sample": 60, "sed.batch": 8, "train.max_steps": 2, "evaluation.tasks": "[stsb]"}
+    assert result(*command, "--address", "none", *overrides(few, {"evaluation.resamples": 0}))["model"]
 
 
 def test_teachers_are_of_distill_alone(small_world: Path, tmp_path: Path) -> None:

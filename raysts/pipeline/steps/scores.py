@@ -216,6 +216,16 @@ class RoleEvaluation:
         """Return the id of the step that finds the weights of the ensemble, or None for equal weights."""
         return self.teachers.vectors.id if self.teachers and self.teachers.settings.weights else None
 
+    def _share(self, store: Store) -> float:
+        """Return the share of the models that no other run has scored. An ensemble needs all of them."""
+        subjects = [*self.subjects, *self.besides]
+        missing = [subject for subject in subjects if not store.exists(subject.file)]
+        if store.exists(self.step.output) or (missing and self.role == "member" and self.inputs.pipeline.combine):
+            return 1.0
+        if not missing and self.ensemble and not store.exists(self.ensemble.file):
+            return 1.0
+        return len(missing) / len(subjects)
+
     # -- scores on record --------------------------------------------------------------------------------------------
 
     def rows(self) -> list[Row]:

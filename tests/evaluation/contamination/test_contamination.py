@@ -163,6 +163,10 @@ def test_a_table_that_has_changed_since_is_unknown(corpus: Corpus) -> None:
     assert "not on record" in line and "sts/stsb_train" in line
     (entry,) = found.entries("m")
     assert entry["task"] is None and entry["unknown"]
+    parts = [TrainingText("nli/train", Data(sample=rows), "gone") for rows in (5, 6)]  # of a teacher and its student
+    assert [label.partition(" (")[0] for label in find_contamination(corpus, *parts).unknown] == [
+        "table 'nli/train' as it was trained on"
+    ]
 
 
 def test_thresholds_and_targets_are_not_searched(corpus: Corpus) -> None:
