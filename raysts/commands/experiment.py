@@ -327,8 +327,6 @@ def run(checked: ExperimentPlan) -> Result:
         RunFailed: some trials or pipelines failed.
     """
     options, name, plans = checked.options, checked.name, checked.plans
-    for label in plans:
-        check_name(_run_name(name, label))
     folder = store_of(options.storage).path(f"reports/{name}/tensorboard")
     tools = open_tools(options.track, name, folder if "" in plans else folder / LIVE)
     store_of(options.storage).check(writes=True)

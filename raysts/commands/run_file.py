@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DISTILL = "distill"
 """The base of a run file whose ``teachers`` are models that exist."""
 
-PLACES = ("text", "column", "dev", "test", "data", "storage", "name")
+PLACES = ("text", "column", "queries", "queries_column", "dev", "test", "data", "storage", "name")
 """Keys of a run file that are options of the command; paths start in the current folder, as on the command line."""
 
 
@@ -54,13 +54,15 @@ def read_run(
             raise InputError(
                 f"{recipe}: {key}={plain[key]!r}: must be a mapping from names to files, as {{mine: pairs.csv}}"
             )
-    for key in PLACES:
+    for key in ("base", *PLACES):
         value = plain.get(key)
         words = [*value, *value.values()] if isinstance(value, Mapping) else [value]
         if value is not None and not all(isinstance(word, str) for word in words):
             raise InputError(
                 f"{recipe}: {key}={value!r}: must be text, which YAML does not read here; put it in quotes"
             )
+        if "" in words:
+            raise InputError(f"{recipe}: {key}={value!r}: is empty; name what you mean, or remove the line")
     from_file = {key: plain[key] for key in PLACES if options.get(key) is None and key in plain}
     changes = {key: value for key, value in plain.items() if key not in (*PLACES, "base")}
     for key in changes:

@@ -69,12 +69,15 @@ def tune(
         RunFailed: trials failed for reasons outside their points, or none finished.
     """
     from raysts.commands.distill import student_search
+    from raysts.commands.run_file import DISTILL, read_run
     from raysts.commands.study import plan_study, run_study
 
-    settings = dict(overrides or {})
-    options.setdefault("command", f"raysts.tune({getattr(search, 'name', search)!r}, {settings!r})")
-    opened = RunOptions.from_arguments(data=data, storage=storage, **options)
-    if search == "distill":
+    options.setdefault("command", f"raysts.tune({getattr(search, 'name', search)!r}, {dict(overrides or {})!r})")
+    search, settings, places = read_run(search, overrides, data=data, storage=storage, **options)
+    opened = RunOptions.from_arguments(**places)
+    if search == DISTILL:
+        teachers = settings.pop("teachers", ())
+        models = [*models, *(teachers if isinstance(teachers, list | tuple) else [teachers])]
         search = student_search(models, settings, opened)
     elif models:
         raise InputError(f"tune {search}: {models[0]}: only 'tune distill' takes teachers. Remove the MODEL arguments")

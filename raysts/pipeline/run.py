@@ -82,7 +82,7 @@ class _Driver:
         self.others = {step["output"] for step in before.get("steps", ())} - outputs
         self.seconds: dict[str, float] = before.get("seconds", {})
         self.expected: dict[str, float] = before.get("expected", {})
-        self.price: dict[str, str] = before.get("price", {})
+        self.price: dict[str, str] = {} if self.others else before.get("price", {})
         self.slots, self.measured = self.executor.slots(self.plan.pipeline.resources), 0.0
 
     def run(self) -> dict[str, Any]:
@@ -92,8 +92,7 @@ class _Driver:
             remove_drafts(folder)
         done = {step for step, state in self.plan.states().items() if state == State.DONE}
         self._write_record()
-        goes_on = " from an earlier start of this command" if done else ""
-        say(f"{self.name}: {len(self.plan.steps)} steps, {len(done)} done{goes_on}")
+        say(f"{self.name}: {len(self.plan.steps)} steps, {len(done)} done{' before' if done else ''}")
         if self.others:
             say(
                 f"{self.name}: replaces an earlier run of this name. 'raysts list' and 'raysts remove' no longer know "

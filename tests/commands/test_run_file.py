@@ -64,6 +64,19 @@ def test_a_run_file_runs(own: Path, tiny_backbone: Path) -> None:
     assert {row["dataset"] for row in done["results"]} == {"mine"}
 
 
+def test_a_run_file_is_a_search_with_a_space(own: Path, tiny_backbone: Path) -> None:
+    """Its places, the name among them, are those of the search. A distillation has its teachers and queries there."""
+    small = f"backbone: {tiny_backbone}\ntext: docs.csv\ncolumn: body\nstorage: here\ntrain.max_steps: 2\n"
+    Path("members.yaml").write_text(f"base: simcse-unsup\n{small}name: mine\nspace: {{optim.lr: [1.0e-5, 1.0e-4]}}\n")
+    done = result("tune", "members.yaml", "--dev", "ours=pairs.csv", "--address", "none")
+    assert (done["name"], done["trials"]) == ("mine", 2) and Path("here/studies/mine/study.json").is_file()
+    Path("student.yaml").write_text(
+        f"base: distill\n{small}queries: docs.csv\nqueries_column: body\nteachers: [{tiny_backbone}]\nsed.batch: 8\n"
+    )
+    done = result("tune", "student.yaml", "--set", "space.sed.optim.lr=1e-4", "--address", "none")
+    assert done["trials"] == 1 and json.loads(Path("here/studies/distill/study.json").read_text())["own"]["queries"]
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -79,6 +92,12 @@ def test_a_run_file_runs(own: Path, tiny_backbone: Path) -> None:
         ("base: ct-sed\n  x: [\n", ("cannot be read", "line 2")),
         ("base: ct-sed\ntxet: docs.csv\ncolumn: body\n", ("unknown key 'txet'", "did you mean 'text'")),
         ("", ("is empty", "raysts init")),
+        ("base: [ct-sed]\n", ("base=['ct-sed']", "must be text")),
+        ("base: ct-sed\nstorage: ''\n", ("storage=''", "is empty")),
+        (
+            "base: ct-sed\nbackbone: tiny\ntext: docs.csv\ncolumn: body\nname: my run\n",
+            ("name='my run' must be 1 to 100",),
+        ),
     ],
 )
 def test_a_wrong_file_has_one_message(text: str, says: tuple[str, ...], own: Path) -> None:
