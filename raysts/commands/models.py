@@ -73,7 +73,7 @@ def locate(model: str | Path, store: Store, fetch: bool = True) -> Path:
             return store.get_dir(f"runs/{ids[0]}/model") or store.path(f"runs/{ids[0]}/model")
     name, role = _split(text)
     may_be_run = not name_problem(name) and not Path(text, "config.json").is_file()
-    record = store.read_json(f"pipelines/{name}.json") if may_be_run else None
+    record = store.read_json(f"pipelines/{name}.json", fresh=True) if may_be_run else None
     if record is None:
         return _find(model, store, fetch)
     folders, _ = _run_models(record, role, store)

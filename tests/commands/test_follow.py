@@ -101,6 +101,25 @@ def test_the_name_of_a_run_is_not_the_beginning_of_a_run_id(tmp_path: Path) -> N
     assert locate("e5aa", store).parent.name == locate("e5aaaaaaaaaaaaaa", store).parent.name == "e5aaaaaaaaaaaaaa"
 
 
+def test_the_name_of_a_run_is_that_of_now(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another machine has run another system by this name, and then removed it."""
+    pipeline = {"combine": None, "teachers": [], "recipes": {"ct": {}}}
+    for machine, run in (("here", "a" * 16), ("there", "b" * 16)):
+        monkeypatch.setenv("RAYSTS_MIRROR", str(tmp_path / machine))
+        store = Store.open(s3)
+        with store.put_dir(f"runs/{run}/model") as draft:
+            (draft / "config.json").write_text("{}")
+        record = {"name": "mine", "pipeline": pipeline, "members": [run], "command": "c"}
+        store.write_json("pipelines/mine.json", record)
+    monkeypatch.setenv("RAYSTS_MIRROR", str(tmp_path / "here"))
+    assert locate("mine", Store.open(s3)).parent.name == "b" * 16
+    monkeypatch.setenv("RAYSTS_MIRROR", str(tmp_path / "there"))
+    Store.open(s3).delete("pipelines/mine.json")
+    monkeypatch.setenv("RAYSTS_MIRROR", str(tmp_path / "here"))
+    with pytest.raises(InputError, match="'mine' is not there"):
+        locate("mine", Store.open(s3))
+
+
 def test_a_run_whose_recipe_is_unknown_keeps_no_other_from_its_report(small_world: Path, tmp_path: Path) -> None:
     settings = overrides({"backbone": "tiny", "evaluation.resamples": 0, "evaluation.tasks": "[stsb]"})
     result("run", "raw", "--data", small_world, "--storage", tmp_path, "--address", "none", *settings)
