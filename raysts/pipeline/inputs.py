@@ -253,9 +253,11 @@ class Inputs:
     @property
     def reads(self) -> dict[str, str]:
         """Return the starting model and those from elsewhere by content, below the storage as relative paths."""
-        storage, contents = self.storage, self.contents | {self.start: self.backbone_id}
-        inside = {path: path.relative_to(storage) for path in contents if path.is_relative_to(storage)}
-        return {content: str(inside.get(path, path)) for path, content in contents.items()}
+        storage, contents = self.storage.resolve(), self.contents | {self.start: self.backbone_id}
+        paths = [(content, path.resolve()) for path, content in contents.items()]
+        return {
+            content: str(path.relative_to(storage) if path.is_relative_to(storage) else path) for content, path in paths
+        }
 
     @cached_property
     def tokenizer_id(self) -> str:

@@ -89,7 +89,8 @@ class Store:
     def open(storage: str | Path, option: str = "--storage") -> Store:
         """Return the storage at a folder or URI without a request. Mirrors lie in ``$RAYSTS_MIRROR``."""
         if "://" not in str(storage):
-            return Store.of(Path(storage).absolute())
+            path = Path(storage).absolute()
+            return Store.of(path.resolve() if ".." in path.parts else path)
         uri = canonical(str(storage), option)
         if len(os.fsencode(mirror_name(uri))) > 200:
             raise InputError(f"{option} '{uri}': is too long to name a folder; take a shorter prefix")

@@ -56,6 +56,18 @@ def test_what_another_run_needs_stays(storage: Path) -> None:
     assert not [path for path in files(storage) if path.startswith(MADE)]
 
 
+def test_a_teacher_that_a_path_names_stays(tmp_path: Path, small_world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However it and the storage are written."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    place = ["--data", small_world, "--storage", "../storage", "--address", "none"]
+    made = Path(result("run", "nli", "--name", "a", *place, *SETTINGS, "--set", "members=1")["model"])
+    assert made.is_relative_to(tmp_path / "storage"), "without '..'"
+    result("distill", f"../here/../storage/runs/{made.parent.name}/model", "--name", "b", *place, *STUDENT)
+    result("remove", "a", "--storage", tmp_path / "storage", "--yes")
+    assert made.is_dir()
+
+
 def test_a_study_goes_with_its_trials_and_what_they_share(tmp_path: Path, small_world: Path) -> None:
     storage = tmp_path / "storage"
     place = ["--data", small_world, "--storage", storage, "--address", "none"]
