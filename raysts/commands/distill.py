@@ -261,6 +261,8 @@ def _study_pipeline(
 ) -> tuple[Pipeline, dict[str, Any]]:
     from raysts.commands.context import store_of
     from raysts.recipes.names import pipeline_of
+    from raysts.recipes.recipe import Pipeline
+    from raysts.recipes.tree import build
     from raysts.search.study import best_models, best_point, study_record
 
     store = store_of(options.storage)

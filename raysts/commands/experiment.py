@@ -112,6 +112,7 @@ def plan_experiment(
     problems = Problems()
     for label, pipeline in pipelines.items():
         with problems.collect():
+            check_name(_run_name(options.name or _name(recipe), label))
             plans[label] = checked_plan(pipeline, options)
     problems.raise_any()
     studies = {}

@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from raysts.errors import InputError, RunFailed
 from raysts.ids import content_id, file_digest, folder_id, guard_content
-from raysts.log import screen
 from raysts.models import pretrained
 from raysts.models.endpoint import Endpoint, is_endpoint, open_endpoint
 from raysts.models.layers import Layers, pooling_modes

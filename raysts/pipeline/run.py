@@ -35,7 +35,7 @@ def run(
     name: str,
     command: str,
     report: Report = lambda store, record: None,
-    follow: Follow = lambda title, rest, running, measured: None,
+    follow: Follow = lambda title, rest, running, measured, texts: None,
     prices: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """Run what is left of a plan that was checked and return the fields of the JSON line.
@@ -238,7 +238,7 @@ class _Driver:
     @contextlib.contextmanager
     def _watch(self, step: Step, waiting: list[Step]) -> Iterator[None]:
         """Measure a step, report when it is done, and sum its seconds over interrupted attempts."""
-        self._follow([step], waiting)
+        self._follow([step], waiting, round(step.sentences * step.left(self.store)))
         waiting.remove(step)
         began = time.monotonic()
         say(f"{step.title} ...")

@@ -89,6 +89,7 @@ class Step:
         sentences: texts that it processes.
         load: what decides how long they take.
         bytes: that it writes, roughly.
+        left: returns the share of the sentences that no other run of the storage has processed for it.
     """
 
     kind: Kind
@@ -102,6 +103,7 @@ class Step:
     sentences: int = 0
     load: Load = Load()
     bytes: int = 0
+    left: Callable[[Store], float] = lambda store: 1.0
 
     @property
     def record(self) -> dict[str, Any]:

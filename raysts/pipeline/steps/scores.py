@@ -120,6 +120,7 @@ class RoleEvaluation:
             sentences=sentences,
             load=Load("scores", size, inputs.test_tokens, units=models),
             bytes=round(sentences * ROW_BYTES),
+            left=self._share,
         )
 
     # -- what is measured --------------------------------------------------------------------------------------------
