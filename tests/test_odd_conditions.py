@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import json
 import os
@@ -18,39 +17,21 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
-from run_commands import EVALUATION, TINY, Outcome, overrides, raysts
+from run_commands import EVALUATION, TINY, overrides, raysts
 from safetensors.torch import load_file, save_file
 
-from raysts.cli import main
 from raysts.errors import limit_reached
 
 COMMAND = (sys.executable, "-m", "raysts")
-RIGHTS = (1 << 1) | (1 << 2)
-"""CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, by which root reads what it likes."""
+RIGHTS = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search", "--inh-caps", "-dac_override,-dac_read_search")
 
 
-def ended(*arguments: object, **how: Any) -> subprocess.CompletedProcess[str]:
+def ended(*arguments: object, before: tuple[str, ...] = (), **how: Any) -> subprocess.CompletedProcess[str]:
     """A command as a process that has come to its end, in words and without a traceback."""
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | how
-    done = subprocess.run([*COMMAND, *map(str, arguments)], text=True, check=False, **streams)
+    done = subprocess.run([*before, *COMMAND, *map(str, arguments)], text=True, check=False, **streams)
     assert "Traceback" not in f"{done.stdout}{done.stderr}"
     return done
-
-
-def forked(work: Callable[[], object]) -> int:
-    """Exit code of a fork of this process that does some work: it has imported what a command takes seconds to import."""
-    if torch.cuda.is_available():
-        pytest.skip("a process that has used a GPU cannot be forked")
-    if not (child := os.fork()):
-        code: Any = 1
-        try:
-            work()
-            code = 0
-        except SystemExit as end:
-            code = end.code
-        finally:  # whatever became of it, this process is none of pytest's
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def small_run(small_world: Path, storage: Path) -> list[object]:
@@ -61,27 +42,23 @@ def small_run(small_world: Path, storage: Path) -> list[object]:
 # -- output that cannot be written -------------------------------------------------------------------------------------------
 
 
-def test_a_result_that_cannot_be_written() -> None:
+@pytest.mark.parametrize("arguments", [["recipes"], ["recipes", "--json"], ["show", "nli"]])
+def test_a_result_that_cannot_be_written(arguments: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
-        for arguments in (["recipes"], ["recipes", "--json"], ["show", "nli"]):
-            done = ended(*arguments, stdout=full)
-            assert done.returncode == 3, arguments
-            assert done.stderr.startswith("raysts: the result cannot be written to stdout (No space left"), arguments
-        assert ended("recipes", stdout=full, stderr=full).returncode == 3
+        done = ended(*arguments, stdout=full)
+    assert done.returncode == 3 and done.stderr.startswith(
+        "raysts: the result cannot be written to stdout (No space left"
+    )
+    with Path("/dev/full").open("w") as full:
+        assert ended(*arguments, stdout=full, stderr=full).returncode == 3
         assert ended("nonsense", stderr=full).returncode == 2
 
 
 def test_a_run_whose_progress_cannot_be_written(small_world: Path, tmp_path: Path) -> None:
     """It goes on to its end, on a full disk and where the reader of a pipe has gone."""
-    written = tmp_path / "result.json"
-
-    def run() -> None:
-        os.dup2(os.open(written, os.O_WRONLY | os.O_CREAT), 1)
-        os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
-        sys.stdout, sys.stderr = (os.fdopen(number, "w", 1) for number in (1, 2))
-        main([*map(str, small_run(small_world, tmp_path / "full")), "--json"])
-
-    assert forked(run) == 0 and json.loads(written.read_text())["status"] == "done"
+    with Path("/dev/full").open("w") as full:
+        done = ended(*small_run(small_world, tmp_path / "full"), "--json", stderr=full)
+    assert done.returncode == 0 and json.loads(done.stdout)["status"] == "done"
     command = [*COMMAND, *map(str, small_run(small_world, tmp_path / "pipe")), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
@@ -107,37 +84,27 @@ def test_ctrl_c_while_modules_are_imported() -> None:
 # -- what may not be read, or not be written -----------------------------------------------------------------------------------
 
 
-def give_up_rights() -> None:
-    """Take from this process, if it is root's, what lets it read everything."""
-    header, sets = (ctypes.c_uint32 * 2)(0x20080522), (ctypes.c_uint32 * 6)()  # version 3: two times three masks
-    assert LIBC.capget(header, sets) == 0
-    for mask in (0, 1):  # in effect, permitted
-        sets[mask] &= ~RIGHTS
-    assert LIBC.capset(header, sets) == 0
-
-
-LIBC = ctypes.CDLL(None, use_errno=True)
-
-
 @pytest.fixture
-def forbidden(tmp_path: Path) -> Callable[..., Outcome]:
-    """Runs a command while a path may not be read, in a fork without root's rights."""
+def forbidden() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a command while a path may not be read; root takes its rights away first."""
+    before = RIGHTS if os.geteuid() == 0 else ()
+    if before and (shutil.which(before[0]) is None or subprocess.run([*before, "true"], check=False).returncode):
+        pytest.skip("root keeps its rights here")
 
-    def run(path: Path, *arguments: object) -> Outcome:
-        mode, said = path.stat().st_mode, tmp_path / "said.json"
+    def run(path: Path, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+        mode = path.stat().st_mode
         path.chmod(0)
         try:
-            assert forked(lambda: (give_up_rights(), said.write_text(json.dumps(raysts(*arguments))))) == 0
+            return ended(*arguments, before=before, env=os.environ | environment)
         finally:
             path.chmod(mode)
-        return Outcome(*json.loads(said.read_text()))
 
     return run
 
 
 @pytest.mark.parametrize("what", ["storage", "model", "weights", "config", "text", "data", "plan"])
 def test_what_may_not_be_read(
-    what: str, forbidden: Any, small_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    what: str, forbidden: Any, small_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     """Exit code 2 and one line that says permission; no file with a traceback."""
     model, storage, text = tmp_path / "model", tmp_path / "storage", tmp_path / "text.txt"
@@ -157,10 +124,11 @@ def test_what_may_not_be_read(
         "text": (text, embed),
         "data": (tmp_path / "data", plan),
     }[what]
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "logs"))
-    code, _, err = forbidden(path, *arguments)
-    (line,) = [line for line in err.splitlines() if not line.startswith("... ")]  # a busy machine takes its time
-    assert code == 2 and "no permission" in line and str(path) in line, line
+    done = forbidden(path, *arguments, TMPDIR=str(tmp_path / "logs"))
+    (line,) = [
+        line for line in done.stderr.splitlines() if not line.startswith("... ")
+    ]  # a busy machine takes its time
+    assert done.returncode == 2 and "no permission" in line and str(path) in line, line
     assert not [*(tmp_path / "logs").iterdir()]
 
 
@@ -173,24 +141,17 @@ def test_a_full_gpu_is_named_as_what_has_no_memory_left() -> None:
     assert "ulimit -v" in str(limit_reached(MemoryError()))
 
 
-@pytest.mark.parametrize("option", ["f", "v"], ids=["file size", "memory"])
-def test_a_limit_of_the_machine(small_world: Path, tmp_path: Path, option: str) -> None:
-    """That of memory holds for all that a process has, so for one that has imported nothing before."""
-    command, said = small_run(small_world, tmp_path / "s"), tmp_path / "said.json"
-
-    def small_files() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-        said.write_text(json.dumps(raysts(*command)))
-
-    if option == "f":
-        assert forked(small_files) == 0
-        code, _, err = json.loads(said.read_text())
-    else:
-        most = (1_600_000_000, 1_600_000_000)
-        limited = ended(*command, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, most), timeout=600)
-        code, err = limited.returncode, limited.stderr
-    assert code == 3 and f"ulimit -{option}" in err and "run the same command again" in err
-    assert raysts(*command).code == 0
+@pytest.mark.parametrize(
+    ("limit", "most", "said"),
+    [(resource.RLIMIT_FSIZE, 100_000, "ulimit -f"), (resource.RLIMIT_AS, 1_600_000_000, "ulimit -v")],
+    ids=["file size", "memory"],
+)
+def test_a_limit_of_the_machine(small_world: Path, tmp_path: Path, limit: int, most: int, said: str) -> None:
+    limited = ended(
+        *small_run(small_world, tmp_path / "s"), preexec_fn=lambda: resource.setrlimit(limit, (most, most)), timeout=600
+    )
+    assert limited.returncode == 3 and said in limited.stderr and "run the same command again" in limited.stderr
+    assert raysts(*small_run(small_world, tmp_path / "s")).code == 0
 
 
 # -- a table of the user's own that was replaced ----------------------------------------------------------------------------
