@@ -150,7 +150,7 @@ def evaluate(
             options["content"] = folder_id(folder)
             sets = agreement_sets(pretrained.load(folder, **options), options["content"], held_out)
         return {**result, "results": harness.evaluate_sets(loaded, sets, chosen, context, **settings)}
-    settings |= {"contaminated": contamination, "probe": probe or PROBE}
+    settings |= {"clean": contamination.clean, "probe": probe or PROBE}
     if teacher is not None:
         texts = retrieval.documents_of(harness.sets_of(corpus, tasks))
         (vectors,) = documents.represent_layers(

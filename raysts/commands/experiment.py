@@ -19,7 +19,7 @@ from raysts.commands.result import RunResult
 from raysts.data.world import is_world, tiny_config
 from raysts.errors import InputError, Problems, RunFailed
 from raysts.evaluation import harness
-from raysts.evaluation.standings import named_teachers
+from raysts.evaluation.standings import main_standings, named_teachers
 from raysts.log import say, screen, showing
 from raysts.models import pretrained, static
 from raysts.models.families import family_of
@@ -32,7 +32,6 @@ from raysts.pipeline.step import Context, Step, batches
 from raysts.recipes.recipe import Pipeline, Recipe
 from raysts.recipes.tree import to_plain
 from raysts.report.run import report_data, write_report
-from raysts.report.scores import summary
 from raysts.storage.store import Store
 from raysts.training.trackers import LIVE, TrackerThread, open_tools
 
@@ -56,7 +55,7 @@ class ExperimentPlan:
     Attributes:
         plans: plans by label. An experiment about claims has only those of measurable claims.
         studies: the searches that come first, by backbone.
-        claims: claims of such an experiment, as :attr:`raysts.papers.verdicts.Agenda.claims`.
+        claims: claims of such an experiment, as :func:`raysts.papers.verdicts.agenda` returns them.
     """
 
     recipe: str | Pipeline
@@ -410,7 +409,7 @@ def _run(executor: Executor, plan: Plan, name: str, options: RunOptions) -> RunR
     command = options.command or f"raysts run {name}"
     fields = run(plan, executor, name, command, report, screen.follow, options.prices)
     rows = named_teachers(fields["results"], fields.get("teachers", {}))
-    return RunResult(fields, summary(rows, plan.pipeline.compared_layers, plan.distributed_pooling))
+    return RunResult(fields, main_standings(rows, plan.pipeline.compared_layers, plan.distributed_pooling))
 
 
 def cautions(plan: Plan) -> list[str]:

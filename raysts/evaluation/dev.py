@@ -134,17 +134,12 @@ LOSS = "loss"
 Mode = Literal["max", "min"]
 
 
-def list_metrics(table: str) -> tuple[str, ...]:
-    """Return the metrics of a run with development set ``table``. The first selects checkpoints."""
-    return (*DEVS[table], LOSS)
-
-
 @dataclass(frozen=True, slots=True)
 class RunMetric:
     """Metric of training runs: its place in a run, its direction, and its form for people.
 
     Attributes:
-        name: one of ``list_metrics(table)``.
+        name: a metric of the development set ``table``, or ``LOSS``.
         selecting: whether it selects checkpoints if a set of the user has other scores than ``table``.
     """
 

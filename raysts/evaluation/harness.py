@@ -17,15 +17,7 @@ from raysts.evaluation.results import ResultRow, git_commit
 from raysts.evaluation.scores import ModelScores, RowScores, result_rows, scores_by_set
 from raysts.evaluation.statistics import RESAMPLES
 from raysts.evaluation.sts import STS_TASKS, sts_task
-from raysts.evaluation.tasks import (
-    LabelledSet,
-    Model,
-    Represent,
-    Representation,
-    Similarities,
-    Task,
-    lookup,
-)
+from raysts.evaluation.tasks import LabelledSet, Model, Represent, Representation, Similarities, Task, lookup
 from raysts.evaluation.transfer import PROBE, TRANSFER, TransferSet
 from raysts.evaluation.words import WORDS, WordSets, is_static
 from raysts.models.layers import Layers
@@ -193,27 +185,12 @@ def evaluate(
     layers: Sequence[Layers] | None = None,
     context: Mapping[str, Any] | None = None,
     resamples: int = RESAMPLES,
-    similarities: Similarities | None = None,
-    contaminated: Contamination | None = None,
     probe: str = PROBE,
-    progress: Progress | None = None,
-    index: Mapping[Text, np.ndarray] | None = None,
+    **options: Any,
 ) -> list[ResultRow]:
-    """Return the results rows of a model on the named tasks (default: every task with files).
+    """Return the results rows of a model on the named tasks of a corpus (default: every task with files).
 
-    Args:
-        model: the model.
-        corpus: the tables.
-        tasks: names of tasks.
-        layers: choices of pooled layers, all from one pass over the texts; by default the model's own. A model without
-            ``represent_layers`` is evaluated as it is.
-        context: columns that evaluation cannot know (run_id, system, role, ...).
-        resamples: bootstrap resamples of an interval.
-        similarities: default: the model's.
-        contaminated: the training text of the model in the test sets; these have values on their clean rows too.
-        probe: as of :func:`sets_of`.
-        progress: is called as texts are embedded.
-        index: vectors of documents by another model.
+    ``probe`` is of :func:`sets_of`. The other arguments are those of :func:`evaluate_sets`.
 
     Raises:
         InputError: as :func:`check_tasks`, or a task refuses the model.
@@ -228,8 +205,7 @@ def evaluate(
         for of_task in model_sets(corpus, tasks, not is_static(model)):  # before the others: it may refuse the model
             for choice, scores in of_task.row_scores(model, layers).items():
                 of_model += rows_of(scores, {**context, "layers": str(choice)}, resamples)
-    clean, sets = contaminated.clean if contaminated else {}, sets_of(corpus, tasks, probe)
-    return evaluate_sets(model, sets, layers, context, resamples, similarities, clean, progress, index) + of_model
+    return evaluate_sets(model, sets_of(corpus, tasks, probe), layers, context, resamples, **options) + of_model
 
 
 def evaluate_sets(
@@ -243,7 +219,20 @@ def evaluate_sets(
     progress: Progress | None = None,
     index: Mapping[Text, np.ndarray] | None = None,
 ) -> list[ResultRow]:
-    """Return the results rows of a model on labelled sets. Arguments as of :func:`evaluate`."""
+    """Return the results rows of a model on labelled sets.
+
+    Args:
+        model: the model.
+        sets: that are measured.
+        layers: choices of pooled layers, all from one pass over the texts; by default the model's own. A model without
+            ``represent_layers`` is evaluated as it is.
+        context: columns that evaluation cannot know (run_id, system, role, ...).
+        resamples: bootstrap resamples of an interval.
+        similarities: default: the model's.
+        clean: as of :func:`rows_of`.
+        progress: is called as texts are embedded.
+        index: vectors of documents by another model.
+    """
     index = index or {}
     if not (texts := [text for text in distinct_texts(sets) if text not in index]):
         return []

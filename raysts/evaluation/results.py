@@ -60,10 +60,7 @@ def read_rows(path: Path) -> list[ResultRow]:
 def _part(path: Path) -> pa.Table:
     try:
         # A ParquetFile: read_table would take '<key>=<value>' in the path for a partition and add a column.
-        table = pq.ParquetFile(path).read()
-        absent = [field for field in RESULTS if field.name not in table.column_names]
-        for field in absent:
-            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+        table = pa.concat_tables([RESULTS.empty_table(), pq.ParquetFile(path).read()], promote_options="permissive")
         result = table.select(RESULTS.names).cast(RESULTS)
     except (pa.ArrowException, OSError, ValueError) as error:
         remedy = "remove it and run again what made it"

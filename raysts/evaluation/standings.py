@@ -25,6 +25,8 @@ ROLES = ("backbone", "member", "ensemble", "soup", "greedy-soup", "student", "ba
 TEACHER = "teacher "
 """Beginning of the role of a member that tables call by a name (:func:`named_teachers`)."""
 
+RETRIEVAL = "retrieval:"
+"""Beginning of the names of retrieval sets."""
 AS_DISTRIBUTED = "as distributed"
 """Remark of the backbone that pools as its folder says."""
 AGREEMENT = "agreement"
@@ -116,6 +118,11 @@ class Value:
     def spread_text(self) -> str:
         """``71.20 ± 0.31``, times 100."""
         return self.number + (f" ± {100 * self.std:.2f}" if self.std is not None else "")
+
+    @property
+    def cell(self) -> str:
+        """``71.20 ±0.31``, times 100."""
+        return self.spread_text.replace("± ", "±")
 
     @property
     def text(self) -> str:
@@ -263,9 +270,14 @@ def main_standings(
 ) -> Standings | None:
     """Return the table that comes first, or None if nothing is measured on a test set.
 
-    It has every system at the compared layers, a system that has others alone at these, and before all of them the backbone
-    as it was ``distributed`` (pooling and layers).
+    It has rank correlations, of retrieval sets nDCG@10: every system at the compared layers, a system that has others alone at
+    these, and before all of them the backbone as it was ``distributed`` (pooling and layers).
     """
+    as_correlation = {"metric": "spearman", "aggregation": "all"}
+    rows = [
+        {**row, **as_correlation} if row["dataset"].startswith(RETRIEVAL) and row["metric"] == "ndcg@10" else row
+        for row in rows
+    ]
     view = next(iter(views(rows, compare_layers)), None)
     if view is None or view.split != "test":
         return None
@@ -318,7 +330,7 @@ def format_standings(table: Standings) -> str:
         cells = []
         for value in map(line.mean.get, table.columns):
             number = f" ({value.n})" if value and value.n != line.n else ""
-            cells.append(value.spread_text.replace("± ", "±") + number if value else "")
+            cells.append(value.cell + number if value else "")
         lines.append([*(text or "-" for text in (name, role, line.pooling, line.layers, line.similarity)), *cells])
     text = align_columns(lines, range(5))
     title = ", ".join(filter(None, (table.view.metric, table.view.aggregation, "x100")))

@@ -213,12 +213,6 @@ RelationWords = tuple[Sequence[str], ...]
 """Words of a relation: left and right of its examples, left and right of its pairs."""
 
 
-def similarities(words: WordTable, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
-    """Return the cosine of each pair [N] float64 (see :meth:`WordTable.vectors`)."""
-    a_NH, b_NH = (words.vectors(words.rows(side)).astype(np.float64) for side in (left, right))
-    return np.einsum("nh,nh->n", a_NH, b_NH)
-
-
 def analogies(words: WordTable, questions: Mapping[str, Sequence[str]]) -> np.ndarray:
     """Return True for each ``d`` that is the word most similar to b - a + c (3CosAdd) -> bool [N].
 
@@ -420,4 +414,5 @@ def _scores(words: WordTable, word_set: WordSet) -> dict[str, Any]:
         relations, _ = read_relations(word_set)
         fields["counted"] = sum(len(gold) for _, gold in relations)
         return {"values": degrees_of(words, relations), **fields}
-    return {"values": similarities(words, columns["word1"], columns["word2"]), "gold": word_set.scores, **fields}
+    a_NH, b_NH = (words.vectors(words.rows(columns[side])).astype(np.float64) for side in ("word1", "word2"))
+    return {"values": np.einsum("nh,nh->n", a_NH, b_NH), "gold": word_set.scores, **fields}

@@ -39,21 +39,12 @@ ALIKE = "both systems give identical answers"
 """As two constants do: neither that one is above the other nor that it is not can be seen of them."""
 
 
-class Agenda(NamedTuple):
-    """The measurable claims of a paper, known before training.
+def agenda(
+    paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus, stand_ins: bool
+) -> tuple[dict[Claim, str | None], dict[str, Pipeline], list[str]]:
+    """Return what a corpus and an experiment's pipelines can measure of a paper, known before training.
 
-    ``claims``: by claim, the reason why it cannot be measured, or None. ``pipelines``: those of measurable claims, by
-    point.
-    """
-
-    claims: Mapping[Claim, str | None]
-    pipelines: Mapping[str, Pipeline]
-    notes: Sequence[str]
-
-
-def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus, stand_ins: bool = False) -> Agenda:
-    """Return the claims of a paper that a corpus and an experiment's pipelines can measure.
-
+    That is each claim with the reason why it cannot be measured, or None; the pipelines of measurable claims by point; notes.
     With ``stand_ins`` missing sets are replaced by those of :data:`STAND_INS`, which the pipelines then measure too.
 
     Raises:
@@ -103,7 +94,7 @@ def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus, stand_
             f"('raysts data fetch' makes them), or name one that is there in evaluation.tasks"
         )
     needed = {point: pipeline for point, pipeline in pipelines.items() if point in measured}
-    return Agenda(claims, needed, [f"{paper}: {note}" for note in notes])
+    return claims, needed, [f"{paper}: {note}" for note in notes]
 
 
 def _count(counts: Counter[str]) -> str:
@@ -172,7 +163,7 @@ class ClaimsData(NamedTuple):
 def claims_data(
     paper: str, claims: Mapping[Claim, str | None], plans: Mapping[str, Plan], name: str, command: str
 ) -> ClaimsData:
-    """Return the verdicts on a paper's claims (:attr:`Agenda.claims`) by the finished pipelines."""
+    """Return the verdicts on a paper's claims (of :func:`agenda`) by the finished pipelines."""
     first = next(iter(plans.values()))
     sets = {on for claim in claims for on in claim.on}
     baselines = baseline_scores(first.corpus, [task for task in first.tasks if task in sets])
@@ -301,8 +292,7 @@ VERDICTS = {
 
 def write_report(data: ClaimsData, folder: Path) -> Path:
     """Write the page and ``claims.md`` into ``folder`` and return the page's path."""
-    with Store.of(folder).put(folder / "claims.md") as draft:
-        draft.write_text(to_markdown(data), encoding="utf-8")
+    html.write_page(to_markdown(data), folder, "claims.md")
     return html.write_page(render(data), folder)
 
 

@@ -23,6 +23,7 @@ from raysts.evaluation.standings import (
     Value,
     describe_pooled,
     kind_of,
+    main_standings,
     named_teachers,
     standings,
     views,
@@ -38,7 +39,7 @@ from raysts.report import html
 from raysts.report.charts import Dot, X, Y, chart, draw_line, figure, fit_scale, frame, tag
 from raysts.report.dots import dot_plot
 from raysts.report.map import TextMap, write_map
-from raysts.report.scores import caption, headline, label, metric_of, summary
+from raysts.report.scores import caption, headline, label, metric_of
 from raysts.storage.runs import State
 from raysts.storage.store import Store, run_parallel
 from raysts.training.trackers import write_scalars
@@ -115,24 +116,23 @@ def report_data(store: Store, record: Mapping[str, Any]) -> ReportData:
     return ReportData(
         record=record,
         nodes=nodes,
-        runs=[_run(step, records[step.id], members[step.id]) for step in trained if records[step.id]],
+        runs=[
+            RunSummary(id=step.id, stage=run.get("stage", ""), role=run.get("role", ""), member=members[step.id],
+                       record=run, metrics=step.metrics)
+            for step in trained
+            if (run := records[step.id])
+        ],
         rows=named_teachers(rows, record["teachers"]),
         environment=environment(first, data=record["sources"], storage=store.uri, **facts),
         model=str(store.path(record["model"])) if record["model"] else "",
         map=TextMap.read(store, record.get("maps", {})),
-    )
+    )  # fmt: skip
 
 
 def environment(record: Mapping[str, Any], **facts: str) -> dict[str, str]:
     """Return facts for the reader of times and numbers: of a run's record and this machine."""
     machine = {"device": record.get("device", ""), "host": os.uname().nodename, **facts, "git commit": git_commit()}
     return {key: value for key, value in {**(record.get("versions") or {}), **machine}.items() if value}
-
-
-def _run(step: Step, record: Mapping[str, Any], member: int | None) -> RunSummary:
-    """Return a training run. A student that is one of several here may have been trained as the only one."""
-    stage, role = record.get("stage", ""), record.get("role", "")
-    return RunSummary(id=step.id, stage=stage, role=role, member=member, record=record, metrics=step.metrics)
 
 
 def throughput(metrics: Sequence[Mapping[str, Any]]) -> float | None:
@@ -182,7 +182,7 @@ def render(data: ReportData, refresh: int | None = None) -> str:
     """Return the page as HTML."""
     record, pipeline = data.record, build(Pipeline, data.record["pipeline"])
     compared, (pooling, layers) = pipeline.compared_layers, record["distributed"]
-    main = summary(data.rows, compared, (pooling, layers))
+    main = main_standings(data.rows, compared, (pooling, layers))
     against = {
         role: {name: Difference(*gap) for name, gap in sets.items()} for role, sets in record.get("against", {}).items()
     }
@@ -314,8 +314,10 @@ def training_curves(name: str, stage: str, runs: Sequence[RunSummary], record: M
         lines = []
         for run in runs:
             kept_step = (run.record.get("kept") or {}).get("step") if key == "dev" else None
-            logged = [step for step in run.metrics if step.get(key) is not None]
-            lines.append([_dot(run, step["step"], factor * step[key], kept_step) for step in logged])
+            logged = [(step["step"], factor * step[key]) for step in run.metrics if step.get(key) is not None]
+            texts = [f"{run.name}, step {x:g}: {y:.4g}{' (kept)' if x == kept_step else ''}" for x, y in logged]
+            dots = [Dot(x=x, y=y, text=text, ring=x == kept_step) for (x, y), text in zip(logged, texts, strict=True)]
+            lines.append(dots)
         if key == "loss" or any(lines):
             lines = [[dot for dot in dots if math.isfinite(dot.x) and math.isfinite(dot.y)] for dots in lines]
             highest, reach = max((dot.y for dots in lines for dot in dots), default=None), tuple[float, ...]()
@@ -324,11 +326,6 @@ def training_curves(name: str, stage: str, runs: Sequence[RunSummary], record: M
                 reach = metric.interval(highest / factor, dev["rows"])
             charts.append(_curve(f"{name}-{key}", quantity, stage, runs, lines, [factor * end for end in reach]))
     return charts
-
-
-def _dot(run: RunSummary, step: float, value: float, kept_step: float | None) -> Dot:
-    text = f"{run.name}, step {step:g}: {value:.4g}{' (kept)' if step == kept_step else ''}"
-    return Dot(x=step, y=value, text=text, ring=step == kept_step)
 
 
 def _curve(

@@ -6,37 +6,18 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from raysts.evaluation.compare import Difference
-from raysts.evaluation.results import ResultRow
 from raysts.evaluation.standings import (
     AGREEMENT,
     AVERAGE,
+    RETRIEVAL,
     TEACHER,
     Standing,
     Standings,
     Value,
     describe_pooled,
-    main_standings,
 )
-from raysts.models.layers import Layers
 from raysts.pipeline.verdict import TITLES
 from raysts.recipes.recipe import ROLE_NAMES
-
-RETRIEVAL, RETRIEVAL_METRIC = "retrieval:", "ndcg@10"
-"""Beginning of the names of retrieval sets, and their metric in the first table."""
-
-
-def summary(rows: Sequence[ResultRow], compare_layers: Layers, distributed: tuple[str, Layers]) -> Standings | None:
-    """Return the first table, or None without a test set.
-
-    It has rank correlations, of retrieval sets nDCG@10. The arguments are those of
-    :func:`raysts.evaluation.standings.main_standings`.
-    """
-    as_correlation = {"metric": "spearman", "aggregation": "all"}
-    shown = [
-        {**row, **as_correlation} if row["dataset"].startswith(RETRIEVAL) and row["metric"] == RETRIEVAL_METRIC else row
-        for row in rows
-    ]
-    return main_standings(shown, compare_layers, distributed)
 
 
 def metric_of(table: Standings, column: str) -> str:
@@ -71,7 +52,8 @@ def as_text(table: Standings, width: int) -> str:
     heads = [f"{name} nDCG@10" if name.startswith(RETRIEVAL) else name for name in names]
     heads = [f"mean of {len(table.averaged)}" if head == AVERAGE else head for head in heads]
     systems = [
-        [label(line).replace(" ", "\n"), *(_cell(line.mean.get(name)) for name in names)] for line in table.plot_lines
+        [label(line).replace(" ", "\n"), *(value.cell if value else "" for value in map(line.mean.get, names))]
+        for line in table.plot_lines
     ]
     console = Console(file=io.StringIO(), width=width, highlight=False, color_system=None)
     console.print(caption(table))
@@ -86,10 +68,6 @@ def as_text(table: Standings, width: int) -> str:
     assert isinstance(console.file, io.StringIO)
     lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
     return "\n".join(line for line in lines if line)
-
-
-def _cell(value: Value | None) -> str:
-    return value.spread_text.replace("± ", "±") if value else ""
 
 
 def _blocks(systems: Sequence[list[str]], room: int) -> Iterator[list[list[str]]]:

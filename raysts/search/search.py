@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from raysts.errors import InputError, Problems, nearest
-from raysts.evaluation.dev import LOSS, RunMetric, list_metrics
+from raysts.evaluation.dev import DEVS, LOSS, RunMetric
 from raysts.recipes import names
 from raysts.recipes.overrides import apply_overrides, has_option, targets_of
 from raysts.recipes.recipe import DISTILLATION, Pipeline, Recipe, name_problem
@@ -84,7 +84,7 @@ class Search(Tree):
         if self.pipeline.resources.workers != 1:
             yield "resources.workers: a trial trains in one process, set it to 1"
         table = self.measured_recipe.spec.dev
-        metrics = list_metrics(table)
+        metrics = (*DEVS[table], LOSS)
         if self.metric not in ("", *metrics):
             yield (
                 f"metric={self.metric}: is never reported by trials of '{self.pipeline.name}'{nearest(self.metric, metrics)}; "
@@ -126,7 +126,7 @@ class Search(Tree):
     @property
     def objective(self) -> RunMetric:
         table = self.measured_recipe.spec.dev
-        return RunMetric(self.judge or self.metric or list_metrics(table)[0], table, selecting=bool(self.judge))
+        return RunMetric(self.judge or self.metric or DEVS[table][0], table, selecting=bool(self.judge))
 
     @property
     def points(self) -> int:

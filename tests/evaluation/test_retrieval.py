@@ -275,9 +275,7 @@ def test_queries_that_were_trained_on_are_scored_apart(corpus: Corpus, tmp_path:
     searched = contamination(corpus, tasks, trained)
     found = searched.tasks["retrieval:Books"]
     assert (found.rows, found.trained, found.clean) == (24, 4, 20)  # one query has no judgements
-    rows = harness.evaluate(
-        HashedWords(), corpus, ["retrieval:Books"], layers=(1,), resamples=50, contaminated=searched
-    )
+    rows = harness.evaluate(HashedWords(), corpus, ["retrieval:Books"], layers=(1,), resamples=50, clean=searched.clean)
     clean = next(row for row in rows if (row["rows"], row["metric"]) == ("clean", "map"))
     assert clean["value"] == pytest.approx(by_query(corpus, HashedWords())["map"][4:].mean()) and clean["n"] == 20
 

@@ -78,7 +78,7 @@ def test_sentences_alone_make_no_pair(corpus: Corpus) -> None:
 def test_clean_rows_are_scored_on_the_rows_that_are_left(corpus: Corpus) -> None:
     model = HashedWords()
     found = find_contamination(corpus, text_of(corpus, "sts/stsb_train"))
-    rows = harness.evaluate(model, corpus, ["stsb", "sts13"], layers=(1,), resamples=20, contaminated=found)
+    rows = harness.evaluate(model, corpus, ["stsb", "sts13"], layers=(1,), resamples=20, clean=found.clean)
     clean = {(r["metric"], r["aggregation"]): r for r in rows if r["rows"] == "clean"}
     assert {row["dataset"] for row in rows if row["rows"] == "clean"} == {"stsb"} and len(clean) == 2
     table = corpus.read("sts/stsb_test").to_pydict()
@@ -124,7 +124,7 @@ def test_subsets_with_too_few_clean_rows_are_left_out(trained: Any, free: Any, c
     again = Corpus(corpus.root)
     found = find_contamination(again, text_of(again, "sts/stsb_train"))
     assert found.tasks["stsb"].clean == 60 - FIRST - 4
-    rows = harness.evaluate(HashedWords(), again, ["stsb"], layers=(1,), resamples=0, contaminated=found)
+    rows = harness.evaluate(HashedWords(), again, ["stsb"], layers=(1,), resamples=0, clean=found.clean)
     assert {row["n"] for row in rows if row["rows"] == "clean"} == {36}
     assert {row["subset"] for row in rows if row["rows"] == "all"} == {None, str(trained), str(free)}
 
@@ -136,7 +136,7 @@ def test_a_set_that_is_wholly_trained_on_has_no_clean_score(corpus: Corpus) -> N
     found = find_contamination(again, text_of(again, "sts/stsb_train"))
     assert (found.tasks["stsb"].trained, found.tasks["stsb"].clean, found.tasks["stsb"].masks) == (60, 0, {})
     assert "too few others" in found.lines("m")[0]
-    rows = harness.evaluate(HashedWords(), again, ["stsb"], layers=(1,), resamples=0, contaminated=found)
+    rows = harness.evaluate(HashedWords(), again, ["stsb"], layers=(1,), resamples=0, clean=found.clean)
     assert {row["rows"] for row in rows} == {"all"}
 
 

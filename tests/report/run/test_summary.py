@@ -8,9 +8,10 @@ from dataclasses import asdict, replace
 import pytest
 from report_samples import recorded, report_data, score_rows
 
+from raysts.evaluation.standings import main_standings
 from raysts.pipeline.verdict import Delivered
 from raysts.report.run import render
-from raysts.report.scores import as_text, summary
+from raysts.report.scores import as_text
 
 RETRIEVAL = "retrieval:docs"
 
@@ -25,7 +26,7 @@ def rows_with_retrieval() -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_table_fits_and_holds_every_number(width: int) -> None:
-    table = summary(rows_with_retrieval(), 1, ("mean", 1))
+    table = main_standings(rows_with_retrieval(), 1, ("mean", 1))
     assert table is not None
     title, *lines = as_text(table, width).splitlines()
     assert title.startswith("Spearman and nDCG@10") and max(map(len, lines)) <= width
@@ -44,7 +45,7 @@ def test_many_systems_stand_in_several_blocks() -> None:
     rows = report_data().rows + [
         row | {"role": f"teacher {'name' * 4}-{number}"} for number in range(9) for row in score_rows("member")
     ]
-    table = summary(rows, 1, ("mean", 1))
+    table = main_standings(rows, 1, ("mean", 1))
     assert table is not None
     text = as_text(table, 80)
     assert max(map(len, text.splitlines())) <= 80 and text.count("starting") > 1
