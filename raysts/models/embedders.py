@@ -220,8 +220,15 @@ class OnnxModel(EncoderModel):
         return self.model.dim
 
     @property
+    def graph(self) -> Path:
+        graph = graph_of(self.path)
+        assert graph is not None
+        return graph
+
+    @property
     def weight_bytes(self) -> int:
-        return sum(file.stat().st_size for file in self.path.rglob("*.onnx"))
+        files = self.graph.parent.glob(f"{self.graph.name}*")  # weights may stand in model.onnx_data
+        return sum(file.stat().st_size for file in files)
 
     @cached_property
     def model(self) -> SentenceModel:
@@ -230,9 +237,9 @@ class OnnxModel(EncoderModel):
 
         prompts = self.prompts.replace_default(self.prompt_name)
         skipped = prompts.tokens(self.tokenizer, prompts.resolve())
-        pad_id, graph = self.tokenizer.pad_token_id or 0, graph_of(self.path)
-        assert graph is not None
-        encoder = GraphEncoder(graph, self.description, pad_id, skipped, self.device == "cuda")
+        pad_id, begin = self.tokenizer.pad_token_id or 0, f"model '{self.path}'"
+        encoder = GraphEncoder(begin, self.graph, self.description, pad_id, skipped, self.device == "cuda")
+        encoder.weight_bytes = self.weight_bytes
         similarity = self.description.similarity
         return SentenceModel(encoder, self.tokenizer, self.max_length, prompts=prompts, similarity_name=similarity)
 

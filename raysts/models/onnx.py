@@ -78,11 +78,12 @@ class GraphEncoder(nn.Module):
     """
 
     backbone, heads, depth, is_bf16, has_choice = None, (), 0, False, False
+    weight_bytes = 0
 
-    def __init__(self, path: Path, described: Description, pad_id: int, skipped: int, on_gpu: bool) -> None:
+    def __init__(self, begin: str, path: Path, described: Description, pad_id: int, skipped: int, on_gpu: bool) -> None:
         super().__init__()
-        self.begin, self.described, self.pad_id, self.skipped = f"model '{path.parent}'", described, pad_id, skipped
-        self.pooling, self.layers, self.weight_bytes = described.pooling, described.layers, path.stat().st_size
+        self.begin, self.described, self.pad_id, self.skipped = begin, described, pad_id, skipped
+        self.pooling, self.layers = described.pooling, described.layers
         self.weights = nn.Parameter(torch.empty(0))  # it reads tensors in main memory
         if importlib.util.find_spec("onnxruntime") is None:
             raise InputError(f"{self.begin} is ONNX, and onnxruntime is not installed: pip install 'raysts[onnx]'")

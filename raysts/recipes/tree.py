@@ -8,7 +8,6 @@ import operator
 import re
 import types
 import typing
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import date
 from pathlib import Path, PurePath
@@ -223,9 +222,11 @@ class _Plain(yaml.SafeLoader):
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         # What is no scalar is no name, and is refused below.
-        names = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
-        if twice := [name for name, count in names.items() if count > 1]:
-            raise yaml.YAMLError(f"'{twice[0]}' is there twice in{node.start_mark}: leave one of them")
+        names = set[str]()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in names:
+                raise yaml.YAMLError(f"line {key.start_mark.line + 1} has '{key.value}' again: leave one of them")
+            names.add(key.value)
         return super().construct_mapping(node, deep)
 
 
