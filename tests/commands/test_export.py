@@ -121,6 +121,7 @@ def test_word_vectors(pooling: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_sentence_transformers_finds_its_modules_beside_the_graph(tiny_backbone: Path, tmp_path: Path) -> None:
     """Without optimum, which needs another transformers: its own modules, given the token vectors that the graph gives."""
     sentence_transformers = pytest.importorskip("sentence_transformers")
+    kinds = pytest.importorskip("sentence_transformers.models")
     torch.manual_seed(0)
     heads = [Dense(HIDDEN, 24, "tanh")]
     model = headed(tiny_backbone, *heads, normalize=True, layers=2, pooling="max")
@@ -134,7 +135,7 @@ def test_sentence_transformers_finds_its_modules_beside_the_graph(tiny_backbone:
     features = {"token_embeddings": torch.tensor(session.run(["last_hidden_state"], given)[0])}
     features["attention_mask"] = torch.tensor(given["attention_mask"])
     for each in modules[1:]:
-        kind = getattr(sentence_transformers.models, each["type"].rsplit(".")[-1])
+        kind = getattr(kinds, each["type"].rsplit(".")[-1])
         loaded = kind.load(str(tmp_path / "out" / each["path"])) if each["type"][-9:] != "Normalize" else kind()
         features = loaded(features)
     found = features["sentence_embedding"].detach().numpy()
