@@ -292,7 +292,7 @@ class SimulatedExecutor:
         self.expected: dict[str, float] = {}
         self.running = 0.0
 
-    def follow(self, title: str, rest: float, running: float, measured: float) -> None:
+    def follow(self, title: str, rest: float, running: float, measured: float, texts: int) -> None:
         self.running = running
 
     def map(self, worker: Any, args: tuple[Any, ...], units: Sequence[Any], resources: Any) -> Iterator[Any]:

@@ -517,14 +517,14 @@ def test_queries_are_read_behind_their_prompts(own: Path, documents: Path, tmp_p
         model.prompts = Prompts(texts={"query": prompt, "document": f"{prompt} not "})
         model.save(tmp_path / name)
     asked = [f"a dog {number}" for number in range(40)]
-    pq.write_table(pa.table({"id": range(40), "text": asked}), tmp_path / "asked.parquet")
+    pq.write_table(pa.table({"id": range(40), "asked": asked}), tmp_path / "asked.parquet")
     options = {"text": documents, "queries": tmp_path / "asked.parquet", "storage": tmp_path / "s", "address": "none"}
     sets = {"backbone": str(tmp_path / "student"), "train.max_steps": 2, "precision": "fp32", "sed.target": "unit-mean"}
     with pytest.raises(InputError, match="say with --queries-column NAME which column"):
         raysts.distill([str(tmp_path / "sided")], sets, **options)
     with pytest.raises(InputError, match="stand beside the documents of --text PATH"):
         raysts.distill([str(tmp_path / "sided")], sets, **options | {"text": None})
-    options["queries_column"] = "text"
+    options["queries_column"] = "asked"
     assert describe(raysts.plan("ct-sed", {"backbone": sets["backbone"]}, **options))["text"]["queries"] == 40
     result = raysts.distill([str(tmp_path / "sided")], sets, **options)
     stores = {path.parent: Windows(path.parent) for path in (tmp_path / "s/tokens").glob("*/manifest.json")}
