@@ -267,9 +267,8 @@ def _study_pipeline(
 
     store = store_of(options.storage)
     record, trials = study_record(store, study)
-    trained = build(
-        Pipeline, record["pipeline"]
-    )  # students are teachers, no members, and so are models with a fitted head
+    # Students are teachers, no members, and so are models with a fitted head.
+    trained = build(Pipeline, record["pipeline"])
     if record["by"] == "point" and trained.combine is None and not any(r.spec.head for r in trained.recipes.values()):
         return best_point(record, trials, top).replace(name=str(options.name)), record
     pipeline = _models_pipeline(best_models(record, trials, store, top), None, overrides, {}, options)

@@ -134,7 +134,8 @@ class Endpoint:
         for part in (missing[first : first + FILE] for first in range(0, len(missing), FILE)):
             answers: list[np.ndarray] = []
             try:
-                answers += (self._ask(part[first : first + BATCH]) for first in range(0, len(part), BATCH))
+                for first in range(0, len(part), BATCH):
+                    answers.append(self._ask(part[first : first + BATCH]))
             finally:  # what was given before an error is kept
                 if answers:
                     self._keep(part, np.concatenate(answers))

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysts.errors import InputError, RunFailed
+from raysts.errors import InputError, RunFailed, first_line
 from raysts.models import static
 from raysts.models.encoder import pool
 from raysts.models.families import omit_pooler
@@ -90,7 +90,7 @@ class GraphEncoder(nn.Module):
         try:
             self.session = _session(path, on_gpu)
         except Exception as error:  # the runtime may raise anything
-            raise InputError(f"{self.begin}: onnxruntime does not load it ({str(error).splitlines()[0]})") from None
+            raise InputError(f"{self.begin}: onnxruntime does not load it ({first_line(error)})") from None
         self.inputs = [node.name for node in self.session.get_inputs()]
         self.outputs = [node.name for node in self.session.get_outputs()]
         if unknown := {*self.inputs} - {"input_ids", "attention_mask", "token_type_ids"}:
@@ -107,8 +107,7 @@ class GraphEncoder(nn.Module):
         try:
             return int(self.represent_layers(single[:, None], single, (self.layers,))[0]["vectors"].shape[1])
         except Exception as error:  # a foreign graph may raise anything
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise InputError(f"{self.begin}: its graph gives no vector of a text ({reason})") from None
+            raise InputError(f"{self.begin}: its graph gives no vector of a text ({first_line(error)})") from None
 
     def represent_layers(
         self, ids_BT: Tensor, lengths_B: Tensor, layers: Sequence[Layers], host_lengths: Any = None

@@ -144,7 +144,7 @@ class _Driver:
         self._follow(batch, waiting)
         context = Context(self.executor, self.store, self.plan.pipeline.resources)
         try:
-            failures = run_batch(batch, context, lambda step: self._watch(step, waiting))
+            failures = run_batch(batch, context, lambda step, texts: self._watch(step, texts, waiting))
         except RunFailed as error:
             if not isinstance(error, StoreFailed):  # which takes no record
                 self._write_record(State.FAILED)
@@ -236,9 +236,9 @@ class _Driver:
         return {s: {"table": table, "metric": dev.metrics[0], "rows": dev.size} for s, (table, dev) in devs.items()}
 
     @contextlib.contextmanager
-    def _watch(self, step: Step, waiting: list[Step]) -> Iterator[None]:
+    def _watch(self, step: Step, texts: int, waiting: list[Step]) -> Iterator[None]:
         """Measure a step, report when it is done, and sum its seconds over interrupted attempts."""
-        self._follow([step], waiting, round(step.sentences * step.left(self.store)))
+        self._follow([step], waiting, texts)
         waiting.remove(step)
         began = time.monotonic()
         say(f"{step.title} ...")
@@ -255,9 +255,13 @@ class _Driver:
 def run_batch(
     batch: Sequence[Step],
     context: Context,
-    around: Callable[[Step], contextlib.AbstractContextManager[None]] = lambda step: contextlib.nullcontext(),
+    around: Callable[[Step, int], contextlib.AbstractContextManager[None]] = lambda step, texts: (
+        contextlib.nullcontext()
+    ),
 ) -> list[str]:
     """Do steps of one kind, each but training within ``around``, and return the failures of training.
+
+    ``around`` receives a step and the number of texts that are left of it.
 
     Raises:
         RunFailed: a step failed that trains nothing.
@@ -270,11 +274,9 @@ def run_batch(
     with context.executor.keeping():
         for step in batch:
             assert step.work is not None
-            began, measured = (
-                time.monotonic(),
-                replace(step, sentences=round(step.sentences * step.left(context.store))),
-            )
-            with around(step):
+            measured = replace(step, sentences=round(step.sentences * step.left(context.store)))
+            began = time.monotonic()
+            with around(step, measured.sentences):
                 try:
                     step.work(context)
                 except InputError as error:  # what nobody could know before it was tried

@@ -30,7 +30,7 @@ STAGES = {
 """Recipes of member stages by their word in a system's name."""
 
 POST = {word: recipe for word, recipe in _WORDS.items() if recipe.spec.head}
-"""What is fitted on a finished model."""
+"""Recipes that are fitted on a finished model, by their word in a system's name."""
 
 BOOM = "boom"
 """A soup of members on bootstrap samples of the data: bagging of models, then merging."""

@@ -192,9 +192,12 @@ class TrialQueue:
 
     def _judge(self, key: str) -> None:
         """Offer the further seeds of a point after its first ones, or end them if it lost the race."""
-        records = [record for record in self.study.records.values() if record.key == key]
-        if sum(record.seed < RACERS for record in records) < RACERS or not (trials := self._held.pop(key, None)):
+        if not (trials := self._held.get(key)):
             return
+        records = [record for record in self.study.records.values() if record.key == key]
+        if sum(record.seed < RACERS for record in records) < RACERS:
+            return
+        del self._held[key]
         (scores,) = group_by_point(records, self.search.seeds)
         if clearly_worse(scores, self.study.scores(), self.search.objective.mode):
             for trial in trials:

@@ -476,6 +476,7 @@ class PartialSums:
                 self.count = int(arrays["count"])
 
     def add(self, vectors: Mapping[Layers, np.ndarray], target: Target = "mean", weight: float = 1.0) -> None:
+        """Add the vectors of the next member, and store the sum."""
         for layers, values in vectors.items():
             self.totals[layers] = ensemble.added(target, self.totals.get(layers), values, weight)
         self.count += 1
