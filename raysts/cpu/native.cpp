@@ -18,14 +18,26 @@
 
 namespace {
 
-constexpr int LANES = 16;
-typedef float V __attribute__((vector_size(64)));
-typedef int32_t I __attribute__((vector_size(64)));
-typedef uint32_t U __attribute__((vector_size(64)));
-typedef uint16_t S __attribute__((vector_size(32)));
+// A vector is as wide as a register: of wider ones compilers make code that goes through memory, ten times as slow.
+#if defined(__AVX512F__)
+constexpr int LANES = 16, ROWS = 8;
+#define EACH(f) f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7), f(8), f(9), f(10), f(11), f(12), f(13), f(14), f(15)
+#elif defined(__AVX__)
+constexpr int LANES = 8, ROWS = 6;
+#define EACH(f) f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7)
+#else
+constexpr int LANES = 4, ROWS = 6;  // rows of a product at once: their sums stay in the registers
+#define EACH(f) f(0), f(1), f(2), f(3)
+#endif
+constexpr int LINE = 16;  // floats of a cache line
+typedef float V __attribute__((vector_size(4 * LANES)));
+typedef int32_t I __attribute__((vector_size(4 * LANES)));
+typedef uint32_t U __attribute__((vector_size(4 * LANES)));
+typedef uint16_t S __attribute__((vector_size(2 * LANES)));
 typedef uint16_t S8 __attribute__((vector_size(16)));
 
-const I COUNT = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#define ITSELF(l) l
+const I COUNT = {EACH(ITSELF)};
 
 struct bf16 {
     uint16_t bits;
@@ -64,36 +76,37 @@ inline V all(float x) { return x - V{}; }
 #else
 #define MIXED(a, b, ...) __builtin_shuffle(a, b, decltype((a) == (b)){__VA_ARGS__})
 #endif
-#define BY_EIGHT(v) MIXED(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)
-#define BY_FOUR(v) MIXED(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)
-#define BY_TWO(v) MIXED(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)
-#define BY_ONE(v) MIXED(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)
-
-inline float total(V v) {
-    v += BY_EIGHT(v);
-    v += BY_FOUR(v);
-    v += BY_TWO(v);
-    v += BY_ONE(v);
-    return v[0];
-}
+#define SWAP_8(l) (((l) ^ 8) % LANES)
+#define SWAP_4(l) (((l) ^ 4) % LANES)
+#define SWAP_2(l) ((l) ^ 2)
+#define SWAP_1(l) ((l) ^ 1)
 
 inline V larger(V a, V b) { return a > b ? a : b; }
+inline V sum(V a, V b) { return a + b; }
 
-inline float greatest(V v) {
-    v = larger(v, BY_EIGHT(v));
-    v = larger(v, BY_FOUR(v));
-    v = larger(v, BY_TWO(v));
-    v = larger(v, BY_ONE(v));
+// Of all elements, halves first.
+template <V (*join)(V, V)>
+inline float joined(V v) {
+    if constexpr (LANES > 8) v = join(v, MIXED(v, v, EACH(SWAP_8)));
+    if constexpr (LANES > 4) v = join(v, MIXED(v, v, EACH(SWAP_4)));
+    v = join(v, MIXED(v, v, EACH(SWAP_2)));
+    v = join(v, MIXED(v, v, EACH(SWAP_1)));
     return v[0];
 }
 
-// 16 by 16: four times the rows i and i + 8 are merged, element by element.
+inline float total(V v) { return joined<sum>(v); }
+inline float greatest(V v) { return joined<larger>(v); }
+
+// A square: rows i and i + LANES / 2 are merged, element by element, until every row is a column.
+#define LOW(l) ((l) / 2 + (l) % 2 * LANES)
+#define HIGH(l) (LOW(l) + LANES / 2)
+
 inline void transposed(V r[LANES]) {
-    for (int step = 0; step < 4; step++) {
+    for (int step = 1; step < LANES; step *= 2) {
         V s[LANES];
-        for (int i = 0; i < 8; i++) {
-            s[2 * i] = MIXED(r[i], r[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-            s[2 * i + 1] = MIXED(r[i], r[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+        for (int i = 0; i < LANES / 2; i++) {
+            s[2 * i] = MIXED(r[i], r[i + LANES / 2], EACH(LOW));
+            s[2 * i + 1] = MIXED(r[i], r[i + LANES / 2], EACH(HIGH));
         }
         memcpy((void*)r, s, sizeof s);
     }
@@ -129,7 +142,7 @@ struct Draws {
         first = (uint32_t)z, second = (uint32_t)(z >> 32);
     }
 
-    // scale where an element of columns [column, column + 16) stays, else 0
+    // scale where an element of columns [column, column + LANES) stays, else 0
     V at(uint32_t column) const {
         U x = (U)COUNT + (column + first);
         x = (x ^ (x >> 16)) * 0x7feb352du;
@@ -139,7 +152,7 @@ struct Draws {
     }
 };
 
-// c[M, 16 * C] = a[M, K] b[K, 16 * C], where a[m, k] = a[m * am + k * ak].
+// c[M, LANES * C] = a[M, K] b[K, LANES * C], where a[m, k] = a[m * am + k * ak].
 template <int R, int C>
 inline void block(const float* a, long am, long ak, const float* b, long ldb, float* c, long ldc, int K) {
     V acc[R][C] = {};
@@ -156,14 +169,14 @@ inline void block(const float* a, long am, long ak, const float* b, long ldb, fl
 template <int C>
 inline void columns(const float* a, long am, long ak, const float* b, long ldb, float* c, long ldc, int M, int K) {
     int m = 0;
-    for (; m + 8 <= M; m += 8) block<8, C>(a + m * am, am, ak, b, ldb, c + m * ldc, ldc, K);
+    for (; m + ROWS <= M; m += ROWS) block<ROWS, C>(a + m * am, am, ak, b, ldb, c + m * ldc, ldc, K);
     for (; m + 4 <= M; m += 4) block<4, C>(a + m * am, am, ak, b, ldb, c + m * ldc, ldc, K);
     for (; m < M; m++) block<1, C>(a + m * am, am, ak, b, ldb, c + m * ldc, ldc, K);
 }
 
 void product(const float* a, long am, long ak, const float* b, long ldb, float* c, long ldc, int M, int N, int K) {
     int n = 0;
-    for (; n + 32 <= N; n += 32) columns<2>(a, am, ak, b + n, ldb, c + n, ldc, M, K);
+    for (; n + 2 * LANES <= N; n += 2 * LANES) columns<2>(a, am, ak, b + n, ldb, c + n, ldc, M, K);
     if (n < N) columns<1>(a, am, ak, b + n, ldb, c + n, ldc, M, K);
 }
 
@@ -171,7 +184,7 @@ void product(const float* a, long am, long ak, const float* b, long ldb, float* 
 struct Scratch {
     std::vector<float> memory;
     size_t used = 0;
-    explicit Scratch(size_t floats) : memory(floats + LANES) {}
+    explicit Scratch(size_t floats) : memory(floats + LINE) {}
     float* take(size_t floats) {
         uintptr_t begin = (uintptr_t)(memory.data() + used);
         used += floats + (63 - (begin + 63) % 64) / sizeof(float);
@@ -228,7 +241,7 @@ void attention(T* mixed, float* lse, const T* qkv, Texts t, int N, int threads) 
     int most = t.longest(), tasks = t.B * t.A;
 #pragma omp parallel num_threads(threads)
     {
-        Scratch scratch(3 * (size_t)wide(most) * t.E + (size_t)most * (wide(most) + t.E) + 8 * LANES);
+        Scratch scratch(3 * (size_t)wide(most) * t.E + (size_t)most * (wide(most) + t.E) + 8 * LINE);
         float* q = scratch.take((size_t)most * t.E);
         float* k = scratch.take((size_t)wide(most) * t.E);
         float* v = scratch.take((size_t)most * t.E);
@@ -278,7 +291,7 @@ void attention_backward(T* dqkv, const T* dmixed, const float* lse, const T* qkv
     int most = t.longest(), tasks = t.B * t.A;
 #pragma omp parallel num_threads(threads)
     {
-        Scratch scratch(6 * (size_t)wide(most) * t.E + 3 * (size_t)most * wide(most) + 10 * LANES);
+        Scratch scratch(6 * (size_t)wide(most) * t.E + 3 * (size_t)most * wide(most) + 10 * LINE);
         float* q = scratch.take((size_t)most * t.E);
         float* k = scratch.take((size_t)most * t.E);
         float* kt = scratch.take((size_t)wide(most) * t.E);
