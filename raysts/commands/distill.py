@@ -34,6 +34,9 @@ def distill(
     trained first. Any other study gives the best ``top`` checkpoints that it keeps. The student stops early on STS-B dev. The
     labels of that set have already chosen its teachers.
 
+    With ``combine=ensemble``, ``soup`` or ``greedy-soup`` the models are combined as they are, and no student is trained. The
+    record of a run ``--from-study`` names the trial of each teacher (``pipeline.trials``).
+
     The student is delivered, unless ``deliver=best`` asks for the best of it, the teachers, their weight average and the
     starting model on the development set. Its starting model, ``backbone``, defaults to that of the members, if their records
     name it. ``sed.target`` combines the teachers. It defaults to their mean if they have one starting model and the width of
@@ -89,8 +92,8 @@ def open_distillation(
         models, overrides = [keep_index], {**(overrides or {}), "keep_index": True}
     if prompt is not None:
         overrides = {**(overrides or {}), "teacher_prompt": prompt}
-    source = from_run or from_study
-    name = options.pop("name", None) or (f"{source}-distilled" if source else "distilled")
+    source, combine = from_run or from_study, (overrides or {}).get("combine", "distilled")
+    name = options.pop("name", None) or (f"{source}-{combine}" if source else combine)
     options.setdefault("command", f"raysts.distill({list(models)!r}, {dict(overrides or {})!r})")
     opened = RunOptions.from_arguments(name=name, **options)
     store = store_of(opened.storage)
@@ -180,19 +183,20 @@ def _models_pipeline(
             f"distill: which encoder becomes the student? The records of the teachers name no common starting model. Give one: "
             f"--set backbone=MODEL, or some layers of a teacher: --set backbone={models[0]} --set backbone_layers=3"
         )
-    student = before.get("recipes", {}).get(DISTILLATION)
+    combine = (overrides or {}).get("combine", DISTILLATION)
+    student = before.get("recipes", {}).get(DISTILLATION) or to_plain(DEFAULTS[DISTILLATION])
     plain = {
         "name": options.name,
         "backbone": backbone or "",
-        "combine": "sed",
-        "recipes": {DISTILLATION: student or to_plain(DEFAULTS[DISTILLATION])},
+        "combine": combine,
+        "recipes": {DISTILLATION: student} if combine == DISTILLATION else {},
         "teachers": list(models),
         "select_top": top,
         "evaluation": {"layers": [1]},  # the teachers and the student give vectors of one choice of layers
         **{key: before[key] for key in ("student_pooling", "evaluation", "resources") if key in before},
     }
     pipeline = build(Pipeline, plain)
-    if "recipes" in before:
+    if "recipes" in before or pipeline.sed is None:
         return pipeline
     student_pipeline = pipeline_of(pipeline, overrides)
     start, recipe = student_pipeline.backbone, student_pipeline.sed
@@ -261,18 +265,22 @@ def _study_pipeline(
 ) -> tuple[Pipeline, dict[str, Any]]:
     from raysts.commands.context import store_of
     from raysts.recipes.names import pipeline_of
-    from raysts.recipes.recipe import Pipeline
+    from raysts.recipes.recipe import DISTILLATION, Pipeline, TrialMember
     from raysts.recipes.tree import build
-    from raysts.search.study import best_models, best_point, study_record
+    from raysts.search.study import best_point, best_trials, study_record
 
     store = store_of(options.storage)
     record, trials = study_record(store, study)
     # Students are teachers, no members, and so are models with a fitted head.
     trained = build(Pipeline, record["pipeline"])
     if record["by"] == "point" and trained.combine is None and not any(r.spec.head for r in trained.recipes.values()):
-        return best_point(record, trials, top).replace(name=str(options.name)), record
-    pipeline = _models_pipeline(best_models(record, trials, store, top), None, overrides, {}, options)
-    return pipeline_of(pipeline, {"sed.train.keep": "best", "sed.train.patience": 5}), record
+        combine = (overrides or {}).get("combine", DISTILLATION)
+        return best_point(record, trials, top, combine).replace(name=str(options.name)), record
+    best = best_trials(record, trials, store, top)
+    pipeline = _models_pipeline([trial.id for trial in best], None, overrides, {}, options)
+    members = tuple(TrialMember(point=trial.point, seed=trial.seed) for trial in best)
+    by_dev = {"sed.train.keep": "best", "sed.train.patience": 5} if pipeline.sed else {}
+    return pipeline_of(pipeline.replace(trials=members), by_dev), record
 
 
 EXAMPLE = "raysts distill TEACHER_A TEACHER_B --set backbone=STUDENT --text docs.csv --column text"

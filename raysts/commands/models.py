@@ -104,7 +104,7 @@ def _find(model: str | Path, store: Store, fetch: bool) -> Path:
 def _split(name: str) -> tuple[str, str]:
     """Return the name of a run and the role behind it, empty without one."""
     plain, _, role = name.rpartition(":")
-    return (plain, role) if role in ROLES else (name, "")
+    return (plain, role) if plain and role in ROLES else (name, "")
 
 
 def system_of(name: str, store: Store) -> System:
@@ -160,7 +160,7 @@ def _run_models(record: Mapping[str, Any], role: str, store: Store) -> tuple[tup
         return store.get_dir(folder) if folder else elsewhere("backbone", pipeline["backbone"], record["backbone_id"])
 
     folders: list[Path | None]
-    trained = bool(pipeline["recipes"])
+    trained = bool(pipeline["recipes"] or pipeline["combine"])
     outcome = outcome_of(record) if trained else Outcome()
     if not role and (chosen := outcome.chosen):
         from_backbone = chosen.what == "backbone"

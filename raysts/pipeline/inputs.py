@@ -328,11 +328,9 @@ class Inputs:
 
     @cached_property
     def trial_stages(self) -> list[dict[str, Recipe]]:
-        """Return the stages of each member that is a trial."""
-        plain = self.pipeline.replace(trials=())
-        return [
-            use_user_text(apply_overrides(plain, trial.point), self.corpus).stages for trial in self.pipeline.trials
-        ]
+        """Return the stages of each member that is a trial. Teachers are trained already."""
+        plain, trials = self.pipeline.replace(trials=()), () if self.pipeline.teachers else self.pipeline.trials
+        return [use_user_text(apply_overrides(plain, trial.point), self.corpus).stages for trial in trials]
 
     @property
     def recipes(self) -> list[Recipe]:
@@ -464,8 +462,10 @@ class Inputs:
         return [text for column in recipe.spec.texts for text in table.head(column, MEASURED) if text is not None]
 
     def reading_notes(self) -> list[str]:
-        """Return how texts are read where recipes of automatic length, or with spans, read them."""
-        notes = []
+        """Return how recipes of automatic length, or with spans, read texts, and which trials the teachers are."""
+        models = zip(self.pipeline.teachers, self.pipeline.trials, strict=False)
+        trials = [f"{model} ({trial.text})" for model, trial in models]
+        notes = [f"Trials of a search, best first: {'; '.join(trials)}."] if trials else []
         for stage, recipe in self.pipeline.recipes.items():
             if recipe.train.max_length == "auto":
                 length = self.reading_length(recipe)

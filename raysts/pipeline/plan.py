@@ -65,10 +65,9 @@ class Plan(Inputs):
         members = range(self.pipeline.members) if self.pipeline.stages and not self.pipeline.trials else ()
         stages = self.pipeline.stages_of
         chains = [self._chain(stages(number), self.backbone_model, number, member=number) for number in members]
-        for number, (trial, recipes) in enumerate(zip(self.pipeline.trials, self.trial_stages, strict=True)):
+        for number, (trial, recipes) in enumerate(zip(self.pipeline.trials, self.trial_stages, strict=False)):
             chain = self._chain(recipes, self.backbone_model, trial.seed, member=number)
-            about = ", ".join([*(f"{key}={value}" for key, value in trial.point.items()), f"seed {trial.seed}"])
-            chains.append([replace(step, title=f"{step.title} ({about})") for step in chain])
+            chains.append([replace(step, title=f"{step.title} ({trial.text})") for step in chain])
         return chains
 
     def _chain(self, stages: dict[str, Recipe], start: Step, number: int, **identity: Any) -> list[Step]:

@@ -194,6 +194,9 @@ class Train(Tree):
 LATER = {"settings.bank": 0.0, "data.spans": 0, "data.span_tokens": [4, 64], "train.min_steps": None}
 """Fields that recipes have had since run ids are fixed, with the values at which an id does not name them."""
 
+NEUTRAL = {"train.checkpoint_every": None, "train.gradient_checkpointing": False}
+"""Fields that change no number of a run, with the values that every id names."""
+
 
 class Recipe(Tree):
     """Everything that determines one training run, except its seed and its parent."""
@@ -290,6 +293,8 @@ class Recipe(Tree):
     def identity(self) -> dict[str, Any]:
         """Return the fields that a run id is made of."""
         plain: dict[str, Any] = to_plain(self)
+        for path, value in NEUTRAL.items():
+            set_path(plain, path, value)
         for path, value in LATER.items():
             branch, _, leaf = path.rpartition(".")
             if get_path(plain, branch).get(leaf) == value:
@@ -407,6 +412,10 @@ class TrialMember(Tree):
     point: dict[str, Any] = Field(description="options of the trial's point, by path")
     seed: int = Field(0, ge=0, description="number of the trial among those of its point; members without trials have theirs")
 
+    @property
+    def text(self) -> str:
+        return ", ".join([*(f"{key}={value}" for key, value in self.point.items()), f"seed {self.seed}"])
+
 
 class Pipeline(Tree):
     """Source of members (stages or existing models), reducer, what follows, what is measured."""
@@ -427,8 +436,8 @@ class Pipeline(Tree):
         "whitening, a mixture; at most one)")
     routes: tuple[tuple[str, ...], ...] = Field((), description="stages that members go through, in turn: member m takes "
         "routes[m % len(routes)]. The models must come out alike. Empty: every member goes through every stage")
-    trials: tuple[TrialMember, ...] = Field((), description="trials of a search that the members are, one for each; empty: "
-        "members differ in their seeds")
+    trials: tuple[TrialMember, ...] = Field((), description="trials of a search that the members, or the teachers, are, "
+        "one for each; empty: members differ in their seeds")
     combine: Literal["sed", "ensemble", "soup", "greedy-soup"] | None = Field(None, description="sed distils a student from "
         "the members, ensemble averages their embeddings, soup their weights, greedy-soup the weights of those that do the "
         "average good on the development set; none leaves them apart")
@@ -471,9 +480,9 @@ class Pipeline(Tree):
             yield problem
         if self.min_members is not None and self.min_members > self.members:
             yield f"min_members={self.min_members} must be from 1 to members, {self.members}, or none for all"
-        if self.trials and (len(self.trials) != self.members or self.routes or self.teachers):
-            yield f"members={self.members}: {len(self.trials)} trials are the members; leave members, routes and teachers out"
         count = len(self.teachers) or self.members
+        if self.trials and (len(self.trials) != count or self.routes):
+            yield f"members={count}: {len(self.trials)} trials are the members; leave members, routes and teachers out"
         if self.select_top is not None and not 1 <= self.select_top <= count:
             yield f"select_top={self.select_top} must be from 1 to the number of members, {count}"
         elif self.min_members is not None and (self.select_top or 1) > self.min_members:

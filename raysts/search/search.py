@@ -12,7 +12,7 @@ from raysts.errors import InputError, Problems, nearest
 from raysts.evaluation.dev import DEVS, LOSS, RunMetric
 from raysts.recipes import names
 from raysts.recipes.overrides import apply_overrides, has_option, targets_of
-from raysts.recipes.recipe import DISTILLATION, Pipeline, Recipe, name_problem
+from raysts.recipes.recipe import DISTILLATION, NEUTRAL, Pipeline, Recipe, name_problem
 from raysts.recipes.tree import Tree, get_path, leaves, load_yaml, to_plain
 from raysts.search.space import Condition, Dimension, Point, contains, corners, grid, sort
 
@@ -284,6 +284,8 @@ def _set_dimension(space: dict[str, Dimension], pipeline: Pipeline, key: str, va
     if value is None:
         space.pop(full, None)
         return []
+    if full.endswith(tuple(NEUTRAL)):
+        return [f"space.{key}: changes no number of a run, so its points would be the same trials; give it one value"]
     if rivals := [option for option in _sharing(space, pipeline, full) if option != full]:
         return [f"space.{key}: is an option that space.{rivals[0]} varies too; name it once"]
     try:

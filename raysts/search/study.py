@@ -519,8 +519,8 @@ def study_record(store: Store, name: str) -> tuple[dict[str, Any], list[Record]]
     return record, read_records(store.path(f"studies/{name}"))
 
 
-def best_point(record: Mapping[str, Any], trials: Sequence[Record], top: int | None) -> Pipeline:
-    """Return the system that distils a student from the best point of a study."""
+def best_point(record: Mapping[str, Any], trials: Sequence[Record], top: int | None, combine: str | None) -> Pipeline:
+    """Return the system that combines the seeds of the best point of a study, for ``sed`` into a student."""
     best = best_by_mean(group_by_point(trials, record["seeds"]), record["mode"])
     if best is None or not best.has_all_seeds:
         raise InputError(
@@ -530,13 +530,13 @@ def best_point(record: Mapping[str, Any], trials: Sequence[Record], top: int | N
     if top is not None and top < 1:
         raise InputError(f"--top {top}: must be at least 1")
     members = apply_overrides(build(Pipeline, record["pipeline"]), best.point)
-    recipes = {**members.recipes, DISTILLATION: names.student_recipe(members.recipes)}
-    return members.replace(combine=DISTILLATION, recipes=recipes, members=top or record["seeds"])
+    student = {DISTILLATION: names.student_recipe(members.recipes)} if combine == DISTILLATION else {}
+    return members.replace(combine=combine, recipes=members.recipes | student, members=top or record["seeds"])
 
 
-def best_models(record: Mapping[str, Any], trials: Sequence[Record], store: Store, top: int | None) -> list[str]:
-    """Return the run ids of the trials with kept models, best first."""
-    models = [trial.id for trial in ranked_trials(trials, record["mode"]) if store.exists(f"runs/{trial.id}/model")]
+def best_trials(record: Mapping[str, Any], trials: Sequence[Record], store: Store, top: int | None) -> list[Record]:
+    """Return the trials with kept models, best first."""
+    models = [trial for trial in ranked_trials(trials, record["mode"]) if store.exists(f"runs/{trial.id}/model")]
     if not models:
         raise InputError(f"--from-study {record['name']}: it keeps no model; go on with it: {record['command']}")
     if top is not None and not 1 <= top <= len(models):

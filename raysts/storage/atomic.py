@@ -235,6 +235,12 @@ def no_empty_folders(folder: Path) -> Iterator[None]:
                 path.rmdir()
 
 
+def check_place(folder: Path, option: str) -> None:
+    """Raise InputError if ``folder`` cannot be made, because a file stands there or above."""
+    if any(os.path.isfile(path) for path in (folder, *folder.parents)):  # noqa: PTH113
+        raise _not_writable(folder, option, os.strerror(errno.ENOTDIR))
+
+
 def writable(folder: Path, option: str) -> Path:
     """Create ``folder`` if necessary, check that it takes files, and return it."""
     try:
@@ -243,8 +249,12 @@ def writable(folder: Path, option: str) -> Path:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise InputError(
-            f"{option} '{folder}' cannot be written to ({error.strerror}): it must be a folder that you may write in; "
-            f"choose another one with {option} PATH"
-        ) from None
+        raise _not_writable(folder, option, error.strerror) from None
     return folder
+
+
+def _not_writable(folder: Path, option: str, reason: str | None) -> InputError:
+    return InputError(
+        f"{option} '{folder}' cannot be written to ({reason}): it must be a folder that you may write in; choose another one "
+        f"with {option} PATH"
+    )

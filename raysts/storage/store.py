@@ -334,7 +334,8 @@ class Store:
         return atomic.is_locked(self.path(key)) or bool(self.remote and is_held(Bucket(self.remote), self.key(key)))
 
     def check(self, writes: bool = False, option: str = "--storage") -> None:
-        """Check that the storage answers and, with ``writes``, that it takes writes."""
+        """Check that the storage answers, or may be made, and with ``writes`` that it takes writes."""
+        atomic.check_place(self.root, option)
         if writes:
             with atomic.no_empty_folders(self.root):  # more may be found wrong before work starts
                 atomic.writable(self.root, option)

@@ -423,6 +423,9 @@ def test_a_storage_that_cannot_be_written(refused: Refused) -> None:
     for storage in unwritable(refused.place):
         refused("run", "nli", "--data", refused.data, "--address", "none", *overrides(TINY), storage=storage,
                 says=("--storage", storage, "cannot be written to"))  # fmt: skip
+    for command in (["plan", "nli", "--data", refused.data, *overrides(TINY)], ["list"], ["remove", "nli", "--yes"]):
+        for storage in (refused.place / "file", refused.place / "file" / "below" / "it"):
+            refused(*command, storage=storage, says=("--storage", str(storage), "cannot be written to"))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -74,11 +74,11 @@ CHANGED: dict[str, Any] = {
     "train.precision": "fp32",
     "train.keep": "best",
     "train.eval_every": 2,
-    "train.checkpoint_every": 2,
+    "train.checkpoint_every": None,  # changes no number: below
     "train.patience": 4,
     "train.eval_first": True,
     "train.drop_last": True,
-    "train.gradient_checkpointing": True,
+    "train.gradient_checkpointing": None,  # changes no number: below
     "train.init": "random",
     "train.lora": 4,
     "train.attention_dropout": "on",
@@ -114,6 +114,15 @@ def test_a_run_id_changes_with_every_field(
 def test_a_run_id_changes_with_spans_and_without_them_it_is_as_before(plan: Planner) -> None:
     assert ids(plan("simcse-unsup", {"data.spans": 4}))[0] != ids(plan("simcse-unsup"))[0]
     assert "spans" not in plan("simcse-unsup").pipeline.stages["simcse-unsup"].identity["data"]
+
+
+def test_a_run_id_is_without_what_changes_no_number(plan: Planner) -> None:
+    """So a run that has too little memory, or too few checkpoints, goes on where it was with another value."""
+    saving = plan("nli", {"train.checkpoint_every": 2, "train.gradient_checkpointing": True})
+    assert ids(saving) == ids(plan("nli"))
+    assert {"checkpoint_every": None, "gradient_checkpointing": False}.items() <= saving.pipeline.stages["nli"].identity[
+        "train"
+    ].items()
 
 
 def test_a_run_id_changes_with_the_seed_and_the_member(plan: Planner) -> None:

@@ -109,11 +109,39 @@ def test_students_of_models(small_world: Path, tiny_backbone: Path, tmp_path: Pa
     assert trained(tmp_path / "s") == {"sed": 4} and found["best_run"]["run"] in ended["model"]
 
 
+def test_the_best_students_of_a_search_are_combined(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+    """As an ensemble, an average or teachers. The record names the trial of each."""
+    place: list[Any] = ["--storage", tmp_path / "s", "--address", "none"]
+    start, students = overrides({"backbone": tiny_backbone}), ["--from-study", "distill"]
+    space = overrides({"space.sed.optim.lr": "1e-4,1e-3", "seeds": 2, "train.max_steps": 3, "data.sample": 60})
+    found = result("tune", "distill", tiny_backbone, *place, "--data", small_world, *start, *space)
+    best = sorted(found["points"], key=lambda point: (-point["value"], point["run"]))[:3]
+    few = overrides({"evaluation.tasks": "[stsb]", "evaluation.resamples": 2})
+    names = [f"sed.optim.lr={p['overrides']['sed.optim.lr']}, seed {p['seed']}" for p in best]
+    for role in ("ensemble", "soup"):
+        arguments = ["distill", *students, "--top", 3, "--name", role, *place, *few, "--set", f"combine={role}"]
+        made = result(*arguments)
+        record = json.loads((tmp_path / "s" / "pipelines" / f"{role}.json").read_text())
+        assert record["pipeline"]["trials"] == [{"point": p["overrides"], "seed": p["seed"]} for p in best]
+        assert record["pipeline"]["teachers"] == [p["run"] for p in best]
+        assert {row["role"] for row in made["results"]} == {"backbone", "member", "ensemble"} | {role}
+        assert all(any(name in note for note in made["notes"]) for name in names)
+        compared = result("compare", role, tiny_backbone, *place[:2], "--data", small_world, "--tasks", "stsb")
+        assert ("mean of 3 models' vectors" in compared["a"]) == (role == "ensemble"), "no starting model"
+    averaged = json.loads((Path(made["model"]).parent / "run.json").read_text())
+    assert (averaged["role"], averaged["parents"]) == ("soup", [p["run"] for p in best])
+    assert trained(tmp_path / "s") == {"sed": 4, "soup": 1}, "no student is trained again"
+    planned = result("plan", "distill", *students, *place[:2], *few)
+    assert any(all(name in note for name in names) for note in planned["notes"]), "so they are as teachers"
+
+
 @pytest.mark.parametrize(
     ("name", "overrides", "said"),
     [
         ("nli-ct-ensemble", {f"space.{CT}": [1e-5]}, "does not end in one training run"),
         ("nli-ct", {"space.seed": [1, 2]}, "is no option of a trial"),
+        ("nli-ct", {"space.ct.train.checkpoint_every": [1, 2]}, "changes no number of a run"),
+        ("nli-ct", {"space.train.gradient_checkpointing": [True, False]}, "changes no number of a run"),
         ("nli-ct", {f"space.{CT}": [1e-5], "space.optim.lr": [1e-4]}, f"is an option that space.{CT} varies too"),
         ("nli-ct", {"space.optim.lr": [1e-4], CT: 1e-5}, "is what this search varies"),
         ("nli-ct-sed", {f"space.{CT}": [1e-5], "students": 2}, "students: a search has seeds"),
