@@ -120,9 +120,9 @@ def test_a_run_id_is_without_what_changes_no_number(plan: Planner) -> None:
     """So a run that has too little memory, or too few checkpoints, goes on where it was with another value."""
     saving = plan("nli", {"train.checkpoint_every": 2, "train.gradient_checkpointing": True})
     assert ids(saving) == ids(plan("nli"))
-    assert {"checkpoint_every": None, "gradient_checkpointing": False}.items() <= saving.pipeline.stages["nli"].identity[
-        "train"
-    ].items()
+    assert {"checkpoint_every": None, "gradient_checkpointing": False}.items() <= saving.pipeline.stages[
+        "nli"
+    ].identity["train"].items()
 
 
 def test_a_run_id_changes_with_the_seed_and_the_member(plan: Planner) -> None:
