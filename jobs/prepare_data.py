@@ -1,6 +1,6 @@
 """Prepare Wikipedia sentences as a Ray job. Takes the arguments of ``raysts data prepare wikipedia``.
 
-ray job submit --working-dir . -- python jobs/prepare_data.py --data DATA --sample 100000
+ray job submit --working-dir . -- python jobs/prepare_data.py --data /shared/data --sample 100000
 """
 
 import sys

@@ -25,7 +25,7 @@ from ray.tune.search import Searcher
 from raysts.cluster.capacity import Room, holds, may_grow, resolve_gpus, slot_count
 from raysts.cluster.connect import quiet_data
 from raysts.cluster.metrics import show_line
-from raysts.errors import RunFailed
+from raysts.errors import RunFailed, redact
 from raysts.evaluation.dev import Dev, RunMetric
 from raysts.log import say
 from raysts.models.pretrained import weight_bytes
@@ -151,7 +151,7 @@ def _fit(trials: Trials, progress: SearchProgress, resources: Resources) -> None
         trial_name_creator=partial(_name_of, study.name),  # Tune pickles it with every trial
         trial_dirname_creator=lambda trial: trial.trial_id,
     )
-    failures, display = ray.tune.FailureConfig(max_failures=DEATHS), _Display(trials.queue, progress, resources)
+    failures, display = ray.tune.FailureConfig(max_failures=DEATHS), _Display(trials, progress, resources)
     with study.store.scratch(study.folder / "tune") as folder:
         places = {"name": study.name, "storage_path": str(folder)}
         run_config = ray.tune.RunConfig(**places, verbose=0, failure_config=failures, callbacks=[display])
@@ -181,6 +181,7 @@ class Trials(_Stateless, Searcher):
         self.error: Exception | None = None
         self.trials: dict[str, Trial] = {}
         self.actors: dict[str, str] = {}  # the last run of a process, by the id of its actor
+        self.causes: dict[str, str] = {}  # why the process of a trial ended, by the trial's id
         # An autoscaler sees trials that wait for a place. A sampler is asked one trial ahead of the room.
         self.pending, self.most = slot_count(resources), math.inf
         if queue.search.num_samples is not None:
@@ -211,7 +212,8 @@ class Trials(_Stateless, Searcher):
         run_id = self.trials.pop(trial_id).id
         outcome = TrialOutcome("stopped")
         if error or result is None:
-            outcome = TrialOutcome("failed", None, f"run {run_id}: its process died {DEATHS + 1} times")
+            cause = f", once so: {self.causes[trial_id]}" if trial_id in self.causes else ""
+            outcome = TrialOutcome("failed", None, f"run {run_id}: its process died {DEATHS + 1} times{cause}")
         elif "outcome/status" in result:
             outcome = TrialOutcome(*(result.get(f"outcome/{name}") for name in TrialOutcome._fields))  # type: ignore[arg-type]
         try:
@@ -224,12 +226,17 @@ class Trials(_Stateless, Searcher):
 class _Display(_Stateless, ray.tune.Callback):
     """Draws the running trials after each round of Tune's loop, and says how many wait for room."""
 
-    def __init__(self, queue: TrialQueue, progress: SearchProgress, resources: Resources) -> None:
-        self.queue, self.progress, self.room = queue, progress, Room(resources)
+    def __init__(self, trials: Trials, progress: SearchProgress, resources: Resources) -> None:
+        self.trials, self.progress, self.room = trials, progress, Room(resources)
+
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Keep the last line of the error, which is the reason below a traceback."""
+        if lines := str(trial.get_pickled_error() or "").strip().splitlines():
+            self.trials.causes[trial.trial_id] = redact(lines[-1].strip())
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         if running := sum(trial.status == "RUNNING" for trial in trials):
-            self.progress.running(list(self.queue.running.values()))
+            self.progress.running(list(self.trials.queue.running.values()))
         self.room.report(running)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysts.commands.models import locate
-from raysts.commands.options import RunOptions
+from raysts.commands.options import RunOptions, in_job_copy, local_path
 from raysts.data.corpora import Corpus
 from raysts.data.user import UserData
 from raysts.data.world import world_path
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from raysts.models.sentence_model import SentenceModel
 
 DEFAULT_STORAGE = "./raysts-storage"
-JOB_COPIES = "working_dir_files"
-"""Folder in which Ray unpacks the working directories of jobs."""
 IN_PROCESS = "none"
 """Value of ``address`` for work in this process, without Ray."""
 
@@ -76,14 +74,9 @@ def store_of(storage: str | Path | None) -> Store:
     folder, and a relative path is an error.
     """
     text = str(storage or DEFAULT_STORAGE)
-    if "://" not in text and JOB_COPIES in Path.cwd().parts and not Path(text).is_absolute():
-        if storage:
-            raise InputError(
-                f"--storage '{text}': the working directory of a Ray job is a copy that is removed later; give an absolute "
-                f"path that every node can reach"
-            )
+    if not storage and in_job_copy():
         return Store.open(_home_storage())
-    store = Store.open(text)
+    store = Store.open(text if "://" in text else local_path(text, "--storage", writes=True))
     store.check()
     return store
 

@@ -23,7 +23,7 @@ def fetch(data: Target, tables: opt.NamesOption = None, *, source: opt.Folder = 
     """
     from raysts.data.fetch import fetch
 
-    root = local_path(data, "--data")
+    root = local_path(data, "--data", writes=True)
     return {"status": "done", "data": str(root), **fetch(root, list(tables) if tables else None, source)}
 
 
@@ -55,7 +55,7 @@ def prepare(
     from raysts.data.wikipedia.prepare import prepare_wikipedia
     from raysts.storage.store import Store
 
-    root = local_path(data, "--data")
+    root = local_path(data, "--data", writes=True)
     Store(root.absolute()).check(writes=True, option="--data")
     if input is None:
         if not (files := Corpus(root).files("wikipedia/articles")):
@@ -123,7 +123,7 @@ def import_table(
     from raysts.evaluation.harness import TASKS
     from raysts.storage.store import Store
 
-    root = local_path(data, "--data").absolute()
+    root = local_path(data, "--data", writes=True).absolute()
     Store(root).check(writes=True, option="--data")
     table_import = Import(
         file=str(file), kind=kind, root=root, columns=columns or {}, name=name, labels=labels or {}, drop=drop,

@@ -103,7 +103,7 @@ def evaluate(
         if problems:
             raise InputError(problems)
     if mteb is not None:
-        Store(local_path(mteb, "--mteb").absolute()).check(writes=True, option="--mteb")
+        Store(local_path(mteb, "--mteb", writes=True).absolute()).check(writes=True, option="--mteb")
     record, content = record_of(path), folder_id(path)
     options: dict[str, Any] = {"pooling": pooling, "prompt": prompt, "content": content}
     computes: Any = {"precision": precision}

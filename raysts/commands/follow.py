@@ -307,6 +307,8 @@ def remove(
             store.delete(path)
         if study:
             store.delete(f"studies/{name}")
+        if not store.remote:  # an object of a bucket cannot be removed by its tag
+            store.delete(f"locks/{called}.lock")
     return {"status": "done", "storage": store.uri, "kind": kind, "name": name, "removed": paths, "bytes": size}
 
 
@@ -324,21 +326,26 @@ def artifacts(store: Store, record: Mapping[str, Any]) -> set[str]:
     else:
         model = record["model"] if not Path(record["model"]).is_absolute() else ""
         outputs = {*(step["output"] for step in record["steps"]), *record.get("maps", {}).values()}
+        outputs |= {*record.get("caches", ())}
         outputs |= {*filter(None, [model])}
     for output in outputs:
         check_inside(output, f"{kind_of(record)} '{record['name']}': an artifact")  # it is removed
     return {output.removesuffix("/model") for output in outputs}
 
 
+CACHES = ("contamination/", "row_scores/", "tables/")
+"""Folders of what records of earlier versions do not name."""
+
+
 class Use(NamedTuple):
     """Paths that a run or a study has written, and all that it needs.
 
-    ``any_tokens``: it reads token shards, too, that its record does not name.
+    ``unnamed``: folders from which it reads, too, what its record does not name.
     """
 
     outputs: set[str]
     needed: dict[str, None]
-    any_tokens: bool
+    unnamed: tuple[str, ...]
 
 
 def kind_of(record: Mapping[str, Any]) -> str:
@@ -356,7 +363,10 @@ def read_uses(store: Store) -> dict[tuple[str, str], Use]:
             path.removesuffix("/model") for path in record.get("reads", {}).values() if not Path(path).is_absolute()
         }
         needed = add_parents(store, [*sorted(outputs), *sorted(read - outputs)])
-        uses[kind, record["name"]] = Use(outputs, needed, kind == "study" and record["status"] != "done")
+        unnamed = CACHES if kind == "run" and "caches" not in record else ()
+        if kind == "study" and record["status"] != "done":
+            unnamed = ("tokens/", "tables/")
+        uses[kind, record["name"]] = Use(outputs, needed, unnamed)
     return uses
 
 
@@ -369,12 +379,12 @@ def removable(uses: Mapping[tuple[str, str], Use], key: tuple[str, str]) -> list
         return []
     rest = [other for user, other in uses.items() if user != key]
     needed = set[str]().union(*(other.needed for other in rest))
-    any_tokens = any(other.any_tokens for other in rest)
+    unnamed = tuple(folder for other in rest for folder in other.unnamed)
     return [
         path
         for path in reversed(use.needed)
         if path not in needed and (path in use.outputs or path.startswith(("backbones/", "runs/")))
-        if not (any_tokens and path.startswith("tokens/"))
+        if not path.startswith(unnamed)
     ]
 
 

@@ -100,10 +100,28 @@ class RunOptions:
         return replace(self, data=record.get("data"), user_data=combined)
 
 
-def local_path(path: str | Path, option: str) -> Path:
-    """Return a path. Raise InputError for a URI of a storage, which would become a folder name."""
+JOB_COPIES = "working_dir_files"
+"""Folder in which Ray unpacks the working directories of jobs."""
+
+
+def in_job_copy() -> bool:
+    """Return True in the working directory of a Ray job, a copy that Ray removes later."""
+    return JOB_COPIES in Path.cwd().parts
+
+
+def local_path(path: str | Path, option: str, writes: bool = False) -> Path:
+    """Return a path, perhaps one to write to.
+
+    Raises:
+        InputError: a URI of a storage, which would become a folder name; a relative path to write to in a job.
+    """
     if "://" in str(path):
         raise InputError(f"{option} '{path}': must be a path on this machine; copy what is there from or to the store")
+    if writes and in_job_copy() and not Path(path).is_absolute():
+        raise InputError(
+            f"{option} '{path}': the working directory of a Ray job is a copy that is removed later; give an absolute path "
+            f"that every node can reach"
+        )
     return Path(path)
 
 

@@ -72,7 +72,8 @@ def embed(
     opt.check_precision(precision)
     if side not in (None, "query", "document") or None not in (side, prompt):
         raise InputError(f"--side {side}: must be query or document, and stands in place of --prompt; give one of them")
-    source, target = (local_path(*place).absolute() for place in ((input, "--input"), (output, "--output")))
+    source = local_path(input, "--input").absolute()
+    target = local_path(output, "--output", writes=True).absolute()
     path = locate(model, store_of(storage))
     units = bulk.units(source, column, target)
     content = folder_id(path)
@@ -165,7 +166,7 @@ def export(
         raise InputError("--private is of --push REPO. Name the repository, or remove --private")
     if push is not None:
         _check_push(push)
-    store, target = store_of(storage), local_path(to, "--to")
+    store, target = store_of(storage), local_path(to, "--to", writes=True)
     path = locate(model, store)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(

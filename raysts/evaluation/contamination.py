@@ -13,7 +13,7 @@ not counted here.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -203,11 +203,13 @@ class Contamination:
     Attributes:
         tables: training tables that were searched.
         unknown: what has no training text on record.
+        caches: files that keep what was searched.
     """
 
     tables: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     tasks: dict[str, TaskContamination] = field(default_factory=dict)
+    caches: tuple[Path, ...] = ()
 
     @property
     def clean(self) -> dict[str, np.ndarray]:
@@ -275,22 +277,26 @@ def contamination(
     labels = dict.fromkeys((text.label, places[text.title is None]) for text in texts if text not in present)
     missing = [f"{label} as it was trained on ({place})" for label, place in labels]
     masks: Masks = {}
-    for text in present:
-        for table, (row, sentence) in _occurrences(corpus, text, tables, cache).items():
+    caches = [_cache_file(corpus, text, tables, cache) for text in present] if cache else []
+    for text, file in zip_longest(present, caches):
+        for table, (row, sentence) in _occurrences(corpus, text, tables, file).items():
             before = masks.get(table, (False, False))
             masks[table] = (row | before[0], sentence | before[1])
     measured = {name: [labelled for labelled in sets if labelled.rows] for name, sets in tasks.items()}
     of_tasks = {name: _count_rows(sets, masks) for name, sets in measured.items() if sets and present}
     titles = tuple(dict.fromkeys(text.title or text.table for text in present))
-    return Contamination(titles, (*trained.unknown, *missing), of_tasks)
+    return Contamination(titles, (*trained.unknown, *missing), of_tasks, tuple(caches))
 
 
-def _occurrences(corpus: Corpus, text: TrainingText, tables: Sequence[str], cache: Path | None) -> Masks:
-    """Return what :func:`occurrences` does, from the ``cache`` if an equal search has a record there."""
-    if cache is None:
-        return occurrences(corpus, text.table, text.data, tables)
+def _cache_file(corpus: Corpus, text: TrainingText, tables: Sequence[str], folder: Path) -> Path:
     prints = [(table, corpus.fingerprint(table)) for table in tables]
-    path = cache / f"{content_id([VERSION, text.table, text.sha256, to_plain(text.data), prints])}.json"
+    return folder / f"{content_id([VERSION, text.table, text.sha256, to_plain(text.data), prints])}.json"
+
+
+def _occurrences(corpus: Corpus, text: TrainingText, tables: Sequence[str], path: Path | None) -> Masks:
+    """Return what :func:`occurrences` does, from the file that an equal search has written."""
+    if path is None:
+        return occurrences(corpus, text.table, text.data, tables)
     record = Store.of(path).read_json(path)
     try:
         if record:

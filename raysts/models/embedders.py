@@ -75,9 +75,9 @@ class Embedder(ABC):
         return pretrained.load_tokenizer(self.path)
 
     @property
+    @abstractmethod
     def max_length(self) -> int:
         """Tokens per text that it reads."""
-        return int(self.description.max_length or self.tokenizer.model_max_length)
 
     @property
     def prompts(self) -> Prompts:
@@ -153,9 +153,14 @@ class EncoderModel(Embedder):
         return self.description.stored_pooling
 
     @property
+    def stored_length(self) -> int:
+        """Tokens per text that the directory configures."""
+        return int(self.description.max_length or self.tokenizer.model_max_length)
+
+    @property
     def max_length(self) -> int:
         config = pretrained.check(self.path)
-        return min(super().max_length, pretrained.family_of(config["model_type"]).most_tokens(config))
+        return min(self.stored_length, pretrained.family_of(config["model_type"]).most_tokens(config))
 
     @property
     def similarities(self) -> Mapping[str, Similarity]:
@@ -248,8 +253,7 @@ class OnnxModel(EncoderModel):
 
     @property
     def max_length(self) -> int:
-        longest = super(EncoderModel, self).max_length
-        return longest if longest < 10**6 else LONGEST
+        return self.stored_length if self.stored_length < 10**6 else LONGEST
 
     def represent_layers(
         self, texts: Sequence[Text], layers: Sequence[Layers], progress: Callable[[int], None] | None = None

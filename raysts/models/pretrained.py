@@ -148,6 +148,10 @@ def check(folder: Path) -> dict[str, Any]:
     Raises:
         InputError: it is not an encoder that raysts knows, or its weights, its tokenizer or its modules cannot be used.
     """
+    if not folder.exists():
+        raise InputError(
+            f"model '{folder}' is not there. It was moved or removed. Make it again, or name another model"
+        )
     config = read_json(folder / "config.json") or {}
     _check_config(folder, config)
     _check_weights(folder)

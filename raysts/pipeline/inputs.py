@@ -462,7 +462,7 @@ class Inputs:
         return [text for column in recipe.spec.texts for text in table.head(column, MEASURED) if text is not None]
 
     def reading_notes(self) -> list[str]:
-        """Return how recipes of automatic length, or with spans, read texts, and which trials the teachers are."""
+        """Return how recipes of automatic length, or with spans, read texts, and the trials of the teachers."""
         models = zip(self.pipeline.teachers, self.pipeline.trials, strict=False)
         trials = [f"{model} ({trial.text})" for model, trial in models]
         notes = [f"Trials of a search, best first: {'; '.join(trials)}."] if trials else []
@@ -541,6 +541,12 @@ class Inputs:
         specs = [self.store_spec(recipe) for recipe in self.recipes]
         specs += self.teacher_specs(self.pipeline.sed) if self.pipeline.sed else []
         return {spec.id: spec for spec in specs}
+
+    @property
+    def written_tables(self) -> list[str]:
+        """Return the tables that are written before they are tokenised, as paths in the storage."""
+        tables = [self.corpus.table_with_spans(spec.table, spec.data) for spec in self.specs.values()]
+        return sorted({str(table.path.relative_to(self.storage)) for table in tables if table.content})
 
     def groups(self, spec: StoreSpec) -> list[GroupPart]:
         key = self.storage, spec.id  # files of a user's text lie in the storage

@@ -257,6 +257,13 @@ class Plan(Inputs):
         }
         return {role: str(file.relative_to(self.storage)) for role, file in maps.items()}
 
+    def caches(self, measured: bool) -> list[str]:
+        """Return what is written beside the outputs of steps, as paths in the storage, if ``measured`` that of ensembles."""
+        subjects = [subject for e in self.evaluations for subject in (*e.subjects, *e.besides)]
+        subjects += [e.ensemble for e in self.evaluations if measured and e.ensemble]
+        files = dict.fromkeys(subject.file for subject in subjects)
+        return [*self.written_tables, *(str(file.relative_to(self.storage)) for file in files)]
+
     def costs(self) -> list[dict[str, Any]]:
         """Return size and speed of the measured models: ``model``, ``role``, and the fields of ``ModelCost``."""
         costs = []

@@ -222,11 +222,18 @@ class _Driver:
             "reads": plan.reads,
             "members": [model.id for model in plan.members], "teachers": plan.names_in_tables,
             "steps": [step.to_record(plan.storage) for step in plan.steps], "seconds": self.seconds,
-            "expected": self.expected, "price": self.price, "model": str(place),
+            "expected": self.expected, "price": self.price, "model": str(place), "caches": self._caches(verdict),
             **({**verdict.as_record(), "models": plan.costs(), "maps": plan.maps(), "dev": self._dev_sets()} if verdict else {}),
         }  # fmt: skip
         self.store.write_json(self.key, record)
         return record
+
+    def _caches(self, verdict: Verdict | None) -> list[str]:
+        searched = verdict.contamination.caches if verdict and verdict.contamination else ()
+        return [
+            *self.plan.caches(verdict is not None),
+            *(str(file.relative_to(self.plan.storage)) for file in searched),
+        ]
 
     def _dev_sets(self) -> dict[str, dict[str, Any]]:
         """Return the development set of each stage: its table, the score that selects, and its rows."""

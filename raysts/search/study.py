@@ -172,7 +172,10 @@ class Study:
             "identity": self.identity(),
             "pipeline": to_plain(search.pipeline),
             "reads": {content: folder for corner in self.corners for content, folder in corner.reads.items()},
-            "shared": sorted(str(step.output.relative_to(self.plan.storage)) for step in self.shared_steps.values()),
+            "shared": sorted(
+                {str(step.output.relative_to(self.plan.storage)) for step in self.shared_steps.values()}
+                | {table for plan in self.bases for table in plan.written_tables}
+            ),
         }
         self.store.write_json(self.folder / "study.json", status_record)
 

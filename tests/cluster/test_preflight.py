@@ -90,9 +90,9 @@ def test_a_job_without_storage_on_several_nodes(
     small_world: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from raysts.cluster import capacity
-    from raysts.commands import context
+    from raysts.commands import context, options
 
-    job = tmp_path / context.JOB_COPIES / "copy"
+    job = tmp_path / options.JOB_COPIES / "copy"
     job.mkdir(parents=True)
     monkeypatch.chdir(job)
     monkeypatch.setenv("HOME", str(tmp_path))

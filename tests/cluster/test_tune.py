@@ -124,8 +124,26 @@ def test_a_trial_that_no_node_can_hold_is_refused_with_what_there_is(
     assert not (tmp_path / "storage").exists()
 
 
+class Unreadable:
+    """A step that another process cannot read, as one of a class that its node does not have."""
+
+    def __deepcopy__(self, memory: Any) -> Unreadable:
+        return self
+
+    def __reduce__(self) -> Any:
+        return int, ("no such class",)
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        (Path("no step"), "has no attribute 'job'"),
+        (Unreadable(), "invalid literal for int() with base 10: 'no such class'"),
+    ],
+    ids=["no step", "unreadable"],
+)
 def test_an_error_of_a_trial_outside_its_training_is_its_reason(
-    small_world: Path, tiny_backbone: Path, tmp_path: Path, cluster: None
+    step: Any, reason: str, small_world: Path, tiny_backbone: Path, tmp_path: Path, cluster: None
 ) -> None:
     from raysts.cluster import tune
     from raysts.search.queue import SearchProgress, TrialQueue
@@ -134,7 +152,7 @@ def test_an_error_of_a_trial_outside_its_training_is_its_reason(
     class Spoilt(TrialQueue):
         def next(self) -> Trial | None:
             trial = super().next()
-            return trial and replace(trial, earlier=(Path("no step"),))  # type: ignore[arg-type]
+            return trial and replace(trial, earlier=(step,))
 
     given = {**SHORT, "space.lower_bound": "0.6", "backbone": str(tiny_backbone), "seeds": 1}
     study = plan_study("lower-bound", given, RunOptions(data=small_world, storage=tmp_path))
@@ -142,7 +160,7 @@ def test_an_error_of_a_trial_outside_its_training_is_its_reason(
     queue = Spoilt(study)
     tune.run_on_ray(queue, SearchProgress(study), Resources(gpus=0))
     (failure,) = queue.failures
-    assert "AttributeError" in failure and "has no attribute 'job'" in failure and "died" not in failure
+    assert reason in failure and ("died" in failure) == isinstance(step, Unreadable)
 
 
 @pytest.mark.parametrize("names_actor", [True, False])

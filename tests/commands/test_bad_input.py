@@ -12,8 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from run_commands import TINY, overrides, raysts, result
+from run_commands import TINY, overrides, raysts, result, write_csv
 
+from raysts.commands.options import JOB_COPIES
 from raysts.errors import InputError
 from raysts.evaluation.harness import TASKS
 from raysts.pipeline.steps import train as tokens
@@ -434,6 +435,31 @@ def test_a_storage_in_a_read_only_folder(refused: Refused) -> None:
     locked.mkdir(mode=0o500)
     refused("run", "nli", "--data", refused.data, "--address", "none", *overrides(TINY), storage=locked / "storage",
             says=("--storage", "Permission denied"))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("option", "command"),
+    [
+        ("--storage", "plan quickstart"),
+        ("--data", "data prepare wikipedia"),
+        ("--data", "data import pairs.csv --as pairs"),
+        ("--data", "data fetch --tables sts/sts12"),
+        ("--output", "embed MODEL --input pairs.csv --column sentence1"),
+        ("--to", "export MODEL"),
+    ],
+    ids=lambda words: words.replace(" ", "-"),
+)
+def test_what_a_job_writes_is_not_removed_with_its_working_directory(
+    option: str, command: str, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = tmp_path / JOB_COPIES / "copy"
+    job.mkdir(parents=True)
+    monkeypatch.chdir(job)
+    write_csv(job / "pairs.csv", [{"sentence1": "a", "sentence2": "b", "score": 1.0}])
+    words = [str(tiny_backbone) if word == "MODEL" else word for word in command.split()]
+    outcome = raysts(*words, option, "out")
+    assert outcome.code == 2 and f"{option} 'out'" in outcome.err and "removed later" in outcome.err, outcome.err
+    assert [path.name for path in job.iterdir()] == ["pairs.csv"]
 
 
 @pytest.mark.parametrize("storage", ["hdfs://host/x", "abfs://container/x"])

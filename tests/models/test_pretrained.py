@@ -47,6 +47,12 @@ def test_minilm_as_sentence_transformers_reads_it(minilm: Path, tmp_path: Path) 
     np.testing.assert_allclose(again.encode(TEXTS), expected, rtol=0, atol=2e-6)
 
 
+def test_a_model_that_was_removed_is_not_there(tmp_path: Path) -> None:
+    """As when ``raysts remove`` takes a teacher between the check of a command and its first step."""
+    with pytest.raises(InputError, match=r"gone' is not there\. It was moved or removed\. Make it again"):
+        check(tmp_path / "gone")
+
+
 def test_a_saved_model_replaces_the_old_one_and_leaves_no_drafts(tiny_backbone: Path, tmp_path: Path) -> None:
     load(tiny_backbone, layers=2, device="cpu").save(tmp_path / "model")
     load(tiny_backbone, layers=1, device="cpu").save(tmp_path / "model")
