@@ -5,23 +5,25 @@ The name is that of member stages alone (``nli-ct``); ``jobs/distill.py --from-r
 ray job submit --working-dir . -- python jobs/train_ensemble.py nli-ct --set members=10
 """
 
+import contextlib
+import io
 import sys
 
 from raysts.cli import main
+from raysts.commands.parser import parse
 from raysts.errors import InputError
-from raysts.recipes.names import STAGES, parse
+from raysts.recipes.names import STAGES, pipeline
 
 if __name__ == "__main__":
-    for name in [argument for argument in sys.argv[1:2] if not argument.startswith("-")]:
-        try:
-            found = parse(name.partition("@")[0])
-        except InputError:
-            continue  # the command says what is wrong
-        if found.combine or found.post:
+    words = ["run", *sys.argv[1:]]
+    with contextlib.suppress(InputError, KeyError), contextlib.redirect_stdout(io.StringIO()):  # the command says it
+        name = parse(words)[1]["recipe"]
+        system = pipeline(name)
+        if system.combine or system.post:
             print(
                 f"jobs/train_ensemble.py: '{name}' is more than member stages: it must be stages joined by '-' "
                 f"({', '.join(STAGES)}); jobs/run.py runs whole systems",
                 file=sys.stderr,
             )
             sys.exit(2)
-    main(["run", *sys.argv[1:]])
+    main(words)

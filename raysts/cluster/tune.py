@@ -181,7 +181,6 @@ class Trials(_Stateless, Searcher):
         self.error: Exception | None = None
         self.trials: dict[str, Trial] = {}
         self.actors: dict[str, str] = {}  # the last run of a process, by the id of its actor
-        self.causes: dict[str, str] = {}  # why the process of a trial ended, by the trial's id
         # An autoscaler sees trials that wait for a place. A sampler is asked one trial ahead of the room.
         self.pending, self.most = slot_count(resources), math.inf
         if queue.search.num_samples is not None:
@@ -208,16 +207,26 @@ class Trials(_Stateless, Searcher):
             self.queue.report(run_id, result[METRIC], result["step"])
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Write the record of a training run that has ended. Without an outcome Tune has stopped it."""
-        run_id = self.trials.pop(trial_id).id
+        """Write the record of a training run that has ended. Without an outcome Tune has stopped it.
+
+        :meth:`fail` takes one with an error, which Tune does not tell here.
+        """
+        if error:
+            return
         outcome = TrialOutcome("stopped")
-        if error or result is None:
-            cause = f", once so: {self.causes[trial_id]}" if trial_id in self.causes else ""
-            outcome = TrialOutcome("failed", None, f"run {run_id}: its process died {DEATHS + 1} times{cause}")
-        elif "outcome/status" in result:
+        if result and "outcome/status" in result:
             outcome = TrialOutcome(*(result.get(f"outcome/{name}") for name in TrialOutcome._fields))  # type: ignore[arg-type]
+        self._end(trial_id, outcome)
+
+    def fail(self, trial_id: str, error: str) -> None:
+        """Take a trial that Tune gave up. The reason is the last line of an error, below a traceback."""
+        cause = redact((error.strip().splitlines() or ["for no known reason"])[-1].strip())
+        reason = f"run {self.trials[trial_id].id}: its process died {DEATHS + 1} times, the last time so: {cause}"
+        self._end(trial_id, TrialOutcome("failed", None, reason))
+
+    def _end(self, trial_id: str, outcome: TrialOutcome) -> None:
         try:
-            self.queue.done(run_id, outcome)
+            self.queue.done(self.trials.pop(trial_id).id, outcome)
         except Exception as problem:
             self.error = problem
             raise
@@ -229,10 +238,8 @@ class _Display(_Stateless, ray.tune.Callback):
     def __init__(self, trials: Trials, progress: SearchProgress, resources: Resources) -> None:
         self.trials, self.progress, self.room = trials, progress, Room(resources)
 
-    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Keep the last line of the error, which is the reason below a traceback."""
-        if lines := str(trial.get_pickled_error() or "").strip().splitlines():
-            self.trials.causes[trial.trial_id] = redact(lines[-1].strip())
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self.trials.fail(trial.trial_id, str(trial.get_pickled_error() or trial.get_error() or ""))
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         if running := sum(trial.status == "RUNNING" for trial in trials):

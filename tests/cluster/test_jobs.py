@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,14 @@ def head(own_nodes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """Two CPUs, and secrets in the environment of everything that runs there."""
     with running_head(tmp_path_factory.mktemp("head"), 2, SECRETS) as found:
         yield found
+
+
+@pytest.mark.parametrize("words", [["nli-sed"], ["--set", "members=2", "nli-sed"], ["quickstart"]], ids=" ".join)
+def test_a_job_for_members_refuses_a_whole_system(words: list[str], tmp_path: Path) -> None:
+    job, place = Path(__file__).parents[2] / "jobs" / "train_ensemble.py", ["--storage", tmp_path / "s"]
+    done = subprocess.run([sys.executable, job, *words, *place], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and f"'{words[-1]}' is more than member stages" in done.stderr
+    assert not (tmp_path / "s").exists()
 
 
 def ended(job: subprocess.Popen[str]) -> tuple[int, str]:
