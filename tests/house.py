@@ -119,7 +119,7 @@ RULES = {
     "N1": (
         "functions",
         rf"^_?({PREPOSITIONS})(_|$)",
-        {"on_trial_result", "on_trial_complete", "on_step_end", "on_start", "on_shutdown", "of"},
+        {"on_trial_result", "on_trial_complete", "on_trial_error", "on_step_end", "on_start", "on_shutdown", "of"},
     ),
     "N2": ("functions", r"^_?[a-z]+(ed|own|elt|earnt|ilt|aid|ept|eft)$", {"embed", "seed", "added", "sed"}),
     "N3": (

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysts.commands.models import locate
-from raysts.commands.options import RunOptions, in_job_copy, local_path
+from raysts.commands.options import RunOptions, is_job_copy, local_path
 from raysts.data.corpora import Corpus
 from raysts.data.user import UserData
 from raysts.data.world import world_path
@@ -74,7 +74,7 @@ def store_of(storage: str | Path | None) -> Store:
     folder, and a relative path is an error.
     """
     text = str(storage or DEFAULT_STORAGE)
-    if not storage and in_job_copy():
+    if not storage and is_job_copy():
         return Store.open(_home_storage())
     store = Store.open(text if "://" in text else local_path(text, "--storage", writes=True))
     store.check()

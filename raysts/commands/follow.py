@@ -363,7 +363,7 @@ def read_uses(store: Store) -> dict[tuple[str, str], Use]:
             path.removesuffix("/model") for path in record.get("reads", {}).values() if not Path(path).is_absolute()
         }
         needed = add_parents(store, [*sorted(outputs), *sorted(read - outputs)])
-        unnamed = CACHES if kind == "run" and "caches" not in record else ()
+        unnamed: tuple[str, ...] = CACHES if kind == "run" and "caches" not in record else ()
         if kind == "study" and record["status"] != "done":
             unnamed = ("tokens/", "tables/")
         uses[kind, record["name"]] = Use(outputs, needed, unnamed)

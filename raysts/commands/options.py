@@ -104,7 +104,7 @@ JOB_COPIES = "working_dir_files"
 """Folder in which Ray unpacks the working directories of jobs."""
 
 
-def in_job_copy() -> bool:
+def is_job_copy() -> bool:
     """Return True in the working directory of a Ray job, a copy that Ray removes later."""
     return JOB_COPIES in Path.cwd().parts
 
@@ -117,7 +117,7 @@ def local_path(path: str | Path, option: str, writes: bool = False) -> Path:
     """
     if "://" in str(path):
         raise InputError(f"{option} '{path}': must be a path on this machine; copy what is there from or to the store")
-    if writes and in_job_copy() and not Path(path).is_absolute():
+    if writes and is_job_copy() and not Path(path).is_absolute():
         raise InputError(
             f"{option} '{path}': the working directory of a Ray job is a copy that is removed later; give an absolute path "
             f"that every node can reach"

@@ -258,7 +258,10 @@ class Plan(Inputs):
         return {role: str(file.relative_to(self.storage)) for role, file in maps.items()}
 
     def caches(self, measured: bool) -> list[str]:
-        """Return what is written beside the outputs of steps, as paths in the storage, if ``measured`` that of ensembles."""
+        """Return the files beside the outputs of steps, as paths in the storage.
+
+        ``measured`` adds those of ensembles, whose members are known then.
+        """
         subjects = [subject for e in self.evaluations for subject in (*e.subjects, *e.besides)]
         subjects += [e.ensemble for e in self.evaluations if measured and e.ensemble]
         files = dict.fromkeys(subject.file for subject in subjects)

@@ -194,7 +194,7 @@ class Train(Tree):
 LATER = {"settings.bank": 0.0, "data.spans": 0, "data.span_tokens": [4, 64], "train.min_steps": None}
 """Fields that recipes have had since run ids are fixed, with the values at which an id does not name them."""
 
-NEUTRAL = {"train.checkpoint_every": None, "train.gradient_checkpointing": False}
+NEUTRAL: dict[str, Any] = {"train.checkpoint_every": None, "train.gradient_checkpointing": False}
 """Fields that change no number of a run, with the values that every id names."""
 
 
@@ -293,8 +293,8 @@ class Recipe(Tree):
     def identity(self) -> dict[str, Any]:
         """Return the fields that a run id is made of."""
         plain: dict[str, Any] = to_plain(self)
-        for path, value in NEUTRAL.items():
-            set_path(plain, path, value)
+        for path, usual in NEUTRAL.items():
+            set_path(plain, path, usual)
         for path, value in LATER.items():
             branch, _, leaf = path.rpartition(".")
             if get_path(plain, branch).get(leaf) == value:
