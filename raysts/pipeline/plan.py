@@ -260,7 +260,7 @@ class Plan(Inputs):
     def caches(self, measured: bool) -> list[str]:
         """Return the files beside the outputs of steps, as paths in the storage.
 
-        ``measured`` adds those of ensembles, whose members are known then.
+        With ``measured`` those of ensembles too, for then their members are known.
         """
         subjects = [subject for e in self.evaluations for subject in (*e.subjects, *e.besides)]
         subjects += [e.ensemble for e in self.evaluations if measured and e.ensemble]
