@@ -61,7 +61,7 @@ def _list_text(result: Result) -> str:
             name, system = entry["name"], entry.get("system") or entry["search"]
             rows.append((kind, name, system, entry["status"], *sizes, entry.get("model", "")))
     if len(rows) == 1:
-        return f"{result['storage']} holds no run; 'raysts run quickstart' makes one"
+        return _no_run(result["storage"])
     return "\n".join(align_columns(rows, (0, 1, 2, 3, 6)))
 
 
@@ -89,10 +89,15 @@ def _record(store: Store, name: str | None) -> dict[str, Any]:
     from raysts.commands.context import run_names, run_record
 
     names = [name] if name else run_names(store)
-    if len(names) != 1:
-        listed = ", ".join(names) or "none"
-        raise InputError(f"{store.uri} holds {len(names)} runs ({listed}); give the NAME of one of them")
+    if not names:
+        raise InputError(_no_run(store.uri))
+    if len(names) > 1:
+        raise InputError(f"{store.uri} holds {len(names)} runs ({', '.join(names)}); give the NAME of one of them")
     return run_record(store, names[0])
+
+
+def _no_run(storage: str) -> str:
+    return f"{storage} holds no run. 'raysts run quickstart' makes one"
 
 
 def _as_fields(store: Store, record: dict[str, Any], data: ReportData) -> Result:
@@ -208,7 +213,7 @@ def report(name: opt.Name = None, *, paper: opt.Name = None, storage: opt.Storag
         return {"status": "done", "storage": store.uri, "reports": [str(path)], **shown.as_plain(), "text": text}
     runs = [name] if name else run_names(store)
     if not runs:
-        raise InputError(f"no run in {store.uri}: there is nothing to report; 'raysts run quickstart' makes one")
+        raise InputError(_no_run(store.uri))
     records = [run_record(store, run) for run in runs]
     store.check(writes=True)
     pages = []

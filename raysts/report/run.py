@@ -187,7 +187,7 @@ def render(data: ReportData, refresh: int | None = None) -> str:
         role: {name: Difference(*gap) for name, gap in sets.items()} for role, sets in record.get("against", {}).items()
     }
     delivered, candidates = record.get("delivered"), outcome_of(record).candidates
-    verdict = [Delivered(**delivered).sentence] if delivered else []
+    verdict = [[Delivered(**delivered).sentence]] if delivered else []
     delivered_role = "student" if record["teachers"] else (delivered or {}).get("what", "")
     stages = list(dict.fromkeys(run.stage for run in data.runs))
     costs = record.get("models", ())

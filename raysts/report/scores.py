@@ -85,8 +85,8 @@ def _blocks(systems: Sequence[list[str]], room: int) -> Iterator[list[list[str]]
 # -- in words ------------------------------------------------------------------------------------------------------------
 
 
-def headline(table: Standings | None, differences: Mapping[str, Mapping[str, Difference]]) -> list[str]:
-    """Return the result in words: a sentence on the main set, and perhaps one on the average.
+def headline(table: Standings | None, differences: Mapping[str, Mapping[str, Difference]]) -> list[list[str]]:
+    """Return the result on the main set, and perhaps on the average: a sentence each, then a phrase for each other system.
 
     ``differences``: by role and set, how far the delivered model is above the others
     (:func:`raysts.pipeline.verdict.Verdict`).
@@ -94,32 +94,31 @@ def headline(table: Standings | None, differences: Mapping[str, Mapping[str, Dif
     roles = ("student", "soup", "greedy-soup", "ensemble", "member", "baseline", "backbone")
     subject = next((standing for role in roles if table and (standing := table.first(role))), None)
     if table is None or subject is None:
-        return ["There is no result on a test set yet."]
+        return [["There is no result on a test set yet."]]
     tests = [name for name in table.columns if name in subject.mean and name != AGREEMENT]
     if not tests:
-        return [
-            f"There are no scored pairs to test on. Agreement of the {subject.role} with {_judge(table)}: "
-            f"{_number(subject.mean[AGREEMENT])} (× 100)."
-        ]
+        words = f"There are no scored pairs to test on. Agreement of the {subject.role} with {_judge(table)}: "
+        return [[f"{words}{_number(subject.mean[AGREEMENT])} (× 100)."]]
     user_sets = [name for name in tests if name not in (*TITLES, AVERAGE)]
     user_sets.sort(key=lambda name: name.startswith(RETRIEVAL))  # pairs are compared row by row
     main = next(name for name in (*user_sets, "stsb", *tests) if name in tests)
-    return [_sentence(table, subject, column, differences) for column in (main, AVERAGE) if column in subject.mean]
+    return [
+        [_sentence(table, subject, column), *_against(table, subject, column, differences)]
+        for column in (main, AVERAGE)
+        if column in subject.mean
+    ]
 
 
-def _sentence(
-    table: Standings, subject: Standing, column: str, differences: Mapping[str, Mapping[str, Difference]]
-) -> str:
+def _sentence(table: Standings, subject: Standing, column: str) -> str:
     view = table.view
     role = ROLE_NAMES.get(str(subject.role), subject.role)
     subjects, verb = (f"{subject.n} {role}s", "score") if subject.n > 1 else (role, "scores")
     result = f"{subjects} {verb} {_number(subject.mean[column])}"
-    against = _against(table, subject, column, differences)
     if column == AVERAGE:
-        return f"Averaged over {len(table.averaged)} sets, the {result}{against}."
+        return f"Averaged over {len(table.averaged)} sets, the {result}."
     aggregation = None if column.startswith(RETRIEVAL) else view.aggregation
     details = ", ".join(part for part in (aggregation, metric_of(table, column), describe_pooled(view.layers)) if part)
-    return f"The {result} on {column} {view.split} ({details}){against}."
+    return f"The {result} on {column} {view.split} ({details})."
 
 
 def _number(value: Value) -> str:
@@ -130,7 +129,7 @@ def _number(value: Value) -> str:
 
 def _against(
     table: Standings, subject: Standing, column: str, differences: Mapping[str, Mapping[str, Difference]]
-) -> str:
+) -> list[str]:
     """Return the words for the other roles that the paired intervals allow, else their values alone."""
     names: dict[str, Callable[[Value], str]] = {
         "member": _members,
@@ -153,9 +152,7 @@ def _against(
             tested = differences.get(role, {}).get(column)
             text = name(other.mean[column])
             parts.append(tested.describe(text) if tested else f"beside {text}, not compared row by row")
-    if not parts:
-        return ""
-    return ": " + (parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1])
+    return parts
 
 
 def _judge(table: Standings) -> str:

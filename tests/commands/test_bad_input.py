@@ -566,7 +566,7 @@ def test_pairs_that_are_not_there(refused: Refused, tiny_backbone: Path) -> None
 
 
 def test_reports_of_nothing(refused: Refused) -> None:
-    refused("report", says=("there is nothing to report", "raysts run quickstart"))
+    refused("report", says=("holds no run", "raysts run quickstart"))
     refused("report", "--name", "../x", says=("no run '../x'",))
 
 

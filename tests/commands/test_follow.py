@@ -74,6 +74,12 @@ def test_a_search_that_nobody_drives_is_stopped(tmp_path: Path) -> None:
     assert study["status"] == "stopped"
 
 
+@pytest.mark.parametrize("command", ["status", "watch", "report"])
+def test_an_empty_storage_names_the_command_that_makes_a_run(command: str, tmp_path: Path) -> None:
+    said = raysts(command, "--storage", tmp_path)
+    assert said.code == 2 and said.err.endswith("holds no run. 'raysts run quickstart' makes one\n"), said.err
+
+
 def test_a_name_that_is_no_run_names_what_may_be_meant(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
     store.write_json("pipelines/distilled.json", {"name": "distilled"})

@@ -54,7 +54,7 @@ def test_no_sentence_claims_what_the_paired_interval_does_not_hold() -> None:
         assert ("No difference is shown" in sentence) == (shown == 0)
         role = ROLES[number % 3]
         rows = exact("student", 0.7 + tested.value) + exact(role, 0.7, 0 if role == "member" else None)
-        (said,) = headline(standings(rows, views(rows, 1)[0]), {role: {"stsb": tested}})
+        ((_, said),) = headline(standings(rows, views(rows, 1)[0]), {role: {"stsb": tested}})
         assert (" above the " in said) == (shown > 0) and (" below the " in said) == (shown < 0)
         assert ("not shown to differ from the " in said) == (shown == 0)
         assert not any(word in f"{sentence} {said}" for word in (" best", "worse", "equal", "improve"))
