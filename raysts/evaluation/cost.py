@@ -87,7 +87,7 @@ def cost_rows(models: Sequence[dict[str, Any]]) -> list[list[str]]:
     rows: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for model in models:
         rows.setdefault((model["role"], model["parameters"], model["bytes"], model["dimensions"]), []).append(model)
-    table = [["model", "role", "parameters", "MB", "dims", "texts/s", "tokens"]]
+    table = [["model", "role", "parameters", "MB", "dims", "texts/s", "tokens/text"]]
     for (role, parameters, size, dimensions), of_row in rows.items():
         name = Path(of_row[0]["model"]).name if len(of_row) == 1 else f"{len(of_row)} models"
         role = (

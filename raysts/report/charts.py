@@ -96,7 +96,8 @@ class Scale:
 
     def marks(self, count: int, integers: bool = False) -> Marks:
         """Return about ``count`` ticks with their texts, of a count of things at whole numbers."""
-        return [(self(x), tick_text(x)) for x in self.ticks(count) if not integers or x == round(x)]
+        ticks = range(math.ceil(self.low), math.floor(self.high) + 1) if integers else ()
+        return [(self(x), tick_text(x)) for x in (ticks if 0 < len(ticks) <= count else self.ticks(count)) if not integers or x == round(x)]
 
 
 def fit_scale(values: Sequence[float], start: float, end: float, pad: float = 0.06, log: bool = False) -> Scale:
@@ -159,6 +160,33 @@ def frame(x: Marks, y: Marks, label: str) -> list[Markup]:
         parts.append(tag("line", x1=pixel, x2=pixel, y1=BOTTOM, y2=BOTTOM + 4, class_="axis"))
         parts.append(tag("text", text, x=pixel, y=BOTTOM + 16, text_anchor="middle", class_="tick"))
     parts.append(tag("text", label, x=(LEFT + RIGHT) / 2, y=HEIGHT - 6, text_anchor="middle", class_="label"))
+    return parts
+
+
+_WIDEST, _HIGH = 9.0, 14.0
+"""Pixels of a letter, and of a line, on a phone's page, which draws the largest text."""
+
+
+def place_labels(points: Sequence[tuple[float, float, str]]) -> list[Markup]:
+    """Write the name of each point (x, y, name) near it, where no other name stands and the chart has room."""
+    parts, taken = list[Markup](), list[tuple[float, float, float]]()
+    for x, y, name in sorted(points):
+        width = _WIDEST * len(name)
+        sides = [(x + 6, None), (x - 6 - width, "end")]
+        places = [(left, y + down, anchor) for down in (-6, 20, -24, 38, -42, 56) for left, anchor in sides]
+        left, down, anchor = next(
+            (
+                (left, down, anchor)
+                for left, down, anchor in places
+                if left >= 0 and left + width <= WIDTH and _HIGH <= down <= BOTTOM
+                if all(left >= end or left + width <= start or abs(down - line) >= _HIGH for start, end, line in taken)
+            ),
+            places[0],
+        )
+        taken.append((left, left + width, down))
+        parts.append(
+            tag("text", name, x=left + width if anchor else left, y=down, text_anchor=anchor, class_="label")
+        )
     return parts
 
 

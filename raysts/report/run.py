@@ -36,7 +36,7 @@ from raysts.recipes.overrides import dump
 from raysts.recipes.recipe import ROLE_NAMES, Pipeline
 from raysts.recipes.tree import build
 from raysts.report import html
-from raysts.report.charts import Dot, X, Y, chart, draw_line, figure, fit_scale, frame, tag
+from raysts.report.charts import Dot, X, Y, chart, draw_line, figure, fit_scale, frame, place_labels, tag
 from raysts.report.dots import dot_plot
 from raysts.report.map import TextMap, write_map
 from raysts.report.scores import caption, headline, label, metric_of
@@ -242,13 +242,8 @@ def cost_chart(table: Standings, models: Sequence[Mapping[str, Any]]) -> Markup 
     y = fit_scale([dot.y for dot in dots], *Y, pad=0.2)
     parts = frame(x.marks(5), y.marks(5), "texts a second on this machine (log scale)")
     parts.append(tag("g", *draw_line(dots, x, y, joined=False), class_="s0"))
-    right = low = -math.inf
-    for dot in sorted(dots, key=lambda dot: dot.x):
-        name, across, down = dot.text.split(":")[0], x(dot.x) + 6, y(dot.y) - 6
-        down = down + 20 if across < right and abs(down - low) < 14 else down  # not upon the label before
-        right, low = across + 7 * len(name), down
-        side = {"x": across} if right < X[1] + 20 else {"x": across - 12, "text_anchor": "end"}
-        parts.append(tag("text", name, **side, y=down, class_="label"))
+    places = [(x(dot.x), y(dot.y), dot.text.split(":")[0]) for dot in dots]
+    parts += place_labels(places)
     text = "; ".join(dot.text for dot in dots)
     return chart("cost", f"{metric_of(table, column)} × 100 against speed, {column}", "Score against cost", text, parts)
 

@@ -152,8 +152,11 @@ def _headline(study: Study, scores: Sequence[PointScores], untrained: float | No
         return ["No trial has finished."]
     score = mean_text(metric, best.mean, best.std, len(best.values), " seeds")
     chosen = "Chosen by mean over seeds" if study.search.seeds > 1 else "Chosen"
-    sentences = [f"{chosen}: {text_of(best.point)}, {_objective(study)}: {score}."]
-    if untrained is not None:
+    unit = " (× 100)" if metric.factor == 100 else ""
+    sentences = [f"{chosen}: {text_of(best.point)}. Its {_objective(study)}: {score}{unit}."]
+    if untrained is not None and "backbone_layers" in study.search.space:
+        sentences.append(f"The starting model with all of its layers, before any training: {metric.text(untrained)}.")
+    elif untrained is not None:
         is_level = rank(best.mean, metric.mode) <= rank(untrained, metric.mode)
         sentences.append(f"The starting model, before any training: {metric.text(untrained)}.")
         sentences += ["No point is above it: training gained nothing on this set."] * is_level
@@ -305,7 +308,7 @@ def parallel(name: str, options: Sequence[str], points: Sequence[PointResult], m
         places = [float(names.index(str(value))) if names else float(value) for value in values]
         log = not names and min(places, default=0) > 0 and max(places) > _LOG_ABOVE * min(places)
         scale = fit_scale(places, *Y, log=log)
-        marks = [(scale(place), text) for place, text in enumerate(_short(names))] if names else scale.marks(4)
+        marks = [(scale(place), text) for place, text in enumerate(_short(names))] if names else scale.marks(4, _whole(values))
         heights = map(scale, places)
         if not all(has_value):
             marks = [*marks, (Y[0], "-")]
@@ -316,13 +319,13 @@ def parallel(name: str, options: Sequence[str], points: Sequence[PointResult], m
         left = across(number)
         parts.append(tag("line", x1=left, x2=left, y1=Y[0], y2=Y[1], class_="axis"))
         label = option.rsplit(".", 1)[-1] if option in options else metric.label
-        parts.append(tag("text", label, x=left, y=Y[0] + 18, text_anchor="middle", class_="label"))
+        parts.append(tag("text", label, x=left, y=Y[0] + 18, text_anchor="middle" if number else "start", class_="label"))
         parts += [tag("text", text, x=left + 4, y=down + 3, class_="tick") for down, text in marks]
     for index, point in sorted(enumerate(points), key=lambda pair: pair[1].level or pair[1].chosen):
         line = [(across(n), heights[index]) for n, (_, heights) in enumerate(axes.values())]
         tooltip = tag("title", f"{text_of(point.values)}: {metric.text(point.mean)}")
         parts.append(tag("g", tooltip, polyline(line, class_="line" if point.level or point.chosen else "others")))
-    title = f"Every point: its options and its {metric.label}; full lines are level with the best"
+    title = "Every point: its options and its score. Full lines are level with the best"
     return _figure(name, title, f"{len(points)} points over {len(options)} options.", parts)
 
 
@@ -354,7 +357,7 @@ def score_chart(
     else:
         log = min(values) > 0 and max(values) > _LOG_ABOVE * min(values)
         x = fit_scale([dot.x for dot in dots], *X, pad=0.03, log=log)
-        marks = x.marks(6)
+        marks = x.marks(6, _whole(values))
     y = fit_scale([*(end for dot in dots for end in dot.ends), *(metric.factor * end for end in reach)], *Y)
     # Names, single trials at scattered values, and points that differ in another option have no order for a line.
     joined = not names and any(len(point.scores) > 1 for point in points) and len({*values}) == len(values)
@@ -393,6 +396,10 @@ def _names(values: Sequence[Any]) -> Sequence[str]:
     if len(numbers) == len(distinct):
         return []
     return sorted(numbers, key=distinct.__getitem__) + sorted(distinct.keys() - {*numbers})
+
+
+def _whole(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, int) for value in values)
 
 
 def _short(names: Sequence[str]) -> Sequence[str]:

@@ -102,7 +102,9 @@ def test_students_of_models(small_world: Path, tiny_backbone: Path, tmp_path: Pa
     assert len(list((tmp_path / "s").glob("teachers/*/manifest.json")) or [0]) == 1
     assert {point["overrides"]["backbone_layers"] for point in found["points"]} == {1, 2}
     # The command that the report shows makes the best student: it is there already.
-    shown = re.search("raysts (distill [^<]*)", Path(found["report"]).read_text(encoding="utf-8"))
+    page = Path(found["report"]).read_text(encoding="utf-8")
+    assert "The starting model with all of its layers" in page and "training gained nothing" not in page
+    shown = re.search("raysts (distill [^<]*)", page)
     assert shown
     measured = ["--address", "none", "--set", "evaluation.resamples=2"]
     ended = result(*shlex.split(html.unescape(shown.group(1))), *measured)

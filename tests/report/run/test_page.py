@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import re
 import statistics
 import xml.etree.ElementTree as ElementTree
@@ -220,4 +221,22 @@ def test_the_models_to_choose_from_are_called_as_they_are_elsewhere() -> None:
         for what, model, score in (("backbone", "b", 0.5), ("member", run.id, 0.6))
     ]
     text = re.sub(r"<[^>]+>", " ", render(recorded(data, outcome={"candidates": options})))
-    assert re.search(rf"starting model\s+b\s.*member 1\s+delivered\s+{run.id}", text, re.DOTALL)
+    assert re.search(rf"starting model\s+50.00\s.*member 1\s+delivered\s+60.00\s+mean\s+1\s+{run.id}", text, re.DOTALL)
+
+
+def test_no_label_of_the_cost_chart_lies_upon_another_or_is_cut() -> None:
+    """With the letters of a phone's page, which are the widest."""
+    models = [
+        {"model": role, "role": role, "parameters": 1, "bytes": 1, "dimensions": 1, "tokens": 9.0, "texts_per_second": speed}
+        for role, speed in (("backbone", 2386), ("member", 2319), ("ensemble", 1149), ("student", 2400))
+    ]
+    text = render(recorded(report_data(), models=models))
+    (drawing,) = (svg for svg in svgs(text) if svg[0].attrib["id"] == "cost-t")
+    boxes = []
+    for label in (e for e in drawing.iter("text") if e.get("class") == "label" and not e.text.startswith("texts")):
+        x, y, width = float(label.attrib["x"]), float(label.attrib["y"]), 9 * len(label.text)
+        left = x - width if label.get("text-anchor") == "end" else x
+        boxes.append((left, left + width, y - 14, y))
+    assert len(boxes) == 4 and all(left >= 0 and right <= 560 and top >= 0 for left, right, top, _ in boxes)
+    for (a, b, c, d), (e, f, g, h) in itertools.combinations(boxes, 2):
+        assert b <= e or f <= a or d <= g or h <= c
