@@ -96,8 +96,11 @@ class Scale:
 
     def marks(self, count: int, integers: bool = False) -> Marks:
         """Return about ``count`` ticks with their texts, of a count of things at whole numbers."""
-        ticks = range(math.ceil(self.low), math.floor(self.high) + 1) if integers else ()
-        return [(self(x), tick_text(x)) for x in (ticks if 0 < len(ticks) <= count else self.ticks(count)) if not integers or x == round(x)]
+        ticks = self.ticks(count)
+        if integers:
+            every = range(math.ceil(self.low), math.floor(self.high) + 1)
+            ticks = [*map(float, every)] if len(every) <= count else [x for x in ticks if x == round(x)]
+        return [(self(x), tick_text(x)) for x in ticks]
 
 
 def fit_scale(values: Sequence[float], start: float, end: float, pad: float = 0.06, log: bool = False) -> Scale:
@@ -184,9 +187,7 @@ def place_labels(points: Sequence[tuple[float, float, str]]) -> list[Markup]:
             places[0],
         )
         taken.append((left, left + width, down))
-        parts.append(
-            tag("text", name, x=left + width if anchor else left, y=down, text_anchor=anchor, class_="label")
-        )
+        parts.append(tag("text", name, x=left + width if anchor else left, y=down, text_anchor=anchor, class_="label"))
     return parts
 
 

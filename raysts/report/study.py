@@ -308,7 +308,11 @@ def parallel(name: str, options: Sequence[str], points: Sequence[PointResult], m
         places = [float(names.index(str(value))) if names else float(value) for value in values]
         log = not names and min(places, default=0) > 0 and max(places) > _LOG_ABOVE * min(places)
         scale = fit_scale(places, *Y, log=log)
-        marks = [(scale(place), text) for place, text in enumerate(_short(names))] if names else scale.marks(4, _whole(values))
+        marks = (
+            [(scale(place), text) for place, text in enumerate(_short(names))]
+            if names
+            else scale.marks(4, _whole(values))
+        )
         heights = map(scale, places)
         if not all(has_value):
             marks = [*marks, (Y[0], "-")]
@@ -319,7 +323,9 @@ def parallel(name: str, options: Sequence[str], points: Sequence[PointResult], m
         left = across(number)
         parts.append(tag("line", x1=left, x2=left, y1=Y[0], y2=Y[1], class_="axis"))
         label = option.rsplit(".", 1)[-1] if option in options else metric.label
-        parts.append(tag("text", label, x=left, y=Y[0] + 18, text_anchor="middle" if number else "start", class_="label"))
+        parts.append(
+            tag("text", label, x=left, y=Y[0] + 18, text_anchor="middle" if number else "start", class_="label")
+        )
         parts += [tag("text", text, x=left + 4, y=down + 3, class_="tick") for down, text in marks]
     for index, point in sorted(enumerate(points), key=lambda pair: pair[1].level or pair[1].chosen):
         line = [(across(n), heights[index]) for n, (_, heights) in enumerate(axes.values())]

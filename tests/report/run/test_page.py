@@ -227,7 +227,15 @@ def test_the_models_to_choose_from_are_called_as_they_are_elsewhere() -> None:
 def test_no_label_of_the_cost_chart_lies_upon_another_or_is_cut() -> None:
     """With the letters of a phone's page, which are the widest."""
     models = [
-        {"model": role, "role": role, "parameters": 1, "bytes": 1, "dimensions": 1, "tokens": 9.0, "texts_per_second": speed}
+        {
+            "model": role,
+            "role": role,
+            "parameters": 1,
+            "bytes": 1,
+            "dimensions": 1,
+            "tokens": 9.0,
+            "texts_per_second": speed,
+        }
         for role, speed in (("backbone", 2386), ("member", 2319), ("ensemble", 1149), ("student", 2400))
     ]
     text = render(recorded(report_data(), models=models))

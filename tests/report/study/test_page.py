@@ -136,7 +136,9 @@ def test_two_measures_have_a_front_and_points_level_with_the_best_stand_out() ->
 
 
 def test_an_option_of_whole_numbers_has_whole_ticks_and_no_label_is_cut() -> None:
-    points = [PointResult({"backbone_layers": n, "sed.optim.lr": lr}, [0.5], 0.5, None) for n, lr in ((1, 1e-4), (2, 5e-4))]
+    points = [
+        PointResult({"backbone_layers": n, "sed.optim.lr": lr}, [0.5], 0.5, None) for n, lr in ((1, 1e-4), (2, 5e-4))
+    ]
     found = drawings(render(data({"backbone_layers": "1,2", "sed.optim.lr": "1e-4,5e-4"}, points)))
     dots = [float(e.get("cx", 0)) for e in found["score-0"].iter("circle") if e.get("class") == "dot"]
     ticks = {e.text: float(e.get("x", 0)) for e in found["score-0"].iter("text") if e.get("class") == "tick"}
