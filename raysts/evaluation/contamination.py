@@ -241,10 +241,10 @@ class Contamination:
                 scored = f"; scored without them as rows=clean, n={task.clean:,}"
             lines.append(f"{model}: {name}: {share}; {task.sentence:,} hold a sentence of the training text{scored}")
         if free:
-            lines.append(f"{model}: no training text ({searched}) in {', '.join(free)}")
+            lines.append(f"{model}: no sentence of the training text ({searched}) is in {', '.join(free)}")
         if self.unknown:
-            models = ", ".join(self.unknown)
-            lines.append(f"{model}: training text not on record, so not searched for test sentences: {models}")
+            unknown = "; ".join(self.unknown)
+            lines.append(f"{model}: test sentences were not looked for in training text that is not on record: {unknown}")
         return lines
 
     def refuse(self, model: str) -> list[str]:

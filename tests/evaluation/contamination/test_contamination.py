@@ -58,7 +58,7 @@ def test_pairs_in_either_order_are_unclean_and_single_sentences_are_counted(corp
         "m: stsb: 20 of 60 rows are training rows (sts/stsb_train); 25 hold a sentence of the training text; "
         "scored without them as rows=clean, n=40"
     )
-    assert lines[1] == "m: no training text (sts/stsb_train) in sts13"
+    assert lines[1] == "m: no sentence of the training text (sts/stsb_train) is in sts13"
     (problem,) = found.refuse("m")
     assert problem.startswith("--strict-contamination: 20 of 60 rows of stsb are training rows of m (sts/stsb_train)")
     entry = found.entries("m")[0]
