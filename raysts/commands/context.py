@@ -62,7 +62,7 @@ def corpus_of(
         return Corpus(world_path(), user=user_data)
     except OSError as error:
         raise RunFailed(
-            f"the embedded world cannot be written to the cache ({error}); set XDG_CACHE_HOME to a folder that you may "
+            f"the generated sentences cannot be written to the cache ({error}); set XDG_CACHE_HOME to a folder that you may "
             f"write in, or give a data folder with --data"
         ) from error
 

@@ -346,7 +346,7 @@ def run(checked: ExperimentPlan) -> Result:
     results: dict[str, RunResult] = {}
     failures: list[str] = []
     with screen.working():
-        for line in cautions(plans[""]) if "" in plans else ():
+        for line in cautions(*plans.values()):
             say(line)
         screen.title, store = f"preparing {name}", store_of(options.storage)
         with (
@@ -412,9 +412,11 @@ def _run(executor: Executor, plan: Plan, name: str, options: RunOptions) -> RunR
     return RunResult(fields, main_standings(rows, plan.pipeline.compared_layers, plan.distributed_pooling))
 
 
-def cautions(plan: Plan) -> list[str]:
-    """Return a warning before a run with work left: of generated sentences."""
-    generated = is_world(plan.corpus.root) and not plan.corpus.text and plan.pipeline.name != "quickstart"
-    if not generated or {*plan.states().values()} == {"done"}:
-        return []
-    return [GENERATED]
+def cautions(*plans: Plan) -> list[str]:
+    """Return a warning before runs with work left: of generated sentences."""
+    generated = [
+        plan
+        for plan in plans
+        if is_world(plan.corpus.root) and not plan.corpus.text and plan.pipeline.name != "quickstart"
+    ]
+    return [GENERATED] if any({*plan.states().values()} != {"done"} for plan in generated) else []

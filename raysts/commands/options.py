@@ -237,7 +237,7 @@ Data = Annotated[
     str | Path | None,
     option(
         "folder in the canonical layout, or its URI (s3://..., gs://...) (default: $RAYSTS_DATA, else with --text, --dev or "
-        "--test nothing, else the embedded world)",
+        "--test nothing, else generated sentences)",
         "PATH",
         converter=_place,
     ),

@@ -244,7 +244,9 @@ class Contamination:
             lines.append(f"{model}: no sentence of the training text ({searched}) is in {', '.join(free)}")
         if self.unknown:
             unknown = "; ".join(self.unknown)
-            lines.append(f"{model}: test sentences were not looked for in training text that is not on record: {unknown}")
+            lines.append(
+                f"{model}: test sentences were not looked for in training text that is not on record: {unknown}"
+            )
         return lines
 
     def refuse(self, model: str) -> list[str]:

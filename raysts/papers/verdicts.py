@@ -31,7 +31,7 @@ from raysts.report.charts import Estimate, forest_plot
 from raysts.report.run import environment
 from raysts.storage.store import Store
 
-SEEN, NOT_SEEN, CONTRADICTED, AS_NO = "seen", "not seen", "contradicted", "as the paper says no"
+SEEN, NOT_SEEN, CONTRADICTED, AS_NO = "seen", "not seen", "contradicted", "no effect, as the paper says"
 LEVEL = 0.05
 OVERLAP, LONGER = "word overlap", "longer sentence"
 """Systems of claims that need no model."""
@@ -118,7 +118,7 @@ class ClaimVerdict(NamedTuple):
 
     ``on``: the compared sets; empty if they could not be compared. ``p``: of no difference: Williams' (McNemar's) for two
     single models on one set, else the bootstrap's. ``p_holm``: the same, adjusted for the claims of its table. ``verdict``:
-    ``seen``, ``not seen``, ``contradicted``, ``as the paper says no``; None: no conclusion.
+    ``seen``, ``not seen``, ``contradicted``, ``no effect, as the paper says``; None: no conclusion.
     """
 
     claim: Claim
@@ -156,8 +156,13 @@ class ClaimsData(NamedTuple):
     created_at: str
     backbone: str
     seeds: int
+    steps: int
     verdicts: Sequence[ClaimVerdict]
     environment: Mapping[str, str]
+
+    @property
+    def origin(self) -> str:
+        return f"{self.seeds} seeds from {self.backbone}, at most {self.steps:,} training steps a member"
 
 
 def claims_data(
@@ -174,8 +179,9 @@ def claims_data(
     backbones = " and ".join(dict.fromkeys(plan.pipeline.backbone for plan in plans.values()))
     seeds = max(plan.pipeline.members for plan in plans.values())
     made_at, storage = datetime.now(UTC).isoformat(timespec="seconds"), Store.of(first.storage).uri
+    steps = max(member.record.get("steps") or 0 for plan in plans.values() for member in plan.members)
     about = environment(first.members[0].record, data=first.corpus.where, storage=storage)
-    return ClaimsData(paper, name, command, made_at, backbones, seeds, conclude(verdicts), about)
+    return ClaimsData(paper, name, command, made_at, backbones, seeds, steps, conclude(verdicts), about)
 
 
 def conclude(verdicts: Sequence[ClaimVerdict]) -> list[ClaimVerdict]:
@@ -337,7 +343,7 @@ def _row(result: ClaimVerdict) -> Sequence[str]:
 
 def to_markdown(data: ClaimsData) -> str:
     """Return the table as Markdown."""
-    header = f"`{data.command}`\n\n{data.seeds} seeds from {data.backbone}, {data.created_at}\n\n"
+    header = f"`{data.command}`\n\n{data.origin}, {data.created_at}\n\n"
     return header + html.markdown_table(rows(data))
 
 
@@ -345,7 +351,7 @@ def text(data: ClaimsData) -> str:
     """Return the claims of a paper for a terminal, one a line."""
     shown = [_row(verdict) for verdict in data.verdicts]
     width = max(len(cells[1].partition(":")[0]) for cells in shown)
-    lines = [f"{data.paper}: {data.seeds} seeds from {data.backbone}"]
+    lines = [f"{data.paper}: {data.origin}"]
     for says, conclusion, difference, _, _, printed, source in shown:
         verdict, _, why = conclusion.partition(": ")
         paper = f"; {printed}" if printed else ""

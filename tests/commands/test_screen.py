@@ -10,6 +10,7 @@ from run_commands import listening
 import raysts
 from raysts import log
 from raysts.commands import experiment
+from raysts.commands.options import RunOptions
 from raysts.log import Screen
 
 
@@ -94,4 +95,7 @@ def test_generated_sentences_are_said_before_a_run(tmp_path: Path, monkeypatch: 
     monkeypatch.delenv("RAYSTS_DATA", raising=False)
     (line,) = experiment.cautions(raysts.plan("ct", {"backbone": "tiny", "train.max_steps": 100}, storage=tmp_path))
     assert "generated" in line
-    assert not experiment.cautions(raysts.plan("quickstart", {"train.max_steps": 100}, storage=tmp_path))
+    quickstart = raysts.plan("quickstart", {"train.max_steps": 100}, storage=tmp_path)
+    assert not experiment.cautions(quickstart)
+    several = experiment.plan_experiment("claims-gausscse", {}, RunOptions(storage=tmp_path))
+    assert experiment.cautions(*several.plans.values()) == [line]

@@ -97,7 +97,15 @@ def test_two_systems_that_say_the_same_of_every_row_measure_nothing(
     (judged,) = conclude([claims_data._compare(claim, {"ct": plan, "flow": plan}, {})])  # type: ignore[dict-item]
     assert judged.verdict is None and judged.why == ALIKE and judged.difference == pytest.approx(0.0)
     data = ClaimsData(
-        paper="sed", name="", command="", created_at="", backbone="", seeds=3, verdicts=[judged], environment={}
+        paper="sed",
+        name="",
+        command="",
+        created_at="",
+        backbone="",
+        seeds=3,
+        steps=60,
+        verdicts=[judged],
+        environment={},
     )
     assert "\n  not measured  A <is> above B  +0.00 [" in text(data) and ALIKE in text(data)
     assert f"not measured: {ALIKE}" in to_markdown(data) and 'class="interval"' not in render(data)
@@ -135,12 +143,13 @@ def test_the_page_its_markdown_and_its_json_say_the_same(tmp_path: Path) -> None
     verdicts = conclude([found(0.05, 0.01), found(-0.2, 0.01, False), ClaimVerdict(claim=CLAIM, why="no data: stsb")])
     data = ClaimsData(
         paper="sed", name="claims-sed", command="raysts claims sed", created_at="2026-01-01T00:00:00+00:00",
-        backbone="<tiny>", seeds=3, verdicts=[verdicts[0]._replace(transductive=True), *verdicts[1:]], environment={},
+        backbone="<tiny>", seeds=3, steps=60, verdicts=[verdicts[0]._replace(transductive=True), *verdicts[1:]], environment={},
     )  # fmt: skip
     page = render(data)
+    assert "3 seeds from &lt;tiny&gt;, at most 60 training steps a member" in page
     assert "A &lt;is&gt; above B" in page and "<is>" not in page and page.count('class="interval"') == 2
     for shown in (to_markdown(data), text(data)):
-        assert "+5.00 [+4.00, +6.00]" in shown and "as the paper says no" in shown and "(transductive)" in shown
+        assert "+5.00 [+4.00, +6.00]" in shown and "no effect, as the paper says" in shown and "(transductive)" in shown
         assert "not measured" in shown and "no data: stsb" in shown
     assert "50.00 -> 55.00 (3 and 2 models; stsb)" in to_markdown(data)
     plain = verdicts[0].as_plain()
