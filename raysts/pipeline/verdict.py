@@ -41,10 +41,7 @@ GAP = ("difference", "ci_low", "ci_high")
 STILL_RISING = 0.005
 """Rise between the last two development scores of a student that is worth a note."""
 
-ABOUT_TINY = (
-    "The starting model is a tiny BERT with random weights, for generated sentences. "
-    "Its scores say nothing about real text."
-)
+ABOUT_TINY = "The starting model is a tiny BERT with random weights. Its scores say nothing about real text."
 ABOUT_POINTS = (
     "The members give Gaussians, and the student gives points without variance: it learns their mean vectors alone. What a "
     "variance says, as the direction of entailment, only the members say."

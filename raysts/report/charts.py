@@ -98,8 +98,9 @@ class Scale:
         """Return about ``count`` ticks with their texts, of a count of things at whole numbers."""
         ticks = self.ticks(count)
         if integers:
-            every = range(math.ceil(self.low), math.floor(self.high) + 1)
-            ticks = [*map(float, every)] if len(every) <= count else [x for x in ticks if x == round(x)]
+            integers_inside = range(math.ceil(self.low), math.floor(self.high) + 1)
+            rounded = [x for x in ticks if x == round(x)]
+            ticks = rounded if len(integers_inside) > count else [*map(float, integers_inside)]
         return [(self(x), tick_text(x)) for x in ticks]
 
 
@@ -171,7 +172,7 @@ _WIDEST, _HIGH = 9.0, 14.0
 
 
 def place_labels(points: Sequence[tuple[float, float, str]]) -> list[Markup]:
-    """Write the name of each point (x, y, name) near it, where no other name stands and the chart has room."""
+    """Write the name of each point (x, y, name) near it, not upon another name or beyond an edge."""
     parts, taken = list[Markup](), list[tuple[float, float, float]]()
     for x, y, name in sorted(points):
         width = _WIDEST * len(name)

@@ -86,7 +86,7 @@ def _blocks(systems: Sequence[list[str]], room: int) -> Iterator[list[list[str]]
 
 
 def headline(table: Standings | None, differences: Mapping[str, Mapping[str, Difference]]) -> list[list[str]]:
-    """Return the result on the main set, and perhaps on the average: a sentence each, then a phrase for each other system.
+    """Return the result on the main set and on the average: a sentence, then phrases on other systems.
 
     ``differences``: by role and set, how far the delivered model is above the others
     (:func:`raysts.pipeline.verdict.Verdict`).

@@ -311,7 +311,7 @@ def parallel(name: str, options: Sequence[str], points: Sequence[PointResult], m
         marks = (
             [(scale(place), text) for place, text in enumerate(_short(names))]
             if names
-            else scale.marks(4, _whole(values))
+            else scale.marks(4, _are_integers(values))
         )
         heights = map(scale, places)
         if not all(has_value):
@@ -363,7 +363,7 @@ def score_chart(
     else:
         log = min(values) > 0 and max(values) > _LOG_ABOVE * min(values)
         x = fit_scale([dot.x for dot in dots], *X, pad=0.03, log=log)
-        marks = x.marks(6, _whole(values))
+        marks = x.marks(6, _are_integers(values))
     y = fit_scale([*(end for dot in dots for end in dot.ends), *(metric.factor * end for end in reach)], *Y)
     # Names, single trials at scattered values, and points that differ in another option have no order for a line.
     joined = not names and any(len(point.scores) > 1 for point in points) and len({*values}) == len(values)
@@ -404,7 +404,7 @@ def _names(values: Sequence[Any]) -> Sequence[str]:
     return sorted(numbers, key=distinct.__getitem__) + sorted(distinct.keys() - {*numbers})
 
 
-def _whole(values: Sequence[Any]) -> bool:
+def _are_integers(values: Sequence[Any]) -> bool:
     return all(isinstance(value, int) for value in values)
 
 

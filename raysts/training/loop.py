@@ -302,10 +302,8 @@ class Run:
             sums = collective.total(sums)
         if not math.isfinite(mean_loss) or not torch.isfinite(sums).all():
             wrong = "weights are not finite" if math.isfinite(mean_loss) else f"the loss is {mean_loss}"
-            first = state.step - state.loss_count + 1
-            steps = f"at step {first}" if first == state.step else f"between steps {first} and {state.step}"
             raise Infeasible(
-                f"{wrong} {steps}; "
+                f"{wrong} after step {state.step - state.loss_count}; "
                 f"lower {recipe.objective}.optim.lr ({recipe.optim.lr:g}) or set {recipe.objective}.train.precision=fp32"
             )
         return mean_loss

@@ -227,9 +227,7 @@ def test_a_diverging_run_fails_and_leaves_no_broken_checkpoint(name: str, stage:
     spec = CATALOG[name]
     keep = next(keep for keep in spec.keeps if keep not in spec.keeps_by_dev)
     job = stage.job(name, tmp_path, optim=hot, dev=False, keep=keep, checkpoint_every=1)
-    with pytest.raises(
-        RunFailed, match=rf"the loss is (nan|inf) (at step \d+|between steps \d+ and \d+); lower {name}.optim.lr"
-    ):
+    with pytest.raises(RunFailed, match=rf"the loss is (nan|inf) after step \d+; lower {name}.optim.lr"):
         train(job, Watched())
     saved = list(tmp_path.rglob("step-*.pt"))
     assert not (tmp_path / "model").exists()
