@@ -153,7 +153,8 @@ def _headline(study: Study, scores: Sequence[PointScores], untrained: float | No
     score = mean_text(metric, best.mean, best.std, len(best.values), " seeds")
     chosen = "Chosen by mean over seeds" if study.search.seeds > 1 else "Chosen"
     unit = " (× 100)" if metric.factor == 100 else ""
-    sentences = [f"{chosen}: {text_of(best.point)}. Its {_objective(study)}: {score}{unit}."]
+    measure = _objective(study)
+    sentences = [f"{chosen}: {text_of(best.point)}. {measure[0].upper()}{measure[1:]}: {score}{unit}."]
     if untrained is not None and "backbone_layers" in study.search.space:
         sentences.append(f"The starting model with all of its layers, before any training: {metric.text(untrained)}.")
     elif untrained is not None:
