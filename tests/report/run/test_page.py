@@ -161,11 +161,14 @@ def test_failures_are_shown_with_their_reason_verbatim() -> None:
     assert any(text.startswith("1 failed") for text in page.texts)
 
 
-@pytest.mark.parametrize("status, words", [("failed", "The run failed."), ("stopped", "The run was stopped.")])
+@pytest.mark.parametrize(
+    "status, words",
+    [("failed", "The run failed."), ("stopped", "The run was stopped."), ("running", "The run is running.")],
+)
 def test_a_run_that_did_not_end_says_so_first(status: str, words: str) -> None:
     texts = Page(render(recorded(report_data(), status=status))).texts
     assert texts.index(words) < min(texts.index(text) for text in texts if text.startswith("The student scores"))
-    assert "The same command continues it: " in texts
+    assert ("The same command continues it: " in texts) == (status != "running")
 
 
 def test_an_empty_report_and_empty_or_constant_or_broken_metrics_are_drawn() -> None:
