@@ -469,7 +469,7 @@ class Inputs:
         for stage, recipe in self.pipeline.recipes.items():
             if recipe.train.max_length == "auto":
                 length = self.reading_length(recipe)
-                reads = f"reads {length.tokens} tokens of a text, which the trained model reads too"
+                reads = f"reads the first {length.tokens} tokens of a text, in training and later"
                 notes.append(f"{stage}: {reads}: {length.reason}")
             if spans := recipe.data.spans:
                 rows, (shortest, longest) = self.all_rows(recipe), recipe.data.span_tokens

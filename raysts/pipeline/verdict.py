@@ -420,8 +420,8 @@ class Verdict:
             }
             if cut := sum(part.get("cut", 0) for part in manifest["parts"]):
                 yield (
-                    f"Stage {stage} reads the first {spec.max_length} tokens alone of {cut:,} of "
-                    f"{manifest['rows'] * len(spec.texts):,} texts. --set {stage}.train.max_length=N reads more of them."
+                    f"Stage {stage} cuts {cut:,} of {manifest['rows'] * len(spec.texts):,} texts after {spec.max_length} tokens. "
+                    f"--set {stage}.train.max_length=N reads more of them."
                 )
 
     def _fallen(self) -> Iterator[str]:
