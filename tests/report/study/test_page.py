@@ -58,6 +58,9 @@ def test_one_option_is_a_curve_with_a_bar_per_point_of_several_seeds() -> None:
     assert len(lengths) == 1 and lengths.pop() > 0  # one standard deviation to both sides, the same for all three
     assert "3 finished" in html and "1 stopped early" in html and "infeasible" not in html
     assert "2 h 00 min of training in all trials" in html and "30 min 00 s a trial" in html
+    assert "<details>" not in html and "<summary>" in render(
+        data({}, [], winning="raysts distill a" + " --set b=1" * 90)
+    )
     assert "raysts run x --set a=1" in html and "a &lt;study&gt;" in html and "75 %" in html
 
 
