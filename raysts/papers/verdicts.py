@@ -31,7 +31,7 @@ from raysts.report.charts import Estimate, forest_plot
 from raysts.report.run import environment
 from raysts.storage.store import Store
 
-SEEN, NOT_SEEN, CONTRADICTED, AS_NO = "seen", "not seen", "contradicted", "no effect, as the paper says"
+SEEN, NOT_SEEN, CONTRADICTED, AS_NO = "seen", "not seen", "contradicted", "no gain, as the paper says"
 LEVEL = 0.05
 OVERLAP, LONGER = "word overlap", "longer sentence"
 """Systems of claims that need no model."""
@@ -118,7 +118,7 @@ class ClaimVerdict(NamedTuple):
 
     ``on``: the compared sets; empty if they could not be compared. ``p``: of no difference: Williams' (McNemar's) for two
     single models on one set, else the bootstrap's. ``p_holm``: the same, adjusted for the claims of its table. ``verdict``:
-    ``seen``, ``not seen``, ``contradicted``, ``no effect, as the paper says``; None: no conclusion.
+    ``seen``, ``not seen``, ``contradicted``, ``no gain, as the paper says``; None: no conclusion.
     """
 
     claim: Claim

@@ -149,7 +149,7 @@ def test_the_page_its_markdown_and_its_json_say_the_same(tmp_path: Path) -> None
     assert "3 seeds from &lt;tiny&gt;, at most 60 training steps a member" in page
     assert "A &lt;is&gt; above B" in page and "<is>" not in page and page.count('class="interval"') == 2
     for shown in (to_markdown(data), text(data)):
-        assert "+5.00 [+4.00, +6.00]" in shown and "no effect, as the paper says" in shown and "(transductive)" in shown
+        assert "+5.00 [+4.00, +6.00]" in shown and "no gain, as the paper says" in shown and "(transductive)" in shown
         assert "not measured" in shown and "no data: stsb" in shown
     assert "50.00 -> 55.00 (3 and 2 models; stsb)" in to_markdown(data)
     plain = verdicts[0].as_plain()
