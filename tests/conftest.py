@@ -37,6 +37,8 @@ sys.dont_write_bytecode = False
 WORKERS = 3
 """Processes that run the tests where the command line does not say (``-n``): on two cores, for those that have Ray mostly wait
 for its processes to start and end."""
+ANYRAY = "anyray and not slow"
+"""What `.ci/run` asks for with the oldest releases."""
 GROUPS = {
     "ray": (
         "cluster/test_members.py", "cluster/test_remote_members.py", "cluster/test_tune.py",
@@ -125,10 +127,10 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """``-m quick`` does not even import the others, which import Ray; ``-m anyray`` no file that lacks the word."""
-    if collection_path.suffix != ".py" or config.option.markexpr not in ("quick", "anyray"):
+    """``-m quick`` does not even import the others, which import Ray; ``ANYRAY`` no file that lacks the word."""
+    if collection_path.suffix != ".py" or config.option.markexpr not in ("quick", ANYRAY):
         return None
-    if config.option.markexpr == "anyray":
+    if config.option.markexpr == ANYRAY:
         return None if "mark.anyray" in collection_path.read_text(encoding="utf-8") else True
     name = collection_path.relative_to(config.rootpath).as_posix().removeprefix("tests/")
     return True if name.startswith(WHOLE) or not name.startswith(UNITS) else None

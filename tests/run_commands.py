@@ -89,8 +89,7 @@ def overrides(*several: dict[str, Any]) -> list[str]:
 
 
 WHOLE = (
-    "raw", "ct-ensemble-flow", "nli-ct-sed", "nli-ct-sed-flow", "simcse-sup", "gausscse-ent+con+rev", "nli-latte",
-    "quickstart",
+    "raw", "ct-ensemble-flow", "nli-ct-sed", "nli-ct-sed-flow", "gausscse-ent+con+rev", "nli-latte", "quickstart",
 )  # fmt: skip
 """Recipes that have every way to combine members, every kind of head and of post stage among them."""
 EVERY = [name if name in WHOLE else pytest.param(name, marks=pytest.mark.slow) for name in RECIPES]

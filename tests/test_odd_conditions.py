@@ -42,23 +42,18 @@ def small_run(small_world: Path, storage: Path) -> list[object]:
 # -- output that cannot be written -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arguments", [["recipes"], ["recipes", "--json"], ["show", "nli"]])
-def test_a_result_that_cannot_be_written(arguments: list[str]) -> None:
+def test_a_result_that_cannot_be_written() -> None:
     with Path("/dev/full").open("w") as full:
-        done = ended(*arguments, stdout=full)
-    assert done.returncode == 3 and done.stderr.startswith(
-        "raysts: the result cannot be written to stdout (No space left"
-    )
-    with Path("/dev/full").open("w") as full:
-        assert ended(*arguments, stdout=full, stderr=full).returncode == 3
+        for arguments in (["recipes", "--json"], ["show", "nli"]):
+            done = ended(*arguments, stdout=full)
+            said = "raysts: the result cannot be written to stdout (No space left"
+            assert done.returncode == 3 and done.stderr.startswith(said)
+        assert ended("recipes", stdout=full, stderr=full).returncode == 3
         assert ended("nonsense", stderr=full).returncode == 2
 
 
-def test_a_run_whose_progress_cannot_be_written(small_world: Path, tmp_path: Path) -> None:
-    """It goes on to its end, on a full disk and where the reader of a pipe has gone."""
-    with Path("/dev/full").open("w") as full:
-        done = ended(*small_run(small_world, tmp_path / "full"), "--json", stderr=full)
-    assert done.returncode == 0 and json.loads(done.stdout)["status"] == "done"
+@pytest.mark.slow  # as a full disk, below
+def test_a_run_whose_reader_of_progress_has_gone(small_world: Path, tmp_path: Path) -> None:
     command = [*COMMAND, *map(str, small_run(small_world, tmp_path / "pipe")), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
@@ -66,6 +61,12 @@ def test_a_run_whose_progress_cannot_be_written(small_world: Path, tmp_path: Pat
         process.stderr.close()
         result = process.stdout.read()
     assert process.returncode == 0 and json.loads(result)["status"] == "done"
+
+
+def test_a_run_whose_progress_cannot_be_written(small_world: Path, tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = ended(*small_run(small_world, tmp_path / "full"), "--json", stderr=full)
+    assert done.returncode == 0 and json.loads(done.stdout)["status"] == "done"
 
 
 def test_ctrl_c_while_modules_are_imported() -> None:

@@ -85,15 +85,20 @@ def test_why_ray_cannot_be_used_is_said(installed: str | None, said: str, monkey
         pass
 
 
-def test_a_cluster_of_another_version_is_named_with_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The words are Ray's; a cluster of 2.51.2 and a process of 2.60.0 (docs/cluster.md says what was tried for real)."""
-    raised = (
-        "RuntimeError: Version mismatch: The cluster was started with:\n    Ray: 2.51.2\n    Python: 3.11.7\n"
-        "This process on node 192.0.2.2 was started with:\n    Ray: 2.60.0\n    Python: 3.11.7\n"
-    )
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        (
+            "RuntimeError: Version mismatch: The cluster was started with:\n    Ray: 2.51.2\n    Python: 3.11.7\n"
+            "This process on node 192.0.2.2 was started with:\n    Ray: 2.60.0\n    Python: 3.11.7\n",
+            "runs Ray 2.51.2 with Python 3.11.7, and this process has Ray 2.60.0 .*==2.51.2",
+        ),
+        ("raysts: asks for no token", "asks for no token, and .* RAY_AUTH_MODE=token.*unset RAY_AUTH_MODE"),
+    ],
+)
+def test_why_a_cluster_is_not_joined_is_said(printed: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The words are Ray's and the probe's; docs/cluster.md says what was tried for real."""
     monkeypatch.setattr(connect, "_answers", lambda address: True)
-    monkeypatch.setattr(connect, "PROBE", f"raise SystemExit({raised!r})")
-    with pytest.raises(
-        InputError, match=r"runs Ray 2.51.2 with Python 3.11.7, and this process has Ray 2.60.0 .*==2.51.2"
-    ):
+    monkeypatch.setattr(connect, "PROBE", f"raise SystemExit({printed!r})")
+    with pytest.raises(InputError, match=said):
         connect.find_cluster("192.0.2.2:6379")

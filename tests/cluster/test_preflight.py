@@ -131,6 +131,7 @@ def test_a_port_where_no_head_listens(monkeypatch: pytest.MonkeyPatch) -> None:
         connect.find_cluster(f"127.0.0.1:{server.getsockname()[1]}")
 
 
+@pytest.mark.slow  # a head of its own; test_connect has the message
 def test_a_head_that_asks_for_no_token_is_not_joined_with_one(
     own_nodes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,12 +175,13 @@ def apart(own_nodes: None, tmp_path: Path) -> Iterator[Path]:
         cluster.shutdown()
 
 
+@pytest.mark.slow  # two nodes, in a process of their own; test_members has a node of other versions, and one that goes
 def test_a_node_with_another_file_system_is_named(
     request: pytest.FixtureRequest, own_nodes: None, small_world: Path, tiny_backbone: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     if os.environ[LOOPBACK] == "0":  # nodes of several commands find each other where Ray was imported without it
-        command = [sys.executable, "-m", "pytest", "-n", "0", f"{__file__}::{request.node.name}"]
+        command = [sys.executable, "-m", "pytest", "-n", "0", "-m", "slow", f"{__file__}::{request.node.name}"]
         again = subprocess.run(
             command,
             env={**os.environ, LOOPBACK: "1"},

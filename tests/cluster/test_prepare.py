@@ -106,6 +106,7 @@ def test_all_sentences_once_and_a_second_call_does_nothing(
 
 def test_the_sample_depends_on_seed_and_content_only(articles: Path, tmp_path: Path) -> None:
     whole = pq.read_table(articles)
+    here = prepare.prepare_wikipedia  # as --address none
     prepare_wikipedia(articles, tmp_path / "a", sample=300, seed=5)
     # the same articles in another order, in shards, in small blocks
     order = np.random.default_rng(1).permutation(len(whole))
@@ -113,12 +114,9 @@ def test_the_sample_depends_on_seed_and_content_only(articles: Path, tmp_path: P
     shards.mkdir()
     for number, part in enumerate(np.array_split(order, 5)):
         pq.write_table(whole.take(part), shards / f"{number}.parquet")
-    prepare_wikipedia(shards, tmp_path / "b", sample=300, seed=5, block_bytes=16_000)
+    here(shards, tmp_path / "b", sample=300, seed=5, block_bytes=16_000)
     first = _rows(tmp_path / "a")
     assert len(first) == 300 and first == _rows(tmp_path / "b")
-    here = prepare.prepare_wikipedia  # as --address none
-    here(articles, tmp_path / "here", sample=300, seed=5)
-    assert _rows(tmp_path / "here") == first
     here(articles, tmp_path / "c", sample=100, seed=5)
     assert _rows(tmp_path / "c") == first[:100]  # a smaller sample begins a larger one
     here(articles, tmp_path / "d", sample=300, seed=6)
@@ -206,7 +204,7 @@ def test_it_goes_on_without_the_shards_that_cannot_be_read(shards: list[Path], t
     said: list[str] = []
     out, options = tmp_path / "out", {"seed": 3, "block_bytes": 32_000}
     with listening(said.append):
-        done = prepare_wikipedia(shards[0].parent, out, skip_bad=True, **options)
+        done = prepare.prepare_wikipedia(shards[0].parent, out, skip_bad=True, **options)
     assert [(each["file"], each["rows"]) for each in done["skipped"]] == [
         ("part-1.parquet", rows),
         ("part-2.parquet", None),
@@ -216,13 +214,13 @@ def test_it_goes_on_without_the_shards_that_cannot_be_read(shards: list[Path], t
     left = pa.concat_tables([pq.read_table(path) for path in (shards[0], shards[3])])
     assert set(_rows(out)) == set(_expected(left).values())
 
-    assert prepare_wikipedia(shards[0].parent, out, skip_bad=True, **options)["status"] == "present"
+    assert prepare.prepare_wikipedia(shards[0].parent, out, skip_bad=True, **options)["status"] == "present"
     with pytest.raises(InputError, match="part-2"):
-        prepare_wikipedia(shards[0].parent, out, **options)
+        prepare.prepare_wikipedia(shards[0].parent, out, **options)
     for path, ruin in ((shards[0], damage.truncated), (shards[3], damage.flipped)):
         ruin(path)
     with pytest.raises(InputError) as refused:
-        prepare_wikipedia(shards[0].parent, tmp_path / "out2", skip_bad=True, **options)
+        prepare.prepare_wikipedia(shards[0].parent, tmp_path / "out2", skip_bad=True, **options)
     assert "part-0.parquet: not a readable" in str(refused.value)  # nothing is left
 
 

@@ -1,11 +1,12 @@
-"""Searches as commands of which the driver, its process group or a trial is killed: nothing is lost, nothing done twice."""
+"""Searches as commands of which the driver, its process group or a trial is killed: nothing is lost, nothing done twice.
+
+`benchmarks/kill_search.py` kills at random moments, as often as it is told.
+"""
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
-import random
 import shutil
 import signal
 import threading
@@ -44,9 +45,6 @@ class Search:
         """Records of trials and when they were written."""
         found = (self.storage / "studies/lower-bound/trials").glob("*.json")
         return {path.stem: path.stat().st_mtime_ns for path in found if not path.name.startswith(ASIDE)}
-
-    def lines(self) -> int:
-        return sum(path.read_bytes().count(b"\n") for path in self.storage.glob("runs/*/metrics.jsonl"))
 
     def check(self, printed: str, trials: int, expected: dict[str, Any]) -> None:
         """Nothing lost, nothing doubled, the values of an undisturbed search, no trial of the database running."""
@@ -107,63 +105,6 @@ def test_a_killed_driver_and_a_killed_trial_cost_nothing_that_had_ended(
         lambda: not [*family_of_title("ray::", os.getpid()), *family_of_title("/site-packages/ray/", os.getpid())],
         pause=0.2,
     )
-
-
-@pytest.mark.slow
-def test_ten_kills_at_random_moments(
-    small_world: Path, tiny_backbone: Path, tmp_path: Path, commands: list[Command]
-) -> None:
-    """The driver, its process group (driver and head at once), a trial's process, Ctrl-C."""
-    overrides = {
-        **SHORT, "space.lower_bound": "0,0.2,0.4,0.6,0.8", "seeds": 4, "train.max_steps": 40, "train.checkpoint_every": 5,
-        "train.eval_every": 10,
-    }  # fmt: skip
-    expected = run_search(
-        "lower-bound",
-        {**overrides, "backbone": str(tiny_backbone)},
-        small_world,
-        tmp_path / "calm",
-        address="none",
-    )
-    search, dice = Search(small_world, tiny_backbone, tmp_path, commands, overrides), random.Random(7)
-    kinds = itertools.cycle(("driver", "group", "worker", "interrupt"))
-    kept: dict[str, int] = {}
-    kills = 0
-    while kills < 10:
-        command, kind = search.start(), next(kinds)
-        moment = search.lines() + dice.randint(1, 12)
-        wait_until(lambda c=command, m=moment: search.lines() >= m or c.ended(), pause=0.005)
-        if kind == "worker":
-            wait_until(lambda c=command: trainer(search.storage) or c.ended(), pause=0.005)
-        assert not command.ended(), command.stderr()
-        kills += 1
-        if kind == "worker":
-            victim = trainer(search.storage)
-            if victim is not None:
-                os.kill(victim, signal.SIGKILL)
-            before = len(search.records())
-            wait_until(lambda c=command, n=before: len(search.records()) > n or c.ended(), pause=0.005)
-            kind = "driver"
-        if kind == "interrupt":
-            os.killpg(command.pid, signal.SIGINT)
-            assert command.process.wait(timeout=120) == 130
-            said = [line for line in command.stderr().splitlines() if line.startswith("raysts:")]
-            assert len(said) == 1 and "To go on: raysts tune lower-bound" in said[0]
-        elif kind == "driver":
-            command.signal_driver(signal.SIGKILL)
-        else:
-            command.kill_group()
-        command.process.wait()
-        now = search.records()
-        assert {name: now[name] for name in kept} == kept
-        kept = now
-    command = search.start()
-    printed = command.stdout()
-    assert command.process.returncode == 0, command.stderr()
-    search.check(printed, 20, expected)
-    assert {name: search.records()[name] for name in kept} == kept
-    for command in commands:
-        assert command.left_behind() == []
 
 
 @pytest.mark.slow

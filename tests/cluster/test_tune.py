@@ -63,6 +63,7 @@ def test_trials_on_ray_are_those_of_a_plain_loop_and_what_does_not_fit_is_infeas
     assert again["points"] == there["points"] and before == {path: path.stat().st_mtime_ns for path in before}
 
 
+@pytest.mark.slow  # one stage on Ray, above; two in a plain loop, in search/test_systems.py
 def test_a_search_over_two_stages_on_ray_is_that_of_a_plain_loop(
     small_world: Path, tiny_backbone: Path, tmp_path: Path, cluster: None
 ) -> None:

@@ -204,6 +204,7 @@ def test_members_with_heads_of_their_own_are_refused(recipe: str, small_world: P
     assert not plan_recipe(recipe.replace("-soup", "-sed"), changes, small_world, tmp_path).soups
 
 
+@pytest.mark.slow  # a kill here, above; another machine, in storage/test_remote_storage.py
 def test_another_machine_goes_on_with_an_average(s3: str, small_world: Path, tmp_path: Path) -> None:
     """Of a storage in a bucket nothing is here any more: the scores that were sent are not made again."""
     for most in (2, 9):

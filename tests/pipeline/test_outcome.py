@@ -156,6 +156,7 @@ def _run(name: str, data: Path, storage: Path, **more: Any) -> dict[str, Any]:
     return result("run", name, "--data", data, "--storage", storage, "--address", "none", *options)
 
 
+@pytest.mark.slow  # several students in one run are also in commands/test_experiment.py
 def test_of_several_students_all_mean_the_one_that_is_handed_over(small_world: Path, tmp_path: Path) -> None:
     found = _run("nli-sed", small_world, tmp_path, members=2, students=2, **{"sed.data.sample": 64})
     students = list(dict.fromkeys(row["run_id"] for row in found["results"] if row["role"] == "student"))

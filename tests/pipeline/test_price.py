@@ -113,6 +113,7 @@ def test_a_probe_measures_training_and_leaves_rates_alone(small_world: Path, tmp
     assert probed["price"]["measured"] > 0.2 and {path.name for path in tmp_path.iterdir()} == {"rates"}
 
 
+@pytest.mark.slow  # a probe of a table, above
 def test_a_probe_of_own_text(small_corpus: Corpus, tmp_path: Path) -> None:
     sentences = small_corpus.read("wikipedia/sentences").column("sentence").to_pylist()
     (tmp_path / "text.txt").write_text("\n".join(sentences))

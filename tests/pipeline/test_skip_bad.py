@@ -81,6 +81,7 @@ def before_rows(plan: dict[str, Any]) -> int:
     return next(node["sentences"] for node in plan["nodes"] if node["title"] == "tokenise nli/train") // 2
 
 
+@pytest.mark.slow  # a run, above; a search that leaves a file out is planned below
 def test_a_search_too(world: Path, tmp_path: Path) -> None:
     bad = damage.shards(world, "sts/stsb_train")[0]
     damage.truncated(bad)

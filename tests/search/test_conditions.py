@@ -80,7 +80,7 @@ def test_a_condition_that_cannot_hold_is_refused_with_one_message(space: dict[st
     assert why in str(caught.value) and len({p.partition(":")[0] for p in caught.value.problems}) == 1
 
 
-@pytest.mark.parametrize("name", ["random", "tpe", "gp", "nsga2"])
+@pytest.mark.parametrize("name", ["random", "tpe", pytest.param("gp", marks=pytest.mark.slow), "nsga2"])
 def test_samplers_propose_points_of_such_a_space(name: str) -> None:
     weights = {"space.sed.weights": "[1, 1],[2, 1] if sed.loss=similarity"}
     made = search(sampler=name, **weights, **({"cost": "bytes"} if name == "nsga2" else {}))

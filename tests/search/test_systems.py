@@ -156,7 +156,7 @@ def test_a_space_of_several_stages_that_cannot_be(
         study_of(name, overrides, small_world, tmp_path / "s").check_data()
 
 
-@pytest.mark.parametrize("widths", ["of backbones", "of heads"])
+@pytest.mark.parametrize("widths", [pytest.param("of backbones", marks=pytest.mark.slow), "of heads"])
 def test_the_next_command_that_a_search_prints_works(
     widths: str, small_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -155,7 +155,7 @@ def test_a_search_of_a_recipe_file_of_any_name_has_a_result(
     assert "Chosen: lr=" in page and "trained alone" not in page, "no command takes the name 'mine'"
 
 
-@pytest.mark.parametrize("combine", [None, "sed"])
+@pytest.mark.parametrize("combine", [pytest.param(None, marks=pytest.mark.slow), "sed"])
 def test_a_study_by_points_of_a_recipe_file_of_any_name_becomes_a_student(
     combine: str | None, small_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -209,7 +209,11 @@ def test_sed_5_5_is_one_command(small_world: Path, tiny_backbone: Path, tmp_path
 
 @pytest.mark.parametrize(
     ("combine", "settings", "count"),
-    [("ensemble", {"keep": 2}, 4), ("soup", {"by": "trial", "keep": 3}, 3), ("sed", {"by": "trial", "keep": 3}, 3)],
+    [
+        ("ensemble", {"keep": 2}, 4),
+        pytest.param("soup", {"by": "trial", "keep": 3}, 3, marks=pytest.mark.slow),
+        ("sed", {"by": "trial", "keep": 3}, 3),
+    ],
 )
 def test_a_system_begins_with_a_search_and_its_members_are_the_best_points_or_trials(
     combine: str, settings: dict[str, Any], count: int, small_world: Path, tiny_backbone: Path, tmp_path: Path

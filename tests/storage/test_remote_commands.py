@@ -14,6 +14,7 @@ import pytest
 import s3_server
 from run_commands import overrides, raysts
 
+pytestmark = pytest.mark.slow  # every command twice; the commands of a bucket are also in test_remote_storage.py
 SHORT = {
     "backbone": "tiny", "members": 2, "train.max_steps": 2, "train.eval_every": 2, "train.max_length": 24,
     "evaluation.tasks": "[stsb]",
@@ -130,20 +131,6 @@ def test_report(both: tuple[Machine, Machine]) -> None:
     agree(both, "report", "--paper", "sed")
 
 
-@pytest.mark.slow  # test_remote_storage.py has searches that are killed, and go on without their mirror
-def test_tune(both: tuple[Machine, Machine]) -> None:
-    short = {key: value for key, value in SHORT.items() if key.startswith(("backbone", "train"))}
-    given = overrides({**short, "sts.data.sample": 64, "space.lower_bound": "0,0.5", "seeds": 1, "keep": 1})
-    first = agree(both, "tune", "lower-bound", *given)
-    assert agree(both, "tune", "lower-bound", *given) == first, "nothing is tried again"
-    agree(both, "report")
-    agree(both, "distill", "--from-study", "lower-bound", "--name", "of-study", *overrides(STUDENT))
-
-
 def test_embed(both: tuple[Machine, Machine], small_world: Path) -> None:
     given = ("--input", small_world / "sts/stsb_dev.parquet", "--column", "sentence1")
     agree(both, "embed", runs_of(both[0])["sed student"], *given)
-
-
-def test_run_again(both: tuple[Machine, Machine]) -> None:
-    agree(both, "run", NAME, *overrides(SHORT))

@@ -153,7 +153,23 @@ def test_a_run_id_is_a_model_wherever_the_bucket_is(
     assert raysts("export", run_id, "--to", tmp_path / "exported", "--storage", uri).code == 0
     card = content(store_of(uri).root, f"runs/{run_id}/model/README.md")
     assert (tmp_path / "exported/README.md").read_text() == card.decode()
-    assert raysts("report", "--storage", uri).code == 0
+    stsb = ("--tasks", "stsb", "--resamples", 4, "--data", small_world)
+    vectors = (
+        "--input",
+        small_world / "sts/stsb_dev.parquet",
+        "--column",
+        "sentence1",
+        "--output",
+        tmp_path / "vectors",
+    )
+    for arguments in (
+        ("compare", run_id, "nli-sed:ensemble", *stsb),
+        ("embed", run_id, *vectors, "--address", "none"),
+        ("plan", "distill", "--from-run", "nli-sed", "--data", small_world),
+        ("report",),
+    ):
+        ended = raysts(*arguments, "--storage", uri)
+        assert ended.code == 0, ended.err
 
 
 KILLED = """
