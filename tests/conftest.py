@@ -37,8 +37,7 @@ sys.dont_write_bytecode = False
 WORKERS = 3
 """Processes that run the tests where the command line does not say (``-n``): on two cores, for those that have Ray mostly wait
 for its processes to start and end."""
-ANYRAY = "anyray and not slow"
-"""What `.ci/run` asks for with the oldest releases."""
+ANYRAY = "anyray and not slow"  # what .ci/run asks for with the oldest releases
 GROUPS = {
     "ray": (
         "cluster/test_members.py", "cluster/test_remote_members.py", "cluster/test_tune.py",

@@ -176,7 +176,7 @@ def test_every_other_command_does_what_it_says(
     """On the files that it speaks of. What trains is planned, which opens its models, data and options."""
     lines = [words[1:] for words in commands(page) if words[0] == "raysts" and page.stem not in TUTORIALS]
     shutil.copytree(
-        small_world, "DATA", ignore=lambda folder, names: [n for n in names if "senteval" in folder and n[0] != "c"]
+        small_world, "DATA", ignore=lambda at, names: [n for n in names if "senteval" in at and n[0] != "c"]
     )
     write_other_files(tiny_backbone)
     for words in ([word for word in line if word != "--probe"] for line in lines):  # which trains: test_price.py does
@@ -247,6 +247,7 @@ def test_the_readme_leads_there() -> None:
     assert "docs/cluster.md" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow  # a quickstart on the whole world; the commands of first-hour.md, above, are its calls
 def test_the_notebook_runs_and_shows_what_it_shows_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its code cells in one process, without a kernel. Their values are of the kind that is stored, the vectors equal."""
     monkeypatch.chdir(tmp_path)

@@ -1,7 +1,4 @@
-"""Searches as commands of which the driver, its process group or a trial is killed: nothing is lost, nothing done twice.
-
-`benchmarks/kill_search.py` kills at random moments, as often as it is told.
-"""
+"""Searches whose driver, or a trial, is killed: nothing is lost or done twice (often: `benchmarks/kill_search.py`)."""
 
 from __future__ import annotations
 

@@ -86,6 +86,7 @@ def test_a_trial_ends_with_a_result_however_it_ends(stage: Any, tmp_path: Path) 
 
 
 TWO = {**SHORT, "space.lower_bound": "0,0.6", "seeds": 2, "train.eval_every": 2}
+THREE = {"by": "trial", "keep": 3}
 
 
 def written(storage: Path) -> dict[str, int]:
@@ -209,11 +210,7 @@ def test_sed_5_5_is_one_command(small_world: Path, tiny_backbone: Path, tmp_path
 
 @pytest.mark.parametrize(
     ("combine", "settings", "count"),
-    [
-        ("ensemble", {"keep": 2}, 4),
-        pytest.param("soup", {"by": "trial", "keep": 3}, 3, marks=pytest.mark.slow),
-        ("sed", {"by": "trial", "keep": 3}, 3),
-    ],
+    [("ensemble", {"keep": 2}, 4), ("sed", THREE, 3), pytest.param("soup", THREE, 3, marks=pytest.mark.slow)],
 )
 def test_a_system_begins_with_a_search_and_its_members_are_the_best_points_or_trials(
     combine: str, settings: dict[str, Any], count: int, small_world: Path, tiny_backbone: Path, tmp_path: Path
