@@ -55,11 +55,9 @@ FUNCTION_WORDS = {
 }
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("world") / "default"
-    generate.write_world(path)
-    return path
+@pytest.fixture
+def world() -> Path:
+    return EMBEDDED
 
 
 def rows(world: Path, name: str) -> list[dict[str, object]]:
@@ -71,10 +69,12 @@ def digests(root: Path) -> dict[str, str]:
     return {str(file.relative_to(root)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-def test_the_generator_makes_the_embedded_files(world: Path) -> None:
-    names = {path.relative_to(root) for root in (world, EMBEDDED) for path in root.rglob("*.parquet")}
+@pytest.mark.slow  # the small world, of which golden numbers are, is made always
+def test_the_generator_makes_the_embedded_files(tmp_path: Path) -> None:
+    generate.write_world(tmp_path)
+    names = {path.relative_to(root) for root in (tmp_path, EMBEDDED) for path in root.rglob("*.parquet")}
     for name in sorted(names):
-        assert pq.read_table(world / name).equals(pq.read_table(EMBEDDED / name), check_metadata=False), name
+        assert pq.read_table(tmp_path / name).equals(pq.read_table(EMBEDDED / name), check_metadata=False), name
     assert generate.world_words() == list(world_words())
     assert generate.world_vocabulary() == list(world_vocabulary())
 
