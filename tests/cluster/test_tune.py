@@ -135,6 +135,7 @@ class Unreadable:
         return int, ("no such class",)
 
 
+@pytest.mark.slow  # a session of Tune; without Ray, a trial that cannot begin is in search/test_whole_search.py
 @pytest.mark.parametrize(
     ("step", "reason"),
     [
