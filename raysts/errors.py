@@ -26,6 +26,10 @@ class InputError(ValueError):
         super().__init__("\n".join(self.problems))
 
 
+class LockedError(InputError):
+    """Another live process holds a lock."""
+
+
 class Problems(list[str]):
     """The problems of an input, for one error."""
 

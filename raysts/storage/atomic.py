@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from raysts.errors import InputError, RunFailed, limit_of
+from raysts.errors import InputError, LockedError, RunFailed, limit_of
 
 FULL = 2**20
 """Free bytes below which a disk counts as full."""
@@ -203,7 +203,7 @@ def lock(path: Path, holder: str, wait: float = 0.0) -> Iterator[None]:
                 if time.monotonic() >= deadline:
                     file.seek(0)
                     other = file.read().strip() or "another process"
-                    raise InputError(f"{path} is held by {other}: {ONE_DRIVER}") from None
+                    raise LockedError(f"{path} is held by {other}: {ONE_DRIVER}") from None
                 time.sleep(0.1)
         file.truncate(0)
         file.write(f"{holder} (process {os.getpid()} on {os.uname().nodename})")

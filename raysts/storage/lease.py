@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any
 
-from raysts.errors import InputError, RunFailed, StoreFailed
+from raysts.errors import LockedError, RunFailed, StoreFailed
 from raysts.log import say
 from raysts.storage.atomic import ONE_DRIVER, place, process_lives, start_of
 from raysts.storage.bucket import Bucket, Conflict, Tag
@@ -87,7 +87,7 @@ class Lease:
                 except Conflict:  # another one was first
                     continue
             if (lives or claim.get("place") == place()) and time.monotonic() >= deadline:
-                raise InputError(f"{self.bucket.uri}: {self.key} is held by {_holder(claim)}: {ONE_DRIVER}")
+                raise LockedError(f"{self.bucket.uri}: {self.key} is held by {_holder(claim)}: {ONE_DRIVER}")
             time.sleep(BEAT * random.uniform(0.01, 0.05))
         self._thread.start()
 

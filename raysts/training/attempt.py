@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from raysts.errors import InputError, RunFailed, StoreFailed, limit_reached, redact
+from raysts.errors import InputError, LockedError, RunFailed, StoreFailed, limit_reached, redact
 from raysts.log import logger
 from raysts.storage.runs import RunFolder, State
 from raysts.storage.store import Store
@@ -55,11 +55,13 @@ def attempt(chain: Sequence[Job], runtime: Runtime, before: Sequence[tuple[Job, 
 
 
 def fail(job: Job, error: BaseException) -> str:
-    """Mark a run as failed and return the reason as a message."""
+    """Mark a run as failed, unless another process trains it, and return the reason as a message."""
     expected = isinstance(error, (InputError, RunFailed))
     reason = str(error) if expected else limit_reached(error) or f"{type(error).__name__}: {error}"
     reason, log = redact(reason), job.folder / "error.log"
     message = f"{job.title} (run {job.id}): {reason}"
+    if isinstance(error, LockedError):
+        return message
     try:
         job.folder.mkdir(parents=True, exist_ok=True)
         log.write_text(redact("".join(traceback.format_exception(error))), encoding="utf-8")

@@ -329,6 +329,21 @@ def test_the_layout_of_a_run_is_kept_on_resume(stage: Stage, tmp_path: Path) -> 
     assert resumed["started_at"] == record["started_at"]
 
 
+def test_a_run_that_another_process_trains_is_left_as_it_is(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of two commands at once on one storage that share a member: the second says so, and marks nothing as failed."""
+    monkeypatch.setattr(loop, "ORPHAN_WAIT", 0.0)
+    job = stage.job("nli", tmp_path / "run", dev=False, max_steps=1)
+    folder = RunFolder(job.folder)
+    with folder.lock("the first command"):
+        folder.write({"run_id": job.id, "status": "running"})
+        reason = attempt([job], Watched()).reason
+        assert reason is not None and "is held by the first command" in reason
+        assert folder.written() == {"run_id": job.id, "status": "running"} and not (job.folder / "error.log").exists()
+    assert attempt([job], Watched()).reason is None
+
+
 def test_a_failed_run_goes_on_and_forgets_its_failure(stage: Stage, tmp_path: Path) -> None:
     job = stage.job("nli", tmp_path / "run", checkpoint_every=2, dev=False, epochs=1.0)
     reason = attempt([job], Watched(read=interrupted_at(3))).reason
