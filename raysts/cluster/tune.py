@@ -14,6 +14,7 @@ from collections import Counter, deque
 from dataclasses import replace
 from functools import cache, partial
 from multiprocessing.pool import ThreadPool
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import ray
@@ -239,7 +240,8 @@ class _Display(_Stateless, ray.tune.Callback):
         self.trials, self.progress, self.room = trials, progress, Room(resources)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self.trials.fail(trial.trial_id, str(trial.get_pickled_error() or trial.get_error() or ""))
+        errors = Path(trial.error_file or "error.txt")
+        self.trials.fail(trial.trial_id, errors.read_text(encoding="utf-8") if errors.is_file() else "")
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         if running := sum(trial.status == "RUNNING" for trial in trials):

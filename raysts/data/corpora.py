@@ -48,7 +48,8 @@ class Corpus(dict[str, Table]):
         self._derived: dict[str, Table] = {}
         local = not self.store.remote
         if not self.empty:
-            self.store.check(option="--data")
+            if self.store.remote:
+                self.store.check(option="--data")
             if local and not self.root.is_dir():
                 fault = "is not a folder" if self.root.exists() else "does not exist"
                 raise InputError(
