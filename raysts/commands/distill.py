@@ -92,7 +92,7 @@ def open_distillation(
         models, overrides = [keep_index], {**(overrides or {}), "keep_index": True}
     if prompt is not None:
         overrides = {**(overrides or {}), "teacher_prompt": prompt}
-    source, combine = from_run or from_study, (overrides or {}).get("combine", "distilled")
+    source, combine = from_run or from_study, (overrides or {}).get("combine", "distilled") or "members"
     name = options.pop("name", None) or (f"{source}-{combine}" if source else combine)
     options.setdefault("command", f"raysts.distill({list(models)!r}, {dict(overrides or {})!r})")
     opened = RunOptions.from_arguments(name=name, **options)
