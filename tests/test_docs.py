@@ -247,7 +247,6 @@ def test_the_readme_leads_there() -> None:
     assert "docs/cluster.md" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow  # a quickstart on the whole world; the commands of first-hour.md, above, are its calls
 def test_the_notebook_runs_and_shows_what_it_shows_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its code cells in one process, without a kernel. Their values are of the kind that is stored, the vectors equal."""
     monkeypatch.chdir(tmp_path)
