@@ -175,11 +175,12 @@ def test_every_other_command_does_what_it_says(
 ) -> None:
     """On the files that it speaks of. What trains is planned, which opens its models, data and options."""
     lines = [words[1:] for words in commands(page) if words[0] == "raysts" and page.stem not in TUTORIALS]
-    shutil.copytree(
-        small_world, "DATA", ignore=lambda at, names: [n for n in names if "senteval" in at and n[0] != "c"]
-    )
+    shutil.copytree(small_world, "DATA")
+    list(map(Path.unlink, Path("DATA/senteval").glob("[!c]*")))  # one set is enough
     write_other_files(tiny_backbone)
-    for words in ([word for word in line if word != "--probe"] for line in lines):  # which trains: test_price.py does
+    for line in lines:
+        # A probe trains: test_price.py has one.
+        words = [word for word in line if (line[0], word) != ("plan", "--probe")]
         if " ".join(words).startswith(ELSEWHERE):
             continue
         if words[0] in ("evaluate", "compare", "embed", "export"):
