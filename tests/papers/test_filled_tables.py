@@ -77,7 +77,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("storage")
 
 
-USUAL = ("sed-main", "sed-supervised", "latte-distances", "gausscse-main")
+USUAL = ("sed-supervised", "latte-distances", "gausscse-main")
 """Experiments of each paper, one with a search. The others have the same systems; that the command of a table makes each of
 its rows is in test_experiments.py; Table 3 of SED and latte-layers are also in tests/commands/test_experiment.py."""
 RECIPES = [
