@@ -24,7 +24,9 @@ from raysts.models.prompts import Text
 from raysts.papers.claims import CLAIMS, STAND_INS, Claim, Side
 from raysts.papers.experiments import EXPERIMENTS
 from raysts.papers.published import BACKBONES
+from raysts.pipeline.inputs import TINY
 from raysts.pipeline.plan import Plan
+from raysts.pipeline.verdict import ABOUT_TINY
 from raysts.recipes.recipe import Pipeline
 from raysts.report import html
 from raysts.report.charts import Estimate, forest_plot
@@ -315,8 +317,19 @@ def render(data: ClaimsData) -> str:
     other = any(verdict.claim.in_place_of for verdict in data.verdicts)
     table = rows(data)
     counts = Counter(cells[1].partition(":")[0] for cells in table[1:])
-    summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
-    values = {"data": data, "chart": chart, "rows": table, "verdicts": VERDICTS, "other": other, "summary": summary}
+    places = [SEEN, AS_NO, NOT_SEEN, CONTRADICTED]
+    order = sorted(counts, key=lambda verdict: places.index(verdict) if verdict in places else len(places))
+    summary = "; ".join(f"{counts[verdict]} {verdict}" for verdict in order)
+    note = ABOUT_TINY if data.backbone == TINY else ""
+    values = {
+        "data": data,
+        "chart": chart,
+        "rows": table,
+        "verdicts": VERDICTS,
+        "other": other,
+        "summary": summary,
+        "note": note,
+    }
     return html.render("papers/claims.html", **values)
 
 

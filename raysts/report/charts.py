@@ -254,7 +254,7 @@ def draw_line(dots: Sequence[Dot], x: Scale, y: Scale, joined: bool = True) -> l
 
 # -- forest plots --------------------------------------------------------------------------------------------------------
 
-_AXIS, _VERDICT, _ROW, _TOP, _BOTTOM, _LETTER = 218.0, 142.0, 20.0, 8.0, 24.0, 6.4
+_AXIS, _ROW, _TOP, _BOTTOM, _LETTER = 218.0, 20.0, 8.0, 24.0, 6.4
 
 
 class Estimate(NamedTuple):
@@ -289,7 +289,8 @@ def forest_plot(name: str, title: str, estimates: Sequence[Estimate]) -> Markup:
             )
         )
     text = "; ".join(f"{estimate.label}: {_words(estimate)}" for estimate in estimates)
-    return drawing(name, title, text, parts, first + _AXIS + _VERDICT, low + _BOTTOM)
+    last = 24 + _LETTER * max(len(estimate.verdict) for estimate in estimates)
+    return drawing(name, title, text, parts, first + _AXIS + last, low + _BOTTOM)
 
 
 def _words(estimate: Estimate) -> str:
