@@ -166,6 +166,14 @@ class ClaimsData(NamedTuple):
     def origin(self) -> str:
         return f"{self.seeds} seeds from {self.backbone}, at most {self.steps:,} training steps a member"
 
+    @property
+    def summary(self) -> str:
+        """Return how many claims have each verdict, those that are seen first."""
+        counts = Counter(_row(verdict)[1].partition(":")[0] for verdict in self.verdicts)
+        places = [SEEN, AS_NO, NOT_SEEN, CONTRADICTED]
+        order = sorted(counts, key=lambda verdict: places.index(verdict) if verdict in places else len(places))
+        return f"of {len(self.verdicts)} claims: {'; '.join(f'{counts[verdict]} {verdict}' for verdict in order)}"
+
 
 def claims_data(
     paper: str, claims: Mapping[Claim, str | None], plans: Mapping[str, Plan], name: str, command: str
@@ -316,10 +324,6 @@ def render(data: ClaimsData) -> str:
     chart = forest_plot("forest", f"Claims of {data.paper}: differences x 100", estimates) if estimates else None
     other = any(verdict.claim.in_place_of for verdict in data.verdicts)
     table = rows(data)
-    counts = Counter(cells[1].partition(":")[0] for cells in table[1:])
-    places = [SEEN, AS_NO, NOT_SEEN, CONTRADICTED]
-    order = sorted(counts, key=lambda verdict: places.index(verdict) if verdict in places else len(places))
-    summary = "; ".join(f"{counts[verdict]} {verdict}" for verdict in order)
     note = ABOUT_TINY if data.backbone == TINY else ""
     values = {
         "data": data,
@@ -327,7 +331,6 @@ def render(data: ClaimsData) -> str:
         "rows": table,
         "verdicts": VERDICTS,
         "other": other,
-        "summary": summary,
         "note": note,
     }
     return html.render("papers/claims.html", **values)
@@ -364,7 +367,7 @@ def text(data: ClaimsData) -> str:
     """Return the claims of a paper for a terminal, one a line."""
     shown = [_row(verdict) for verdict in data.verdicts]
     width = max(len(cells[1].partition(":")[0]) for cells in shown)
-    lines = [f"{data.paper}: {data.origin}"]
+    lines = [f"{data.paper}: {data.summary}. {data.origin}"]
     for says, conclusion, difference, _, _, printed, source in shown:
         verdict, _, why = conclusion.partition(": ")
         paper = f"; {printed}" if printed else ""

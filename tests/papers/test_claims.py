@@ -147,6 +147,9 @@ def test_the_page_its_markdown_and_its_json_say_the_same(tmp_path: Path) -> None
         backbone="<tiny>", seeds=3, steps=60, verdicts=[verdicts[0]._replace(transductive=True), *verdicts[1:]], environment={},
     )  # fmt: skip
     page = render(data)
+    assert text(data).startswith(
+        "sed: of 3 claims: 1 seen; 1 no effect, as the paper says; 1 not measured. 3 seeds from <tiny>"
+    )
     assert "Of 3 claims: 1 seen; 1 no effect, as the paper says; 1 not measured." in page
     assert "say nothing about real text" in render(data._replace(backbone="tiny")) and "nothing about" not in page
     width = float(re.search(r'viewBox="0 0 (\d+)', page)[1])  # type: ignore[index]
