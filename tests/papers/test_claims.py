@@ -148,13 +148,13 @@ def test_the_page_its_markdown_and_its_json_say_the_same(tmp_path: Path) -> None
     )  # fmt: skip
     page = render(data)
     assert text(data).startswith(
-        "sed: of 3 claims: 1 seen; 1 no effect, as the paper says; 1 not measured. 3 seeds from <tiny>"
+        "sed: of 3 claims: 1 seen; 1 no gain, as the paper says; 1 not measured. 3 seeds from <tiny>"
     )
-    assert "Of 3 claims: 1 seen; 1 no effect, as the paper says; 1 not measured." in page
+    assert "Of 3 claims: 1 seen; 1 no gain, as the paper says; 1 not measured." in page
     assert "say nothing about real text" in render(data._replace(backbone="tiny")) and "nothing about" not in page
     width = float(re.search(r'viewBox="0 0 (\d+)', page)[1])  # type: ignore[index]
-    verdict = re.search(r'x="([\d.]+)" y="[\d.]+" class="number">no effect, as the paper says<', page)
-    assert verdict and float(verdict[1]) + 6.4 * len("no effect, as the paper says") <= width
+    verdict = re.search(r'x="([\d.]+)" y="[\d.]+" class="number">no gain, as the paper says<', page)
+    assert verdict and float(verdict[1]) + 6.4 * len("no gain, as the paper says") <= width
     assert "3 seeds from &lt;tiny&gt;, at most 60 training steps a member" in page
     assert "A &lt;is&gt; above B" in page and "<is>" not in page and page.count('class="interval"') == 2
     for shown in (to_markdown(data), text(data)):
