@@ -33,9 +33,9 @@ class Refused:
         outcome = raysts(*arguments, "--storage", folder, "--json")
         assert outcome.code == 2, f"exit code {outcome.code}: {outcome.err}"
         assert outcome.out == "", "stdout is for results"
-        assert all(
-            line.startswith("raysts: ") or not line.strip() or line[0] == " " for line in outcome.err.splitlines()[:1]
-        )
+        # Checks that take seconds, as on a busy machine, say that they go on.
+        lines = [line for line in outcome.err.splitlines() if not line.startswith("... ")]
+        assert all(line.startswith("raysts: ") or not line.strip() or line[0] == " " for line in lines[:1])
         assert not (self.place / "new").exists(), "nothing is written, the storage folder not even made"
         for part in says:
             assert part in outcome.err, f"{part!r} is not in: {outcome.err}"
