@@ -80,6 +80,7 @@ def lines(storage: Path) -> int:
 
 def outcome(command: Command) -> tuple[dict[tuple[str, int], float], dict[str, Any]]:
     """Values by point and seed, and the JSON line, of a search that must have ended well."""
+    command.process.wait()  # as long as it takes, on a busy machine too
     printed = command.stdout()
     if command.process.returncode != 0:
         raise SystemExit(f"the search failed:\n{command.stderr()}")
@@ -110,8 +111,9 @@ def one_round(
 ) -> Command:
     """One search on a fresh storage, with at most ``most`` kills, to its end."""
     command, number, kept = start(storage, folder / f"{storage.name}-0.log", arguments), 0, dict[str, int]()
+    ended = list[Command]()
     while number < most:
-        kind, moment = dice.choice(KINDS), time.monotonic() + dice.uniform(0.0, length / 2)
+        kind, moment = dice.choice(KINDS), time.monotonic() + dice.uniform(0.0, length / 4)
         wait_until(lambda c=command, m=moment: c.ended() or time.monotonic() >= m, 2 * length + 60)
         if kind == "worker":
             wait_until(lambda c=command: c.ended() or trainer(storage), 10 * length + 60)
@@ -133,14 +135,15 @@ def one_round(
         died, before, now = time.monotonic(), lines(storage), records(storage)
         counts.lost += len(kept.keys() - now.keys())
         counts.written_again += sum(now[name] != written for name, written in kept.items() if name in now)
-        kept, dead = now, command
+        kept = now
+        ended.append(command)
         command = start(storage, folder / f"{storage.name}-{number}.log", arguments)
         wait_until(lambda c=command, b=before: lines(storage) != b or c.ended(), 10 * length + 60)
         counts.back.append(time.monotonic() - died)
-        left = dead.left_behind(90)  # two agents of Ray look a minute for a head that was killed
-        counts.processes_left += len(left)
-        dead.sweep()
     command.process.wait()
+    for dead in ended:
+        counts.processes_left += len(dead.left_behind(90))  # two agents of Ray look a minute for a head that was killed
+        dead.sweep()
     now = records(storage)
     counts.lost += len(kept.keys() - now.keys())
     counts.written_again += sum(now[name] != written for name, written in kept.items() if name in now)

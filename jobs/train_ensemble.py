@@ -15,9 +15,8 @@ from raysts.errors import InputError
 from raysts.recipes.names import STAGES, pipeline
 
 if __name__ == "__main__":
-    words = ["run", *sys.argv[1:]]
     with contextlib.suppress(InputError, KeyError), contextlib.redirect_stdout(io.StringIO()):  # the command says it
-        name = parse(words)[1]["recipe"]
+        name = parse(["run", *sys.argv[1:]])[1]["recipe"]
         system = pipeline(name)
         if system.combine or system.post:
             print(
@@ -26,4 +25,4 @@ if __name__ == "__main__":
                 file=sys.stderr,
             )
             sys.exit(2)
-    main(words)
+    main(["run", *sys.argv[1:]])

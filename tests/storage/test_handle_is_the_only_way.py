@@ -35,6 +35,7 @@ ASKED = {
     "search/exports.py": "old.unlink path.parent.glob",
     "search/search.py": "Path(__file__).with_name('searches.yaml').read_text",
     "cluster/connect.py": "file.is_file file.read_text",
+    "cluster/tune.py": "errors.is_file errors.read_text",  # what Tune writes on this machine
     "cluster/preflight.py": "folder.is_dir folder.rglob path.is_file path.stat",
     "commands/data.py": "local_path(input,'--input').exists",
     "commands/distill.py": "folder.is_dir",
