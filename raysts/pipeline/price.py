@@ -29,7 +29,7 @@ START, PRIOR = 1.0, 0.2
 ASSUMED, ON_GPU, TRAINING = 4e10, 300.0, 3.0
 """Parameters times tokens that a CPU embeds in a second, times as many on a GPU, and time of training relative to that."""
 OVERHEAD = 5e-4
-"""Assumed seconds of a sentence on a CPU besides its products, by which small models go (measured: 0.5 to 0.9 ms)."""
+"""Assumed seconds of a sentence on a CPU besides its products, most of those of small models (measured: 0.5 to 0.9 ms)."""
 KEPT, ALIKE = 16, 1.5
 """Observations in a rate file, and the factor of parameters and tokens within which steps are alike."""
 UNITS = "gpu-hour", "cpu-hour", "gb-moved", "1000-requests"
@@ -110,7 +110,7 @@ class Rates:
         on_gpu = device != device_of(0)
         if not tables:
             rate = ASSUMED * (ON_GPU if on_gpu else cpus) / (TRAINING if step.job else 1.0)
-            overhead = 0.0 if on_gpu else OVERHEAD * sentences
+            overhead = 0.0 if on_gpu or step.kind == "tokens" else OVERHEAD * sentences
             return ExpectedTime(START + overhead + _work(load, sentences) / rate, False)
         about = {"what": load.what, "device": device, "precision": load.precision}
         table = max(tables, key=lambda table: [table[key] == value for key, value in about.items()])
