@@ -202,7 +202,7 @@ def price(
 ) -> Price:
     """Return the price of the steps that are ``left``, by id, of all steps of a plan."""
     by_id, waiting = {step.id: step for step in steps}, [step for step in steps if step.id in left]
-    seconds = sum(clock(batch, left, slots) for batch in batches(steps, by_id.keys() - left.keys()))
+    seconds = sum((clock(batch, left, slots) for batch in batches(steps, by_id.keys() - left.keys())), 0.0)
     read = [by_id[need] for step in waiting for need in step.needs if need in by_id]
     objects, written = sum(step.load.units for step in waiting), sum(step.bytes for step in waiting)
     moved = written + sum(step.bytes for step in read) if store.remote else 0
