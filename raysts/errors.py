@@ -130,7 +130,7 @@ def redact(text: str) -> str:
 
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message without secrets, or its type."""
-    return redact((str(error) or type(error).__name__).splitlines()[0])
+    return redact((str(error).strip() or type(error).__name__).splitlines()[0])
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

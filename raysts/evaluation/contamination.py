@@ -13,7 +13,7 @@ not counted here.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, zip_longest
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -279,15 +279,15 @@ def contamination(
     labels = dict.fromkeys((text.label, places[text.title is None]) for text in texts if text not in present)
     missing = [f"{label} as it was trained on ({place})" for label, place in labels]
     masks: Masks = {}
-    caches = [_cache_file(corpus, text, tables, cache) for text in present] if cache else []
-    for text, file in zip_longest(present, caches):
+    caches = [_cache_file(corpus, text, tables, cache) if cache else None for text in present]
+    for text, file in zip(present, caches, strict=True):
         for table, (row, sentence) in _occurrences(corpus, text, tables, file).items():
             before = masks.get(table, (False, False))
             masks[table] = (row | before[0], sentence | before[1])
     measured = {name: [labelled for labelled in sets if labelled.rows] for name, sets in tasks.items()}
     of_tasks = {name: _count_rows(sets, masks) for name, sets in measured.items() if sets and present}
     titles = tuple(dict.fromkeys(text.title or text.table for text in present))
-    return Contamination(titles, (*trained.unknown, *missing), of_tasks, tuple(caches))
+    return Contamination(titles, (*trained.unknown, *missing), of_tasks, tuple(filter(None, caches)))
 
 
 def _cache_file(corpus: Corpus, text: TrainingText, tables: Sequence[str], folder: Path) -> Path:

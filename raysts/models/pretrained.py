@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from raysts.errors import InputError, lacking
+from raysts.errors import InputError, first_line, lacking
 from raysts.ids import content_id, file_digest, file_state, guard_content
 from raysts.models import static
 from raysts.models.families import FAMILIES, class_of, family_of, omit_pooler
@@ -442,9 +442,8 @@ def _readable(folder: Path) -> Iterator[None]:
     except Exception as error:  # foreign files and libraries may raise anything
         if lacking(error):
             raise
-        first_line = (str(error).strip() or type(error).__name__).split("\n")[0]
         raise InputError(
-            f"backbone '{folder}' cannot be loaded as an encoder with its tokenizer ({first_line}); it must be a "
+            f"backbone '{folder}' cannot be loaded as an encoder with its tokenizer ({first_line(error)}); it must be a "
             f"Hugging Face directory with config.json, safetensors weights and tokenizer files"
         ) from None
     finally:

@@ -98,9 +98,8 @@ class Scale:
         """Return about ``count`` ticks with their texts, of a count of things at whole numbers."""
         ticks = self.ticks(count)
         if integers:
-            integers_inside = range(math.ceil(self.low), math.floor(self.high) + 1)
-            rounded = [x for x in ticks if x == round(x)]
-            ticks = rounded if len(integers_inside) > count else [*map(float, integers_inside)]
+            inside = range(math.ceil(self.low), math.floor(self.high) + 1)
+            ticks = [x for x in ticks if x == round(x)] if len(inside) > count else [*map(float, inside)]
         return [(self(x), tick_text(x)) for x in ticks]
 
 
