@@ -194,7 +194,7 @@ class _Layer(torch.autograd.Function):
 def _through(d_NF: Tensor, weight_FH: Tensor) -> Tensor:
     """Return d weight -> [N, H].
 
-    oneDNN computes float32: MKL, which torch uses, takes 10 to 40 % longer on processors of AMD.
+    With AVX-512 oneDNN computes float32: MKL, which torch uses, takes 10 to 40 % longer there on processors of AMD.
     """
     return d_NF @ weight_FH if d_NF.dtype == torch.bfloat16 else kernels.product(d_NF, weight_FH.t())
 

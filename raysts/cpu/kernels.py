@@ -97,8 +97,8 @@ class _Product(torch.autograd.Function):
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x weight^T + bias, by oneDNN if the processor has the instructions for it."""
-    if x.dtype == torch.bfloat16 and not _multiplies_bf16():
+    """Return x weight^T + bias, by oneDNN if the processor has AVX-512. With AVX2 alone MKL is faster."""
+    if not _has_onednn():
         return F.linear(x, weight, bias)
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
