@@ -17,7 +17,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,9 @@ TRUST = 0.25
 It falls with the cube of what is left: a pace over the first hundredth holds the start of processes, one over half is the pace.
 """
 
+STRETCH = 0.05
+"""Share of all costs after which the pace is taken anew within a step; each step has one of its own at least."""
+
 MOST_START = 0.25
 """Share of a step's costs that its start takes at most, before the first of its progress."""
 
@@ -57,6 +60,8 @@ class Screen(logging.Handler):
         self.title, self.began, self.spoke = "", time.monotonic(), time.monotonic()
         self.total, self.rest, self.running, self.part, self.head = 0.0, 0.0, 0.0, 0.0, (0.0, 0.0)
         self.texts = 0
+        self.paces: list[tuple[float, float]] = []  # seconds per cost of each stretch of the work, and its costs
+        self.mark = 0.0, self.began  # costs that were done, and the moment, where the stretch began
         self.started, self.moved, self.measured = self.began, self.began, 0.0
         self.tasks: dict[str, Any] = {}
 
@@ -98,7 +103,10 @@ class Screen(logging.Handler):
         self.title, self.rest, self.running, self.measured = title, rest, running, measured
         self.moved = time.monotonic()
         self.started = self.started if self.total else self.moved
+        if not self.total:
+            self.mark = 0.0, self.moved
         self.total, self.part, self.head = max(self.total, rest), 0.0, (0.0, 0.0)
+        self._end_stretch()
         self.show()
 
     def within(self, part: float) -> None:
@@ -109,7 +117,18 @@ class Screen(logging.Handler):
             self.head = part, max(part * self.running, waited)
         self.moved = moment if part > self.part else self.moved
         self.part = part
+        if self.fraction * self.total - self.mark[0] >= STRETCH * self.total:
+            self._end_stretch()
         self.show()
+
+    def _end_stretch(self) -> None:
+        self.paces += self._stretch(self.fraction * self.total, self.moved)
+        self.mark = self.fraction * self.total, self.moved
+
+    def _stretch(self, done: float, moment: float) -> list[tuple[float, float]]:
+        """Return pace and costs of the current stretch, or an empty list at its beginning."""
+        cost = done - self.mark[0]
+        return [((moment - self.mark[1]) / cost, cost)] if cost > 0 else []
 
     def embed(self, texts: int) -> None:
         """Take note of texts that this process has embedded."""
@@ -138,17 +157,20 @@ class Screen(logging.Handler):
     def seconds_left(self) -> float | None:
         """Return the expected costs of what is left at the pace so far, None until there is one.
 
-        As far as the costs are by measured rates, ``TRUST`` of them counts as done in the time that was expected. Without
-        them, a step that is silent for longer than all took before it leaves no pace.
+        The pace is the median over the work that is done: a step that waited for a busy machine, or found its work done,
+        is not what comes. As far as the costs are by measured rates, ``TRUST`` of them counts as done in the time that was
+        expected. Without them, a step that is silent for longer than all took before it leaves no pace.
         """
+        moment = time.monotonic()
         trusted = TRUST * (1 - self.fraction) ** 3 * self.measured * self.total
-        waited = time.monotonic() - self.moved
+        waited = moment - self.moved
         if (1 - self.measured) * waited > self.moved - self.started:
             return None
         done = self.fraction * self.total + min(self.measured * waited, self.running - self.running_done)
         if done + trusted <= 0.02 * self.total:
             return None
-        return max(0.0, self.total - done) * (time.monotonic() - self.started + trusted) / (done + trusted)
+        pace = _median([*self.paces, *self._stretch(done, moment)])
+        return max(0.0, self.total - done) * (pace * done + trusted) / (done + trusted)
 
     @property
     def note(self) -> str:
@@ -182,6 +204,16 @@ class Screen(logging.Handler):
     def _live(self, ended: threading.Event) -> None:
         while not ended.wait(0.5):
             self.live()
+
+
+def _median(paces: Sequence[tuple[float, float]]) -> float:
+    """Return the weighted median of (value, weight), 1 without any."""
+    half = sum(weight for _, weight in paces) / 2
+    for value, weight in sorted(paces):
+        half -= weight
+        if half <= 0:
+            return value
+    return 1.0
 
 
 screen = Screen()

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from raysts.data import manifest
 from raysts.data.derive import label_codes
 from raysts.data.vectors import ALONE, TIMEOUT, VECTORS, fetch_vectors, local_archive
-from raysts.errors import InputError, RunFailed, nearest
+from raysts.errors import InputError, RunFailed, first_line, nearest
 from raysts.log import say
 from raysts.recipes.tree import read_data
 from raysts.schema import NLI_LABELS
@@ -150,7 +150,7 @@ class Download:
         return RunFailed(
             f"data set {self.dataset} ({self.file or f'split {self.split}'}) could not be read from "
             f"{self.folder or f'{place} at revision {self.revision or self.branch}'}: "
-            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}; {remedy}"
+            f"{first_line(error)}; {remedy}"
         )
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysts.errors import InputError, nearest
+from raysts.errors import InputError, first_line, nearest
 from raysts.ids import folder_id
 from raysts.storage.checksums import checksum
 from raysts.storage.foreign import check_ordinary
@@ -176,9 +176,9 @@ def _read_saved(path: Path, choose: Choose) -> Iterator[Row]:
         else:
             data = datasets.load_from_disk(name)
     except Exception as error:  # of a dozen libraries: HTTP, file systems, formats
-        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         raise InputError(
-            f"{name}: the data set cannot be read ({reason}); check its name and the network, or name a file or folder here"
+            f"{name}: the data set cannot be read ({first_line(error)}); check its name and the network, or name a file or "
+            f"folder here"
         ) from error
     if isinstance(data, datasets.DatasetDict):
         if len(data) > 1:
@@ -191,7 +191,9 @@ def _read_saved(path: Path, choose: Choose) -> Iterator[Row]:
         for batch in data.select_columns(columns).with_format("arrow").iter(batch_size=1_000):
             yield from _rows_of_batch(batch)
     except Exception as error:
-        raise InputError(f"{name}: the data set cannot be read to its end ({error}); save it again") from error
+        raise InputError(
+            f"{name}: the data set cannot be read to its end ({first_line(error)}); save it again"
+        ) from error
 
 
 def _read_parquet(path: Path, choose: Choose) -> Iterator[Row]:

@@ -29,7 +29,7 @@ from raysts.evaluation.text_overlap import normalise
 from raysts.evaluation.words import WordSets
 from raysts.ids import content_id, derive_seed, file_digest, folder_id, guard_content
 from raysts.models import pretrained
-from raysts.models.embedders import find_embedder, open_embedder
+from raysts.models.embedders import find_embedder, open_embedder, short_names
 from raysts.models.families import family_of
 from raysts.models.layers import Layers, pooling_modes
 from raysts.models.modules import describe
@@ -538,9 +538,26 @@ class Inputs:
 
     @cached_property
     def specs(self) -> dict[str, StoreSpec]:
-        specs = [self.store_spec(recipe) for recipe in self.recipes]
-        specs += self.teacher_specs(self.pipeline.sed) if self.pipeline.sed else []
-        return {spec.id: spec for spec in specs}
+        return {spec.id: spec for spec in self.readers.values()}
+
+    @cached_property
+    def readers(self) -> dict[str, StoreSpec]:
+        """Return the token shards that each training run and each teacher reads, by its name for people."""
+        named, teachers = dict(self.pipeline.recipes), self.pipeline.teachers if self.pipeline.sed else ()
+        for number, stages in enumerate(self.trial_stages):
+            named |= {f"member {number}: {stage}": recipe for stage, recipe in stages.items()}
+        readers = {name: self.store_spec(recipe) for name, recipe in named.items()}
+        specs = self.teacher_specs(self.pipeline.sed) if self.pipeline.sed else []
+        names = [f"teacher {name}" for name in short_names(teachers)]
+        return readers | dict(zip(names, specs, strict=True))
+
+    def store_title(self, spec: StoreSpec) -> str:
+        """Return the table of token shards for people, with who reads them if others read other shards of it."""
+        title = self.corpus.title(spec.table)
+        if sum(other.table == spec.table for other in self.specs.values()) == 1:
+            return title
+        names = [name for name, read in self.readers.items() if read.id == spec.id]
+        return f"{title} for {names[0]}" + (f" and {len(names) - 1} more" if names[1:] else "")
 
     @property
     def written_tables(self) -> list[str]:

@@ -67,6 +67,7 @@ def check(inputs: Inputs) -> None:
     for table in {members_dev(pipeline), *(recipe.spec.dev for recipe in pipeline.recipes.values())}:
         with problems.collect():
             inputs.dev(table)
+    problems += _repeated_teachers(inputs)
     problems += _side_problems(inputs)
     problems += _width_misfits(inputs)
     if pipeline.backbone == TINY:
@@ -183,6 +184,21 @@ def _unknown_text(inputs: Inputs, tables: list[str]) -> Iterator[str]:
 
 
 # -- teachers ------------------------------------------------------------------------------------------------------------
+
+
+def _repeated_teachers(inputs: Inputs) -> Iterator[str]:
+    """Yield the reasons why teachers repeat each other."""
+    if inputs.pipeline.trials:  # of points that differ in an option without effect
+        return
+    names: dict[str, list[str]] = {}
+    for name, folder in zip(inputs.pipeline.teachers, inputs.teacher_folders, strict=True):
+        names.setdefault(inputs.contents[folder], []).append(name)
+    for same in names.values():
+        if len(same) > 1:
+            yield (
+                f"teachers {', '.join(same)}: are one model, by its content. Each teacher is named once. Leave out all but "
+                f"one; --set sed.weights=2,1 gives one more weight"
+            )
 
 
 def _distillation_problems(inputs: Inputs, settings: DistillationSettings) -> list[str]:

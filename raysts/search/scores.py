@@ -257,7 +257,8 @@ def table(
     if untrained is not None:
         text.append(f"the starting model, before any training: {metric.text(untrained)}")
     if mean is not None:
-        text.append(f"by mean over seeds: {text_of(mean.point)} ({metric.text(mean.mean)})")
+        begin = "by mean over seeds" if has_seeds else "chosen"
+        text.append(f"{begin}: {text_of(mean.point)} ({metric.text(mean.mean)})")
     if best is not None and has_seeds:
         text.append(f"by best run:        {text_of(best.point)} ({metric.text(best.value)}, seed {best.seed})")
     text += [conclusion] if (conclusion := verdict(scores, metric.mode, usual)) else []

@@ -58,11 +58,13 @@ def test_the_share_that_is_done_counts_expected_seconds(clock: list[float]) -> N
         shown.follow("", sum(costs[number:]), costs[number])
         seen.append(shown.fraction)
     assert seen == pytest.approx([sum(costs[:number]) / sum(costs) for number in range(3)])
+    shown = Screen()
+    shown.follow("", sum(costs), costs[0])
     shown.follow("", sum(costs[1:]), costs[1])
     clock[0] = 10.0
     shown.within(0.5)
     assert shown.fraction == pytest.approx((costs[0] + costs[1] / 2) / sum(costs))
-    assert shown.note == "40 %, 10 s so far, about 15 s left"
+    assert shown.note == "40 %, 10 s so far, about 17 s left"
     clock[0] = 21.0
     assert shown.note == "40 %, 21 s so far", "the pace so far says nothing of so long a step"
 
@@ -79,6 +81,29 @@ def test_the_time_left_begins_with_what_was_expected_and_goes_over_to_the_pace(c
         clock[0] = 2000 * part
         shown.within(part)
     assert 1.8 < shown.seconds_left / (1000 - 500) < 2.0
+
+
+def test_a_step_that_waited_for_a_busy_machine_is_no_pace(clock: list[float]) -> None:
+    """Nor is a stretch within a step that did. Costs are by assumed rates, whose unit is half a second here."""
+    shown = Screen()
+    shown.follow("agreement", 1000.0, 60.0)
+    clock[0] = 370.0  # instead of 30 s
+    shown.follow("embeddings", 940.0, 840.0)
+    for part in range(1, 26):
+        clock[0] += 8.4 if part != 3 else 900.0  # 2 % of the step at its usual pace, or while others had the machine
+        shown.within(part / 50)
+    assert 0.9 < shown.seconds_left / (0.5 * (940 - 420)) < 1.1
+    clock[0] += 250.0  # silent again
+    assert 0.9 < shown.seconds_left / (0.5 * (940 - 420)) < 1.1
+
+
+def test_a_machine_that_is_always_slow_has_that_pace(clock: list[float]) -> None:
+    shown = Screen()
+    shown.follow("", 1000.0, 60.0)
+    for left, step in ((940.0, 840.0), (100.0, 100.0)):
+        clock[0] = 3 * (1000.0 - left)
+        shown.follow("", left, step)
+    assert shown.seconds_left == pytest.approx(300)
 
 
 def test_the_start_of_a_step_is_no_pace(clock: list[float]) -> None:

@@ -211,3 +211,15 @@ def test_a_file_of_pairs_that_changes_while_it_is_read(tmp_path: Path, monkeypat
         open_pairs(path, "--test")
     monkeypatch.undo()
     assert isinstance(open_pairs(path, "--test"), UserRows)
+
+
+def test_a_saved_set_that_cannot_be_read_gives_one_line_without_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages of libraries have many lines, and addresses with what lets a user in."""
+    folder = saved(tmp_path / "saved", {"body": TEXTS})
+    monkeypatch.setenv("HUB_TOKEN", "0123456789abcdef")
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "0123456789abcdef.arrow"}]}))
+    with pytest.raises(InputError, match=r"HUB_TOKEN") as refused:
+        open_text(str(folder), "body")
+    assert "0123456789abcdef" not in str(refused.value) and len(str(refused.value).splitlines()) == 1

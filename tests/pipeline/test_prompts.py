@@ -52,6 +52,9 @@ def test_a_student_of_a_teacher_with_prompts(
     validate.check(plan)
     assert plan.teacher is not None
     assert sorted(spec.prompt for spec in plan.specs.values()) == sorted(["house of ", text])
+    table = "tokenise wikipedia/sentences for"
+    titles = [step.title for step in plan.steps if step.kind == "tokens"]
+    assert titles == [f"{table} sed", f"{table} teacher teacher"]
     context = Context(LocalExecutor(device="cpu", threads=1), plan.store)
     for step in plan.steps:
         if step.kind in ("tokens", "vectors"):

@@ -430,6 +430,12 @@ def test_the_mean_over_seeds_chooses_and_a_stopped_seed_is_said_and_not_averaged
     assert lines[-1].startswith("No difference from 3 of the 3 other points is shown")
 
 
+def test_one_seed_has_no_mean() -> None:
+    every = scores.group_by_point([record(0.1, 0, value=0.67), record(0.2, 0, value=0.66)], 1)
+    text = scores.table(every, SPEARMAN, {})
+    assert "chosen: lower_bound=0.1 (67.00)" in text.splitlines() and "mean over" not in text
+
+
 @pytest.mark.parametrize(
     ("seeds", "why"), [(1, "Every point has one seed"), (3, "One seed alone of the chosen point has finished")]
 )

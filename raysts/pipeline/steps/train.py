@@ -34,7 +34,7 @@ def tokens_step(inputs: Inputs, spec: StoreSpec) -> Step:
         "tokens",
         spec.id,
         (),
-        title=f"tokenise {inputs.corpus.title(spec.table)}",
+        title=f"tokenise {inputs.store_title(spec)}",
         work=partial(_tokenize, inputs, spec),
         resources={"workers": 1, "cpus": 1, "gpus": 0},
         sentences=sentences,
