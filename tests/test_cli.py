@@ -273,6 +273,15 @@ def test_ctrl_c_while_a_result_is_printed(monkeypatch: pytest.MonkeyPatch) -> No
     assert shown.getvalue() == "raysts: interrupted; finished work is kept. To go on: raysts recipes\n"
 
 
+@pytest.mark.parametrize("option", ["--backbone", "--train.max-steps=3"])
+def test_a_setting_that_is_given_as_an_option(option: str) -> None:
+    """It takes --set; a word that is no setting has no such remedy."""
+    name = option.lstrip("-").partition("=")[0].replace("-", "_")
+    outcome = raysts("distill", "A", option, "B")
+    assert outcome.code == 2 and f"A setting is given as --set {name}=VALUE." in outcome.err
+    assert "--set" not in raysts("distill", "A", "--nothing", "B").err and "--set" not in raysts("list", option).err
+
+
 @pytest.mark.parametrize("option", ["--data", "--text", "--storage"])
 def test_an_empty_place_is_not_the_default(option: str) -> None:
     outcome = raysts("run", "ct", option, "")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from inspect import Parameter as Argument
 from typing import Annotated, Any, NamedTuple
 
-from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnusedCliTokensError
+from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnknownOptionError, UnusedCliTokensError
 
 from raysts import __version__
 from raysts.commands import claims, compare, data, distill, evaluate, follow, look, run, run_file, tune, use
@@ -81,6 +81,12 @@ def _problem(error: CycloptsError, arguments: Sequence[str]) -> str:
     else:
         text = str(error)
     text = text if text.endswith((".", "?")) else f"{text}."
+    if isinstance(error, UnknownOptionError) and any("--set" in known.names for known in error.argument_collection):
+        from raysts.recipes.recipe import Pipeline
+
+        setting = (error.token.keyword or error.token.value).lstrip("-").partition("=")[0].replace("-", "_")
+        if "." in setting or setting in Pipeline.model_fields:
+            text += f" A setting is given as --set {setting}=VALUE."
     return f"{text} '{words} --help' shows what it takes"
 
 
