@@ -81,7 +81,9 @@ def _problem(error: CycloptsError, arguments: Sequence[str]) -> str:
     else:
         text = str(error)
     text = text if text.endswith((".", "?")) else f"{text}."
-    if isinstance(error, UnknownOptionError) and any("--set" in known.names for known in error.argument_collection):
+    if isinstance(error, UnknownOptionError) and any(
+        "--set" in argument.names for argument in error.argument_collection
+    ):
         from raysts.recipes.recipe import Pipeline
 
         setting = (error.token.keyword or error.token.value).lstrip("-").partition("=")[0].replace("-", "_")
