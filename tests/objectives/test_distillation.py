@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +7,6 @@ from small_runs import share_of, tiny_encoder
 
 from raysts.models.tokens import Tokens
 from raysts.objectives.distillation import Distillation
-from raysts.ops import losses
 from raysts.recipes import names
 from raysts.recipes.catalog import DistillationSettings
 from raysts.recipes.overrides import apply_overrides
@@ -18,100 +14,13 @@ from raysts.recipes.overrides import apply_overrides
 TEXTS = Tokens(np.arange(1, 22, dtype=np.int32), np.array([0, 3, 8, 15, 21]))
 
 
-def test_the_loss_is_that_of_the_paper() -> None:
-    """Mean over dimensions, then over the examples that count, of (student - teacher)^2; nothing is normalised."""
-    objective = Distillation(DistillationSettings(), tiny_encoder())
-    teacher = np.random.default_rng(0).normal(size=(4, 16)).astype(np.float32) * 3
-    weight = np.array([1, 0, 1, 1], np.float32)
-    found = objective.collate(share_of({"sentence": TEXTS, "teacher": teacher}, [(0,), (1,), (2,), (3,)], weight))
-    loss, scalars = objective(found)
-    student = objective.encoder(found["sentence"], found["sentence_length"]).detach().double().numpy()
-    errors = ((student - teacher) ** 2).mean(1)
-    assert float(loss.detach()) == pytest.approx((errors * weight).sum() / 3, rel=1e-6)
-    assert scalars == {}
-
-
-def test_a_student_that_is_its_teacher_has_no_loss() -> None:
-    objective = Distillation(DistillationSettings(), tiny_encoder())
-    ids, lengths = TEXTS.pad(0)
-    teacher = objective.encoder(ids, lengths).detach().numpy()
-    found = objective.collate(share_of({"sentence": TEXTS, "teacher": teacher}, [(2,), (0,)], np.ones(2, np.float32)))
-    assert float(objective(found)[0].detach()) < 1e-10
-
-
-def test_members_get_no_gradient() -> None:
-    objective = Distillation(DistillationSettings(), tiny_encoder())
-    found = objective.collate(
-        share_of({"sentence": TEXTS, "teacher": np.zeros((4, 16), np.float32)}, [(0,)], np.ones(1, np.float32))
-    )
-    objective(found)[0].backward()
-    assert found["teacher"].grad is None and not found["teacher"].requires_grad
-    assert set(objective.state_dict()) == {f"encoder.{name}" for name in objective.encoder.state_dict()}
-
-
-def test_a_teacher_of_another_width_is_no_silent_match() -> None:
-    objective = Distillation(DistillationSettings(), tiny_encoder())
-    for width in (8, 32):
-        found = objective.collate(
-            share_of(
-                {"sentence": TEXTS, "teacher": np.zeros((4, width), np.float32)}, [(0,), (1,)], np.ones(2, np.float32)
-            )
-        )
-        with pytest.raises(RuntimeError, match="size"):
-            objective(found)
-
-
-def step(teacher: np.ndarray, weight: list[float] | None = None, **settings: object) -> tuple[Distillation, float]:
+def step(teacher: np.ndarray, **settings: object) -> tuple[Distillation, float]:
     """An objective after one backward, and its loss."""
     objective = Distillation(DistillationSettings(**settings), tiny_encoder())  # type: ignore[arg-type]
-    examples = [(row,) for row in range(4)]
-    counted = np.array(weight or [1, 1, 1, 1], np.float32)
+    examples, counted = [(row,) for row in range(4)], np.ones(4, np.float32)
     loss, _ = objective(objective.collate(share_of({"sentence": TEXTS, "teacher": teacher}, examples, counted)))
     loss.backward()
     return objective, float(loss.detach())
-
-
-DIRECTIONS = ["cosine", "similarity", "infonce", "nll", {"cosine": 1, "similarity": 0.5}]
-
-
-@pytest.mark.parametrize("loss", DIRECTIONS)
-def test_losses_of_directions_know_no_lengths_and_no_fillers(loss: Any) -> None:
-    teacher = np.random.default_rng(0).normal(size=(4, 16)).astype(np.float32)
-    objective, found = step(teacher, loss=loss)
-    assert found > 0 and all(p.grad is not None for p in objective.parameters() if p.requires_grad)
-    assert step(teacher * 7, loss=loss)[1] == pytest.approx(found, rel=1e-5)
-    changed = teacher.copy()
-    changed[1] += 5
-    few = [1.0, 0.0, 1.0, 1.0]
-    assert step(changed, few, loss=loss)[1] == pytest.approx(step(teacher, few, loss=loss)[1], rel=1e-6)
-    assert step(changed, loss=loss)[1] != pytest.approx(found, rel=1e-3)
-
-
-@pytest.mark.parametrize("loss", DIRECTIONS)
-def test_a_student_that_points_as_its_teacher_has_the_least_loss(loss: Any) -> None:
-    encoder = tiny_encoder()
-    ids, lengths = TEXTS.pad(0)
-    teacher = 3 * encoder(ids, lengths).detach().numpy()
-    other = np.random.default_rng(0).normal(size=teacher.shape).astype(np.float32)
-    assert step(teacher, loss=loss)[1] < step(other, loss=loss)[1]
-    assert loss == "infonce" or step(teacher, loss=loss)[1] < 1e-6
-
-
-def test_a_sum_of_losses_is_their_weighted_sum() -> None:
-    teacher = np.random.default_rng(0).normal(size=(4, 16)).astype(np.float32)
-    cosine, similarity = (step(teacher, loss=loss)[1] for loss in ("cosine", "similarity"))
-    both = {"cosine": 2.0, "similarity": 0.5}
-    assert step(teacher, loss=both)[1] == pytest.approx(2 * cosine + 0.5 * similarity, rel=1e-5)
-
-
-def test_the_likelihood_is_that_of_torch() -> None:
-    """The variance of the head is that of a Gaussian: torch's own likelihood differs by a constant."""
-    generator = torch.Generator().manual_seed(0)
-    student, teacher, log_variance = (torch.randn(4, 16, generator=generator) for _ in range(3))
-    mean, target = (4 * torch.nn.functional.normalize(vectors, dim=-1) for vectors in (student, teacher))
-    likelihood = torch.distributions.Normal(mean, (log_variance / 2).exp()).log_prob(target).mean(-1)
-    expected = -likelihood - math.log(2 * math.pi) / 2
-    torch.testing.assert_close(losses.embedding_nll(student, teacher, log_variance), expected)
 
 
 def test_a_gaussian_is_learnt_by_its_divergence() -> None:
@@ -130,11 +39,6 @@ def test_a_gaussian_is_learnt_by_its_divergence() -> None:
     same = torch.cat([student["vectors"], student["log_var"]], -1).numpy()
     batch = objective.collate(share_of({"sentence": TEXTS, "teacher": same}, [(0,), (3,)], np.ones(2, np.float32)))
     assert float(objective(batch)[0].detach()) < 1e-7
-
-
-def test_cosines_are_matched_at_any_width() -> None:
-    for settings in ({"target": "similarity"}, {"target": "concat", "loss": "similarity"}):
-        assert step(np.random.default_rng(0).normal(size=(4, 40)).astype(np.float32), **settings)[1] > 0
 
 
 def test_a_projection_to_concatenated_vectors_is_no_part_of_the_student() -> None:

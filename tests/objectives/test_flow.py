@@ -1,20 +1,15 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from small_runs import Stage, Watched, share_of, tiny_encoder
+from small_runs import share_of, tiny_encoder
 
-from raysts.models.pretrained import load
 from raysts.models.tokens import Tokens
 from raysts.objectives.flow import Flow
 from raysts.objectives.objective import Batch
-from raysts.recipes.catalog import CATALOG, FlowSettings
-from raysts.recipes.recipe import Optim
+from raysts.recipes.catalog import FlowSettings
 from raysts.training import checkpoint
-from raysts.training.loop import train
 
 LENGTHS = np.array([3, 5, 7, 6, 4, 2, 8, 3])
 TEXTS = Tokens(np.random.default_rng(0).integers(1, 50, LENGTHS.sum()).astype(np.int32), np.r_[0, np.cumsum(LENGTHS)])
@@ -75,23 +70,3 @@ def test_the_model_is_frozen_and_the_flow_is_its_head() -> None:
         x = objective.encoder(*TEXTS.pad(0))
         torch.testing.assert_close(model(*TEXTS.pad(0)), objective.head(x.double()).float(), rtol=0, atol=1e-5)
     assert objective.head.config() == {"dim": 16, "levels": 3, "depth": 2, "width": 5}
-
-
-def test_training_lowers_the_bits_of_sentences_and_keeps_the_encoder(stage: Stage, tmp_path: Path) -> None:
-    """From the first step, where every dimension has unit variance but dimensions still depend on each other."""
-    adam = Optim(name="adam", lr=1e-3, schedule="constant", warmup=0.0, clip=None)
-    job = stage.job("flow", tmp_path, rows=128, batch=32, optim=adam, epochs=40.0, dropout=False, eval_every=40)
-    runtime = Watched()
-    train(job, runtime)
-    losses = [line["loss"] for line in runtime.lines]
-    assert losses[-1] < losses[0] - 0.05, losses
-    kept, backbone = load(tmp_path / "model", device="cpu"), load(stage.backbone, device="cpu")
-    assert len(kept.encoder.heads) == 1
-    for name, value in backbone.encoder.backbone.state_dict().items():
-        torch.testing.assert_close(kept.encoder.backbone.state_dict()[name], value, rtol=0, atol=0)
-
-
-def test_a_width_that_does_not_divide_is_refused() -> None:
-    with pytest.raises(ValueError, match="32 must divide.* 16"):
-        made(levels=5)
-    assert CATALOG["flow"].batch_problem(1) and CATALOG["flow"].batch_problem(2) is None

@@ -14,7 +14,7 @@ from raysts.models.head import Dense
 from raysts.models.tokens import Tokens
 from raysts.objectives.latte_mix import Autoencoder, LatentObjective, LatteMix, NormalVAE
 from raysts.objectives.objective import Batch
-from raysts.ops.variational import draw, free_bits, gumbel, gumbel_softmax, kl_to_standard_normal, kl_to_uniform
+from raysts.ops.variational import draw, gumbel, gumbel_softmax, kl_to_uniform
 from raysts.recipes.catalog import AutoencoderSettings, LatteMixSettings, NormalVAESettings
 from raysts.recipes.recipe import DEFAULTS
 from raysts.training.optim import learning_rate
@@ -33,7 +33,6 @@ SETTINGS = [
     NormalVAESettings(dims=5, free_bits=0.15, free_bits_of="per_latent", beta_warmup_fraction=0.0),
     AutoencoderSettings(dims=5, encoder_layers=3, hidden=9),
 ]
-ALL = pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: type(settings).__name__)
 
 
 def build(settings: AutoencoderSettings, seed: int = 0) -> LatentObjective:
@@ -48,41 +47,12 @@ def batch_of(objective: LatentObjective, progress: float = 0.3, weight: tuple[fl
     return objective.collate(share_of(rows, examples, np.array(weight, np.float32), progress))
 
 
-def kl_in_torch(logits: torch.Tensor) -> torch.Tensor:
-    uniform = torch.distributions.Categorical(logits=torch.zeros_like(logits))
-    return torch.distributions.kl_divergence(torch.distributions.Categorical(logits=logits), uniform)
-
-
 # -- the mathematics -----------------------------------------------------------------------------------------------------
 
 
-def test_divergence_from_the_uniform() -> None:
-    logits = 4 * torch.randn(6, 3, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    found = kl_to_uniform(logits)
-    torch.testing.assert_close(found, kl_in_torch(logits), rtol=0, atol=1e-12)
-    by_scipy = scipy.stats.entropy(softmax(logits.numpy(), axis=-1), np.full((6, 3, 7), 1 / 7), axis=-1)
-    np.testing.assert_allclose(found, by_scipy, rtol=0, atol=1e-12)
+def test_the_divergence_of_certain_classes_is_finite() -> None:
     extreme = torch.tensor([[0.0, 0.0], [1e4, -1e4]], dtype=torch.float64)
     np.testing.assert_allclose(kl_to_uniform(extreme), [0.0, np.log(2)], atol=1e-15)
-
-
-def test_divergence_from_the_standard_normal() -> None:
-    mu, log_var = torch.randn(2, 6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    normal = torch.distributions.Normal(mu, (log_var / 2).exp())
-    standard = torch.distributions.Normal(torch.zeros_like(mu), torch.ones_like(mu))
-    expected = torch.distributions.kl_divergence(normal, standard)
-    torch.testing.assert_close(kl_to_standard_normal(mu, log_var), expected, rtol=0, atol=1e-12)
-
-
-def test_free_bits() -> None:
-    kl = torch.tensor([[0.1, 0.1, 0.05], [0.2, 0.5, 0.0]], dtype=torch.float64, requires_grad=True)
-    total, each = free_bits(kl, 0.3, "total"), free_bits(kl, 0.3, "per_latent")
-    np.testing.assert_allclose(total.detach(), [0.3, 0.7], atol=1e-15)
-    np.testing.assert_allclose(each.detach(), [0.9, 1.1], atol=1e-15)
-    (gradient,) = torch.autograd.grad(total.sum(), kl)
-    assert gradient.tolist() == [[0, 0, 0], [1, 1, 1]], "below the threshold it costs nothing to diverge"
-    (gradient,) = torch.autograd.grad(each.sum(), kl)
-    assert gradient.tolist() == [[0, 0, 0], [0, 1, 0]]
 
 
 def test_gumbel_noise_is_distributed_so() -> None:
@@ -209,19 +179,6 @@ def test_the_loss_and_its_gradients_by_hand(settings: AutoencoderSettings) -> No
     assert {n.split(".")[0] for n in trained} - {"log_variance"} == {"encoder", "decoder"}
     assert ("log_variance" in trained) == (settings.variance is None)
     assert all(".heads." in n for n in trained if n.startswith("encoder"))
-
-
-@pytest.mark.parametrize("fraction", [0.0, 0.2, 1.0])
-@torch.no_grad()
-def test_beta_warms_up(fraction: float) -> None:
-    objective = build(LatteMixSettings(dims=3, classes=5, free_bits=0.0, beta_warmup_fraction=fraction))
-    for progress in (0.0, 0.1, 0.2, 0.7, 1.0):
-        batch = batch_of(objective, progress)
-        loss, scalars = objective(batch)
-        beta = 1.0 if fraction == 0.0 else min(1.0, progress / fraction)
-        assert float(scalars["beta"]) == pytest.approx(beta, abs=1e-6)
-        paid = float(loss) - float(scalars["reconstruction"])
-        assert float(scalars["kl"]) > 0.01 and paid == pytest.approx(beta * float(scalars["kl"]), abs=1e-5)
 
 
 @pytest.mark.parametrize("layout", ["factorised", "single"])

@@ -14,7 +14,7 @@ from raysts.cpu.kernels import Dropout
 from raysts.models.tokens import Tokens
 from raysts.objectives.objective import Batch
 from raysts.objectives.simcse import SimCSE, SupervisedSimCSE, UnsupervisedSimCSE
-from raysts.recipes.catalog import CATALOG, SimCSESettings
+from raysts.recipes.catalog import SimCSESettings
 
 ROWS = 6
 
@@ -159,12 +159,6 @@ def test_the_head_is_kept_by_the_supervised_model_alone() -> None:
         assert sum("linear" in name for name, _ in objective.named_parameters()) == 2
     for kind in (SupervisedSimCSE, UnsupervisedSimCSE):
         assert not any("linear" in name for name, _ in made(kind, head="none").named_parameters())
-
-
-def test_a_sentence_alone_has_no_negatives() -> None:
-    problem = CATALOG["simcse-unsup"].batch_problem
-    assert "at least 2" in str(problem(1)) and problem(2) is None
-    assert CATALOG["simcse-sup"].batch_problem(1) is None, "its contradiction is one"
 
 
 def test_the_temperature_divides_the_cosines() -> None:

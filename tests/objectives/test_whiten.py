@@ -6,7 +6,7 @@ from typing import TypeVar
 import numpy as np
 import pytest
 import torch
-from small_runs import MAX_LENGTH, Stage, Watched, share_of, tiny_encoder
+from small_runs import MAX_LENGTH, share_of, tiny_encoder
 
 from raysts.models.encoder import Encoder
 from raysts.models.head import Dense
@@ -15,7 +15,6 @@ from raysts.models.sentence_model import SentenceModel
 from raysts.models.tokens import Tokens
 from raysts.objectives.whiten import Centre, Whiten, whitening_matrix
 from raysts.recipes.catalog import CentreSettings, WhitenSettings
-from raysts.training.loop import train
 
 T = TypeVar("T", Whiten, Centre)
 DIM = 16
@@ -98,19 +97,6 @@ def test_the_direction_that_a_layer_norm_leaves_empty_stays_empty() -> None:
 def test_before_it_has_seen_sentences_vectors_stay() -> None:
     np.testing.assert_allclose(whitened(made()), vectors(), atol=1e-6)
     np.testing.assert_allclose(whitened(made(dimensions=3)), vectors()[:, :3], atol=1e-6)
-
-
-def test_a_run_writes_plain_modules(stage: Stage, tmp_path: Path) -> None:
-    sentence_transformers = pytest.importorskip("sentence_transformers")
-    job = stage.job("whiten", tmp_path, rows=70, epochs=1.0, dropout=False, settings={"dimensions": 10})
-    runtime = Watched()
-    record = train(job, runtime)
-    assert record["status"] == "done" and float(runtime.weights()["count"]) == 70
-    ours = load(tmp_path / "model", device="cpu")
-    assert ours.dim == 10 and ours.max_length == load(job.parent, device="cpu").max_length
-    theirs = sentence_transformers.SentenceTransformer(str(tmp_path / "model"), device="cpu", local_files_only=True)
-    texts = ["a dog runs", "a cat", "the small dog and the cat are sleeping near the house"]
-    np.testing.assert_allclose(theirs.encode(texts), ours.encode(texts), atol=1e-4)
 
 
 def test_it_stands_behind_other_heads(tiny_backbone: Path, tmp_path: Path) -> None:

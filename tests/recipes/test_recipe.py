@@ -273,6 +273,8 @@ SETTINGS = [
         ("nli", {"precision": "fp16"}, ["precision=fp16 is for embedding alone", "set nli.train.precision too"]),
         ("nli", {"precision": "int8"}, ["precision='int8': must be one of"]),
         ("nli-ct", {"ct.batch": 12}, ["ct.batch=12 must be a multiple of 8"]),
+        ("simcse-unsup", {"simcse-unsup.batch": 1}, ["simcse-unsup.batch=1 must be at least 2"]),
+        ("nli-flow", {"flow.batch": 1}, ["flow.batch=1 must be at least 2"]),
         ("nli-ct", {"optim.lr": -1}, ["nli.optim.lr=-1.0 must be above 0\nct.optim.lr=-1.0 must be above 0"]),
         ("ct", {"ct.optim.weight_decay": 0.1}, ["ct.optim.weight_decay: rmsprop has none here"]),
         ("nli", {"nli.optim.lr": -1, "batch": 0}, ["nli.batch=0 must be above 0", "nli.optim.lr=-1.0 must be above 0"]),
