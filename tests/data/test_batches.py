@@ -249,8 +249,3 @@ def test_a_real_store_is_read_like_one_in_memory(windows: Windows) -> None:
         read = share.rows["sentence"]
         for place, row in enumerate(share.ids.tolist()):
             assert read.flat[read.offsets[place] : read.offsets[place + 1]].tolist() == tokens[row]
-
-
-def test_too_few_rows_make_no_step() -> None:
-    assert BatchOrder(np.array([14]), FRESH, 16, 0).steps_per_epoch == 0
-    assert BatchOrder(np.array([1]), EACH, 16, 0).steps_per_epoch == 1

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from small_runs import SGD_LIKE, Stage, Watched, write_backbone
+from small_runs import write_backbone
 
-from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.models import onnx
 from raysts.models.families import FAMILIES, WORD_VECTORS, Family, family_of
 from raysts.models.pretrained import load
-from raysts.training.loop import train
 
 TEXTS = ["a dog runs", "a cat", "the small dog and the cat are sleeping near the house", "dog", "", "A CAT sleeps"]
-
-
-def test_training(small_world: Path, tmp_path: Path) -> None:
-    stage = Stage(tmp_path / "stores", Corpus(small_world), write_backbone(tmp_path / "modernbert", "modernbert"))
-    job = stage.job("nli", tmp_path / "run", optim=SGD_LIKE)
-    assert train(job, Watched())["status"] == "done"
-    before = load(stage.backbone, device="cpu").encode(TEXTS)
-    assert not np.allclose(load(job.folder / "model", layers=1, device="cpu").encode(TEXTS), before, atol=1e-4)
 
 
 @pytest.mark.parametrize("family", ["modernbert", "mpnet"])

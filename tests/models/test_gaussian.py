@@ -59,19 +59,6 @@ def test_the_models_own_similarity_comes_first(kind: Kind) -> None:
     assert not np.allclose(own, found[NAMES[kind]](b, a)), "it depends on the order"
 
 
-@pytest.mark.parametrize("activation", ["tanh", "identity"])
-def test_represent_is_two_linear_maps(activation: str) -> None:
-    torch.manual_seed(0)
-    head = GaussianHead(5, 3, activation)
-    x = torch.randn(4, 5)
-    found = head.represent(x)
-    mu = x @ head.mu.linear.weight.T + head.mu.linear.bias
-    torch.testing.assert_close(found["vectors"], mu.tanh() if activation == "tanh" else mu)
-    torch.testing.assert_close(found["log_var"], x @ head.log_var.weight.T + head.log_var.bias)
-    torch.testing.assert_close(head(x), found["vectors"], rtol=0, atol=0)
-    assert head.dim == 3
-
-
 def model_with_head(backbone: Path, activation: str, kind: Kind) -> SentenceModel:
     model = load(backbone, pooling="cls", device="cpu")
     torch.manual_seed(0)
@@ -96,8 +83,3 @@ def test_damaged_files_are_named(tiny_backbone: Path, tmp_path: Path) -> None:
     shutil.copyfile(written.parent / "model.safetensors", written)  # weights of another shape, no similarity
     with pytest.raises(InputError, match=r"_Dense.*similarity=None must be one of per_dimension, paper"):
         load(tmp_path / "model", device="cpu")
-
-
-def test_an_unknown_similarity_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"similarity='js' must be one of per_dimension, paper"):
-        GaussianHead(4, 4, kind="js")  # type: ignore[arg-type]

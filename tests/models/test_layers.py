@@ -5,10 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from small_runs import tiny_encoder
 
-from raysts.models.encoder import Encoder
 from raysts.models.layers import as_layers, check_layers, layer_indices, layer_weights, layers_of
 from raysts.models.pretrained import load
 
@@ -46,17 +43,6 @@ def test_weights_of_layers(weights: tuple[float, ...]) -> None:
     for wrong in ("weights-1,-1", "weights-1,x", "weights-nan,1"):
         with pytest.raises(ValueError):
             check_layers(wrong)
-
-
-@pytest.mark.parametrize("layers", [1, 2, "first_last", "only-0", "only-1"])
-def test_embeddings_are_the_mean_of_the_layers(layers: int | str) -> None:
-    encoder = tiny_encoder(depth=3, layers=layers)  # type: ignore[arg-type]
-    ids, lengths = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0]]), torch.tensor([4, 2])
-    states = [Encoder(encoder.backbone, 0, "mean", f"only-{i}").tokens(ids, lengths) for i in layer_indices(layers, 3)]
-    mean_BTH = torch.stack(states).mean(0)
-    expected = torch.stack([row[:length].mean(0) for row, length in zip(mean_BTH, lengths.tolist(), strict=True)])
-    torch.testing.assert_close(encoder(ids, lengths), expected, rtol=0, atol=1e-5)
-    torch.testing.assert_close(encoder.tokens(ids, lengths)[0], mean_BTH[0], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("layers", ["first_last", "only-1", "only-0", 2])

@@ -303,7 +303,7 @@ def test_evaluate(pooling: Any, of_the_world: Path, small_world: Path, small_cor
     assert rows[0]["value"] == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize("system", ["raw", "whiten", pytest.param("flow", marks=pytest.mark.slow), "latte"])
+@pytest.mark.parametrize("system", ["whiten", pytest.param("flow", marks=pytest.mark.slow), "latte"])
 def test_run(system: str, of_the_world: Path, small_world: Path, tmp_path: Path) -> None:
     arguments = [system, "--data", small_world, "--storage", tmp_path / "storage", "--address", "none"]
     smaller = {"latte.settings.dims": 4, "latte.settings.classes": 5} if system == "latte" else {}
@@ -311,10 +311,7 @@ def test_run(system: str, of_the_world: Path, small_world: Path, tmp_path: Path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = result("run", *arguments)
-    assert {(row["role"], row["layers"]) for row in found["results"]} == {
-        ("backbone", "1"),
-        *([] if system == "raw" else [("member", "1")]),
-    }
+    assert {(row["role"], row["layers"]) for row in found["results"]} == {("backbone", "1"), ("member", "1")}
     assert load(found["model"], device="cpu").encode(["the cat sleeps"]).any()
     assert result("run", *arguments) == found
     for run in (tmp_path / "storage" / "runs").glob("*/run.json"):

@@ -120,11 +120,6 @@ def test_cosines_are_not_rounded_to_bfloat16() -> None:
     torch.testing.assert_close(found, info_nce(views), rtol=0, atol=0)
 
 
-def test_nli_features_are_premise_hypothesis_and_distance() -> None:
-    found = losses.nli_features(torch.tensor([[1.0, 2.0]]), torch.tensor([[4.0, -2.0]]))
-    assert found.tolist() == [[1.0, 2.0, 4.0, -2.0, 3.0, 4.0]]
-
-
 @pytest.mark.parametrize("size", [1e4, 1e15])
 def test_extreme_logits_stay_finite(size: float) -> None:
     x = torch.tensor([[size, -size, 0.0], [-size, size, 0.0]], requires_grad=True)

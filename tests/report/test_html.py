@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from jinja2 import UndefinedError
 
-from raysts.report.html import quantity, render, write_page
+from raysts.report.html import quantity, render
 
 
 def test_a_page_is_escaped_text_and_a_value_that_is_not_there_is_an_error() -> None:
@@ -23,12 +21,6 @@ def _study(name: str) -> dict[str, object]:
         "options": {}, "table": ([], []), "command": "", "winning": None, "facts": {}, "notes": [],
     }  # fmt: skip
     return {"data": data, "charts": [], "trials": 0}
-
-
-def test_a_page_replaces_the_one_that_is_there(tmp_path: Path) -> None:
-    path = write_page("one", tmp_path / "reports" / "a")
-    assert write_page("two", path.parent) == path == tmp_path / "reports" / "a" / "index.html"
-    assert path.read_text(encoding="utf-8") == "two" and list(path.parent.glob("[!.]*")) == [path]
 
 
 def test_numbers_as_people_read_them() -> None:

@@ -25,9 +25,7 @@ from raysts.storage.atomic import (
     remove_drafts,
     start_of,
     writable,
-    write_json,
 )
-from raysts.storage.foreign import read_json
 from raysts.storage.store import Store
 
 
@@ -55,23 +53,6 @@ def test_what_becomes_visible_is_on_the_disk_before(tmp_path: Path, monkeypatch:
     with atomic_write(tmp_path / "view", synced=False) as draft:
         draft.touch()
     assert not synced
-
-
-@pytest.mark.parametrize("folder", [False, True])
-def test_a_failed_write_leaves_what_was_there(folder: bool, tmp_path: Path) -> None:
-    path = tmp_path / "target"
-    for content in ("old", "new"):
-        try:
-            with atomic_write(path) as draft:
-                if folder:
-                    draft.mkdir()
-                (draft / "a" if folder else draft).write_text(content)
-                if content == "new":
-                    raise KeyboardInterrupt
-        except KeyboardInterrupt:
-            pass
-    assert (path / "a" if folder else path).read_text() == "old"
-    assert [p.name for p in tmp_path.iterdir()] == ["target"]
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, OSError])
@@ -245,15 +226,6 @@ with atomic_write(Path(sys.argv[1]) / "alone.safetensors") as draft:
 """
     subprocess.run([sys.executable, "-c", write, tmp_path / "model"], check=True, umask=umask)
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "model").iterdir()} == {0o666 & ~umask}
-
-
-def test_json_round_trip(tmp_path: Path) -> None:
-    value = {"ü": [1, 2.5, None, True], "b": {}}
-    write_json(tmp_path / "a.json", value)
-    assert read_json(tmp_path / "a.json") == value and read_json(tmp_path / "absent.json") is None
-    with pytest.raises(TypeError):
-        write_json(tmp_path / "a.json", {"x": object()})
-    assert read_json(tmp_path / "a.json") == value
 
 
 def test_a_file_system_without_locks_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

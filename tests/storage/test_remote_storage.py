@@ -19,7 +19,6 @@ from raysts.commands.tune import tune as run_search
 from raysts.errors import InputError
 from raysts.storage import lease
 from raysts.storage.bucket import Bucket
-from raysts.storage.foreign import read_json
 from raysts.storage.store import Store
 from raysts.training import checkpoint
 
@@ -250,38 +249,6 @@ def test_what_is_done_here_but_not_in_the_bucket_is_made_again(
     assert names(root, next((root / "embeddings").iterdir())) == ["manifest.json", "shard-00000.parquet"]
 
 
-def test_a_search_goes_on_without_its_mirror(
-    s3: str, small_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = {
-        "backbone": str(tiny_backbone),
-        "train.max_steps": 2,
-        "train.max_length": 24,
-        "sts.data.sample": 64,
-        "space.lower_bound": "0,0.5",
-        "seeds": 1,
-        "keep": 1,
-    }
-
-    def tune(where: Any) -> dict[str, Any]:
-        return run_search("lower-bound", given, small_world, where, address="none")
-
-    expected = tune(tmp_path / "local")
-    found = tune(s3)
-    assert found["points"] == expected["points"] and found["best"] == expected["best"]
-    root = store_of(s3).root
-    stored = bucket_of(root).list_objects("studies/lower-bound", recursive=True)
-    assert {"study.json", "trials.parquet", "optuna.db"} <= stored.keys()
-    kept = [name for name in names(root, "runs") if bucket_of(root).entry(f"runs/{name}/model.manifest.json")]
-    assert kept == [found["best_run"]["run"]], "the beaten model is removed from the bucket too"
-
-    shutil.rmtree(tmp_path / "mirrors")
-    monkeypatch.setattr(checkpoint, "restore", lambda *arguments: pytest.fail("trains again"))
-    again = tune(s3)
-    assert {**again, "study": 0, "report": 0} == {**found, "study": 0, "report": 0}
-    assert read_json(root / "studies/lower-bound/study.json")["status"] == "done"
-
-
 KILLED_SEARCH = KILLED.replace("left = Bucket.replace, [2]", "left = Bucket.replace, [4]").replace(
     'run("nli-sed", ', 'tune("lower-bound", '
 )
@@ -329,6 +296,13 @@ def test_a_killed_search_goes_on_on_another_machine_from_the_bucket_alone(
     calm = run_search("lower-bound", grid, small_world, tmp_path / "calm", address="none")
     values = {point["run"]: point["value"] for point in found["points"]}
     assert {point["run"]: point["value"] for point in calm["points"]}.items() <= values.items()
+    kept = [name for name in names(root, "runs") if bucket.entry(f"runs/{name}/model.manifest.json")]
+    assert kept == [found["best_run"]["run"]], "the beaten models are removed from the bucket too"
+
+    monkeypatch.setenv("RAYSTS_MIRROR", str(tmp_path / "a third machine"))
+    monkeypatch.setattr(checkpoint, "restore", lambda *arguments: pytest.fail("trains again"))
+    again = run_search("lower-bound", given, small_world, s3, address="none")
+    assert {**again, "study": 0, "report": 0} == {**found, "study": 0, "report": 0}
 
 
 def test_a_refusal_is_one_line_and_names_no_secret(s3: str, small_world: Path, tmp_path: Path) -> None:

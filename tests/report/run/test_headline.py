@@ -2,17 +2,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from report_samples import exact, score_rows
+from report_samples import exact
 
 from raysts.evaluation.compare import Difference
 from raysts.evaluation.standings import standings, views
 from raysts.report.scores import headline
-
-
-def test_the_average_is_that_of_sets_which_do_not_overlap() -> None:
-    rows = score_rows("student", datasets=("stsb", "sickr", "sickr-all")) + score_rows("ensemble", datasets=("stsb",))
-    sentences = headline(standings(rows, views(rows, 1)[0]), {})
-    assert sentences[1][0].startswith("Averaged over 2 sets, the student scores") and len(sentences[1]) == 1
 
 
 def _headline(*groups: list[dict[str, Any]], **differences: Difference) -> str:
