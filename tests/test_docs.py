@@ -248,15 +248,22 @@ def test_the_readme_leads_there() -> None:
     assert "docs/cluster.md" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_notebook_runs_and_shows_what_it_shows_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its code cells in one process, without a kernel. Their values are of the kind that is stored, the vectors equal."""
+@pytest.mark.parametrize("steps", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_the_notebook_runs_and_shows_what_it_shows_here(
+    steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its code cells in one process, without a kernel. Their values are of the kind that is stored. With fewer steps than it
+    has another model is the best."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RAYSTS_DATA", raising=False)
     notebook = json.loads((ROOT / "examples" / "first_hour.ipynb").read_text(encoding="utf-8"))
     names: dict[str, object] = {}
     shown = []
     for cell in (cell for cell in notebook["cells"] if cell["cell_type"] == "code"):
-        *body, last = ast.parse("".join(cell["source"])).body
+        source = "".join(cell["source"])
+        if steps == 2:
+            source = source.replace('"train.max_steps": 20', '"train.max_steps": 2, "data.sample": 200')
+        *body, last = ast.parse(source).body
         assert isinstance(last, ast.Expr), "a cell ends with what it shows"
         exec(compile(ast.Module(body, []), "notebook", "exec"), names)
         value = eval(compile(ast.Expression(last.value), "notebook", "eval"), names)
@@ -264,7 +271,9 @@ def test_the_notebook_runs_and_shows_what_it_shows_here(tmp_path: Path, monkeypa
         assert ("text/html" in stored["data"]) == hasattr(value, "_repr_html_"), repr(value)
         shown.append(("".join(stored["data"]["text/plain"]), repr(value)))
     (result, now), *_, (model, model_now), (vectors, vectors_now), (status, status_now) = shown
-    first, first_now = (re.sub(r"[+-]?\d+\.\d+", "N", text.splitlines()[0]) for text in (result, now))
+    varies = r"[+-]?\d+\.\d+" + (r"|between the [a-z ]+ and|layers=\d|\b1[56]\b" if steps == 2 else "")
+    first, first_now = (re.sub(varies, "N", text.splitlines()[0]) for text in (result, now))
     assert first == first_now, "processors round differently, so the numbers differ"
-    assert model == model_now and status == status_now
+    for stored, here in ((model, model_now), (status, status_now)):
+        assert re.sub(varies, "N", stored) == re.sub(varies, "N", here)
     assert vectors.count("[") == vectors_now.count("[") == 4

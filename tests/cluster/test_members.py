@@ -266,8 +266,13 @@ def test_an_actor_serves_the_next_map_of_its_worker(cluster: None) -> None:
     wait_until(lambda: not Path(f"/proc/{other}").exists())
 
 
-def test_work_that_kills_its_process_ends_the_run(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_that_kills_its_process_ends_the_run(
+    cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It dies when the answer to the unit before has arrived, which else would be lost with the process."""
     from raysts.cluster import executor
+
+    arrived = tmp_path / "arrived"
 
     class Deadly:
         def __init__(self, device: str) -> None:
@@ -275,12 +280,15 @@ def test_work_that_kills_its_process_ends_the_run(cluster: None, monkeypatch: py
 
         def __call__(self, unit: int) -> int:
             if unit == 1:
+                while not arrived.exists():
+                    time.sleep(0.02)
                 os._exit(1)
             return unit
 
     monkeypatch.setattr(executor, "DEATHS", 1)
     results = executor.RayExecutor().map(Deadly, (), [0, 1], Resources(cpus=2, gpus=0))
     assert next(results) == 0
+    arrived.touch()
     with pytest.raises(RunFailed, match="its process died 2 times in the same work, the last time so: .*actor"):
         next(results)
 

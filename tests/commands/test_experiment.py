@@ -148,6 +148,7 @@ def test_every_layer_alone(small_world: Path, tiny_backbone: Path, tmp_path: Pat
     assert [node["title"] for node in before["nodes"] if node["kind"] == "train"] == [
         f"latte.layers=only-{layer}: member {member}: latte" for layer in (1, 2) for member in (0, 1)
     ]
+    overrides |= {"members": 1}  # two tell this test nothing more
     points = {"latte.layers=only-1", "latte.layers=only-2", "raw"}
     assert set(show_recipe("latte-layers", overrides)["recipe"]) == points
     found = run("latte-layers", overrides, small_world, tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,21 @@ MADE = (
 """Folders that the last removal empties. What is left, ``rates/``, is about the machine."""
 
 
-@pytest.fixture
-def storage(tmp_path: Path, small_world: Path) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, small_world: Path) -> Path:
     """Members alone, and a student of theirs on a text of the user's, which another run has distilled."""
-    place = ["--data", small_world, "--storage", tmp_path / "storage", "--address", "none"]
+    storage = tmp_path_factory.mktemp("made") / "storage"
+    place = ["--data", small_world, "--storage", storage, "--address", "none"]
     result("run", "nli", "--name", "members", *place, *SETTINGS)
     text = ["--text", small_world / "wikipedia" / "sentences.parquet", "--column", "sentence"]
     result("distill", "--from-run", "members", "--name", "student", *text, *place, *STUDENT)
-    return tmp_path / "storage"
+    return storage
+
+
+@pytest.fixture
+def storage(made: Path, tmp_path: Path) -> Path:
+    """A copy of its own."""
+    return Path(shutil.copytree(made, tmp_path / "storage"))
 
 
 def files(storage: Path) -> set[str]:
@@ -119,13 +127,13 @@ def test_a_study_of_two_stages_goes_with_the_runs_between(tmp_path: Path, small_
     assert not [path for path in files(storage) if path.startswith(("runs/", "tokens/", "studies/"))]
 
 
-def test_nothing_goes_without_a_yes(storage: Path) -> None:
-    before = files(storage)
-    refused = raysts("remove", "student", "--storage", storage)
+def test_nothing_goes_without_a_yes(made: Path) -> None:
+    before = files(made)
+    refused = raysts("remove", "student", "--storage", made)
     assert refused.code == 2 and "Give --yes" in refused.err and " MB" in refused.err
-    missing = raysts("remove", "studnet", "--storage", storage, "--yes")
+    missing = raysts("remove", "studnet", "--storage", made, "--yes")
     assert missing.code == 2 and "did you mean 'student'?" in missing.err
-    assert files(storage) == before
+    assert files(made) == before
 
 
 def test_a_removal_that_is_killed_goes_on(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,14 +6,21 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from damage import BYTES
+from processes import small_windows
 from run_commands import Outcome, overrides, raysts, result
+from small_runs import Interrupted
 
+from raysts.commands.look import plan as plan_recipe
+from raysts.pipeline import run as driver
+from raysts.pipeline.local import LocalExecutor
+from raysts.recipes.overrides import parse_overrides
 from raysts.storage import checksums
 from raysts.storage.atomic import ASIDE
 from tools.world.generate import write_world
@@ -24,17 +31,8 @@ SMALL = {
     "evaluation.compare": 1,
 }  # fmt: skip
 CLOCKS = {
-    "seconds",
-    "examples_per_second",
-    "created_at",
-    "started_at",
-    "finished_at",
-    "timings",
-    "card",
-    "models",
-    "expected",
-    "price",
-}
+    "seconds", "examples_per_second", "created_at", "started_at", "finished_at", "timings", "card", "models", "expected", "price",
+}  # fmt: skip
 
 
 FILES = {
@@ -107,8 +105,9 @@ class Reference:
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
-    return Reference(tmp_path_factory.mktemp("damage"))
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reference]:
+    with small_windows(200):  # tables have several
+        yield Reference(tmp_path_factory.mktemp("damage"))
 
 
 def content(storage: Path) -> dict[str, Any]:
@@ -154,6 +153,41 @@ def check(outcome: Outcome, storage: Path, reference: Reference, without: set[st
     now = content(storage)
     differing = {name for name in reference.content.keys() | now.keys() if reference.content.get(name) != now.get(name)}
     assert differing - without == set()
+
+
+class Mortal(LocalExecutor):
+    """An executor that dies with the second unit of a map, and says which units it has ended."""
+
+    def __init__(self) -> None:
+        super().__init__(threads=1)
+        self.ended: list[tuple[str, str]] = []
+
+    def map(self, worker: Any, args: tuple[Any, ...], units: Sequence[Any], resources: Any) -> Iterator[Any]:
+        for number, made in enumerate(super().map(worker, args, units, resources)):
+            if number:
+                raise Interrupted
+            self.ended.append((worker.__name__, repr(units[number])))
+            yield made
+
+
+def test_killed_in_every_step_it_does_no_unit_twice_and_ends_as_undisturbed(
+    reference: Reference, tmp_path: Path
+) -> None:
+    storage, ended = tmp_path / "storage", list[tuple[str, str]]()
+    settings = parse_overrides(overrides(SMALL)[1::2])
+    for kills in range(40):
+        executor = Mortal()
+        plan = plan_recipe("nli-sed", settings, reference.folder / "data", storage)
+        try:
+            driver.run(plan, executor, "nli-sed", "")
+            break
+        except Interrupted:
+            assert kills < 30 and {*plan.states().values()} > {"done"}
+        finally:
+            ended += executor.ended
+    assert len({*ended}) == len(ended) and kills > 3
+    assert {name for name, _ in ended} == {"TokenizeGroup", "EmbedTeachers", "EmbedTexts"}
+    check(Outcome(0, "", ""), storage, reference)
 
 
 def test_a_second_run_changes_nothing(reference: Reference, tmp_path: Path) -> None:

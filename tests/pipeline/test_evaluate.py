@@ -1,4 +1,4 @@
-"""An evaluation that is killed again and again gets to its end: every model that is done is kept."""
+"""What pipelines share of their evaluations, and the sums that an evaluation keeps. Killed ones: test_damage.py."""
 
 from __future__ import annotations
 
@@ -21,63 +21,24 @@ from raysts.pipeline.steps.agreement import EmbedTexts
 from raysts.pipeline.steps.scores import PartialSums
 from raysts.storage.store import Store
 
-CHANGES = {
-    "backbone": "tiny",
-    "members": 3,
-    "students": 2,
-    "select_top": 2,
-    "train.max_steps": 2,
-    "train.eval_every": 2,
-    "sed.data.sample": 40,
-    "evaluation.tasks": ["sts12", "stsb"],
+USUAL = {
+    "backbone": "tiny", "members": 3, "train.max_steps": 2, "train.eval_every": 2, "evaluation.tasks": ["sts12", "stsb"],
     "evaluation.resamples": 3,
-}
+}  # fmt: skip
+OF_STUDENTS = {"students": 2, "sed.data.sample": 40}
 
 
-class Short(LocalExecutor):
-    """An executor that lives for one model of an evaluation of several, and says which it began."""
+class Watched(LocalExecutor):
+    """An executor that says which models it embeds texts with, and how many texts."""
 
-    def __init__(self, most: int = 1) -> None:
+    def __init__(self) -> None:
         super().__init__(threads=1)
-        self.most, self.begun, self.texts = most, [], []
+        self.embedded: list[tuple[str, int]] = []
 
     def map(self, worker: Any, args: tuple[Any, ...], units: Sequence[Any], resources: Any) -> Iterator[Any]:
-        for number, made in enumerate(super().map(worker, args, units, resources)):
-            if worker is EmbedTexts:
-                if number == self.most:
-                    raise Interrupted
-                self.begun.append(units[number][0].parent.name)
-                self.texts.append(len(args[0]))
-            yield made
-
-
-def results_of(storage: Path) -> dict[str, list[dict[str, Any]]]:
-    """Every part of the results table without when it was written."""
-    parts = {path.name: pq.read_table(path).drop_columns(["created_at"]) for path in storage.glob("results/*.parquet")}
-    return {name: part.to_pylist() for name, part in parts.items()}
-
-
-def test_every_start_evaluates_one_model_more(small_world: Path, tmp_path: Path) -> None:
-    calm, short = (plan_recipe("nli-sed", CHANGES, small_world, tmp_path / name) for name in ("calm", "short"))
-    whole = Short(most=100)
-    driver.run(calm, whole, "calm", "")
-
-    begun: list[list[str]] = []
-    for _ in range(20):
-        executor = Short()
-        begun.append(executor.begun)
-        try:
-            driver.run(short, executor, "short", "")
-            break
-        except Interrupted:
-            assert list((tmp_path / "short" / "row_scores").glob("*.parquet"))
-    # The backbone with the first member, then a member each; the last one with its ensemble and a student, a student.
-    assert [len(models) for models in begun] == [2, 1, 2, 1]
-    assert [model for models in begun for model in models] == whole.begun  # in order, none twice
-    found = results_of(tmp_path / "short")
-    assert found == results_of(tmp_path / "calm") and len(found) == 3
-    assert {row["role"] for rows in found.values() for row in rows} == {"backbone", "member", "ensemble", "student"}
-    assert not [path for path in (tmp_path / "short" / "evaluations").iterdir() if path.is_dir()]
+        if worker is EmbedTexts:
+            self.embedded += [(unit[0].parent.name, len(args[0])) for unit in units]
+        return super().map(worker, args, units, resources)
 
 
 def test_pipelines_share_what_is_measured_of_an_equal_model(small_world: Path, tmp_path: Path) -> None:
@@ -88,14 +49,12 @@ def test_pipelines_share_what_is_measured_of_an_equal_model(small_world: Path, t
     pq.write_table(
         pa.concat_tables([train, test.slice(0, 30)], promote_options="permissive"), data / "sts/stsb_train.parquet"
     )
-    usual = {**CHANGES, "select_top": None}
-    of_students = {key: usual.pop(key) for key in ("students", "sed.data.sample")}
     seen: dict[str, list[tuple[str, int]]] = {}
     for system in ("nli-sed", "nli-ensemble", "sts-ensemble"):
-        plan = plan_recipe(system, usual | (of_students if system == "nli-sed" else {}), data, tmp_path / "storage")
-        executor = Short(most=100)
+        plan = plan_recipe(system, USUAL | (OF_STUDENTS if system == "nli-sed" else {}), data, tmp_path / "storage")
+        executor = Watched()
         found = driver.run(plan, executor, system, "")["results"]
-        seen[system] = list(zip(executor.begun, executor.texts, strict=True))
+        seen[system] = executor.embedded
         assert {row["system"] for row in found} == {system}
         rows = Counter((row["role"], row["rows"]) for row in found)
         for part in ("all", "clean") if system.startswith("sts") else ("all",):
