@@ -20,7 +20,7 @@ from raysts.storage.foreign import read_json
 def student_of(finished: run_commands.Finished, start: str) -> dict[str, Any]:
     return result(
         "run", "nli-sed", *finished.options(), "--address", "none", "--name", f"start-{start}",
-        *overrides(TINY, EVALUATION, {"student_start": start, "sed.optim.lr": 1e-9}),
+        *overrides(TINY, EVALUATION, {"student_start": start, "sed.optim.lr": 1e-9, "evaluation.tasks": "[stsb]"}),
     )  # fmt: skip
 
 
