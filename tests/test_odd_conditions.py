@@ -66,8 +66,9 @@ def test_a_run_whose_reader_of_progress_has_gone(small_world: Path, tmp_path: Pa
 
 
 def test_a_run_whose_progress_cannot_be_written(small_world: Path, tmp_path: Path) -> None:
-    printed, full = io.StringIO(), Path("/dev/full").open("w")  # noqa: SIM115 - closing it fails
-    with contextlib.redirect_stderr(Lenient(full)), contextlib.redirect_stdout(printed):  # as the console script does
+    """As by the console script, to a stream that is written line by line."""
+    printed, full = io.StringIO(), Path("/dev/full").open("w", buffering=1)  # noqa: SIM115 - its end fails
+    with contextlib.redirect_stderr(Lenient(full)), contextlib.redirect_stdout(printed):
         assert execute([*map(str, small_run(small_world, tmp_path / "full")), "--json"]) == 0
     with pytest.raises(OSError, match="No space left"):
         full.close()

@@ -68,10 +68,6 @@ class Command:
         """To the command alone."""
         os.kill(self.pid, number)
 
-    def kill_group(self) -> None:
-        """SIGKILL to its whole process group."""
-        os.killpg(self.pid, signal.SIGKILL)
-
     def family(self) -> list[int]:
         """Every living process of the session or with the tag, the command included."""
         return family(self.pid, self.tag)
