@@ -60,7 +60,9 @@ class Search:
 
 
 @pytest.mark.anyray
-@pytest.mark.parametrize("driver", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["trial", "driver and trial"])
+@pytest.mark.parametrize(
+    "driver", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["trial", "driver and trial"]
+)
 def test_a_killed_driver_and_a_killed_trial_cost_nothing_that_had_ended(
     driver: bool, small_world: Path, tiny_backbone: Path, tmp_path: Path, commands: list[Command]
 ) -> None:

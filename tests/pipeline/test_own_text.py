@@ -249,48 +249,6 @@ def test_a_distillation_is_planned_by_command_python_and_file(
         assert refused.code == 2 and why in refused.err
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a process that has used a GPU cannot be forked")
-def test_killed_three_times_it_ends_as_if_it_had_not_been(
-    job: Callable[..., dict[str, Any]], whole: tuple[dict[str, Any], Passes], tmp_path: Path
-) -> None:
-    """While a teacher embeds, the student trains, the student is evaluated: each time a process of its own."""
-    for place in (("vectors", 6), ("loop", 3), ("agreement", 3)):
-        child = os.fork()
-        if not child:
-            try:
-                Passes(pytest.MonkeyPatch(), place)
-                job(tmp_path)
-            finally:  # whatever became of it, this process is none of pytest's
-                os._exit(0)
-        assert os.waitpid(child, 0)[1] == signal.SIGKILL, place
-    with pytest.MonkeyPatch.context() as patch:
-        passes, (result, calm) = Passes(patch), whole
-        again = job(tmp_path)
-    assert passes.passes.keys() == {"agreement"} and calm.passes["agreement"] > passes.passes["agreement"]
-
-    def record(found: dict[str, Any]) -> Any:
-        """What both must have written, without times and places."""
-        kept = json.loads(Path(found["storage"], "pipelines", "distilled.json").read_text())
-        run = json.loads(Path(found["model"]).with_name("run.json").read_text())
-        rows = [{**row, "created_at": None} for row in found["results"]]
-        lines = small_runs.metrics(Path(found["model"]).parent)
-        return (
-            kept | {"seconds": None, "price": None, "models": None},
-            run["kept"],
-            run["dev"],
-            rows,
-            lines,
-            found["delivered"],
-            found["notes"],
-        )
-
-    assert record(again) == record(result)
-    models = [Path(found["model"]) for found in (again, result)]
-    assert models[0].parent.name == models[1].parent.name
-    for name in ("model.safetensors", "config.json", "tokenizer.json"):
-        assert models[0].joinpath(name).read_bytes() == models[1].joinpath(name).read_bytes()
-
-
 def test_a_student_that_still_gets_better_says_so() -> None:
     (note,) = note_rising([0.5, 0.7, 0.705], "faq")
     assert note.startswith("The student still gets better at its end: 70.00, then 70.50 on faq.")
@@ -488,13 +446,14 @@ def test_spans_of_what_has_none_are_refused(own: Path, tmp_path: Path) -> None:
 def test_a_student_table_with_spans_and_a_bank_that_is_killed_ends_as_one_that_is_not(
     own: Path, documents: Path, tmp_path: Path
 ) -> None:
-    """With queries, in windows of 100 rows, killed in the first shard of the teacher but one, and twice in training."""
+    """With queries, in windows of 100 rows, killed in the first shard of the teacher but one, twice in training, and when models
+    are measured; the last start measures the rest and does nothing else."""
     (own / "asked.txt").write_text("\n".join(f"a dog {number}" for number in range(70)))
     sets = {"sed.train.checkpoint_every": 2, "train.max_steps": 12, "queries": own / "asked.txt"}
     with pytest.MonkeyPatch.context() as patch:
         for module in ("raysts.data.windows", "raysts.pipeline.inputs"):
             patch.setattr(f"{module}.WINDOW", 100)
-        for place in (("vectors", 2), ("loop", 4), ("loop", 4)):
+        for place in (("vectors", 2), ("loop", 4), ("loop", 4), ("agreement", 3)):
             child = os.fork()
             if not child:
                 try:
@@ -503,12 +462,27 @@ def test_a_student_table_with_spans_and_a_bank_that_is_killed_ends_as_one_that_i
                 finally:
                     os._exit(0)
             assert os.waitpid(child, 0)[1] == signal.SIGKILL, place
-        killed, whole = (
-            Path(student_of(own, documents, tmp_path / name, **sets)["model"]) for name in ("killed", "whole")
-        )
+        passes, ended = {}, {}
+        for name in ("killed", "whole"):
+            with pytest.MonkeyPatch.context() as watched:
+                passes[name] = Passes(watched).passes
+                ended[name] = student_of(own, documents, tmp_path / name, **sets)
+    assert passes["killed"].keys() == {"agreement"} and 0 < passes["killed"]["agreement"] < passes["whole"]["agreement"]
+    killed, whole = (Path(found["model"]) for found in ended.values())
     assert killed.parent.name == whole.parent.name
     assert small_runs.metrics(killed.parent) == small_runs.metrics(whole.parent)
-    assert killed.joinpath("model.safetensors").read_bytes() == whole.joinpath("model.safetensors").read_bytes()
+    for file in ("model.safetensors", "config.json", "tokenizer.json"):
+        assert killed.joinpath(file).read_bytes() == whole.joinpath(file).read_bytes()
+
+    def record(found: dict[str, Any]) -> Any:
+        """What both must have written, without times and places."""
+        kept = json.loads(Path(found["storage"], "pipelines", "distilled.json").read_text())
+        run = json.loads(Path(found["model"]).with_name("run.json").read_text())
+        rows = [{**row, "created_at": None} for row in found["results"]]
+        timeless = kept | {"seconds": None, "price": None, "models": None}
+        return timeless, run["kept"], run["dev"], rows, found["delivered"], found["notes"]
+
+    assert record(ended["killed"]) == record(ended["whole"])
 
 
 def test_queries_are_read_behind_their_prompts(own: Path, documents: Path, tmp_path: Path) -> None:
