@@ -190,11 +190,6 @@ def test_killed_in_every_step_it_does_no_unit_twice_and_ends_as_undisturbed(
     check(Outcome(0, "", ""), storage, reference)
 
 
-def test_a_second_run_changes_nothing(reference: Reference, tmp_path: Path) -> None:
-    storage = reference.copy(tmp_path / "storage")
-    check(raysts(*reference.command(storage)), storage, reference)
-
-
 def test_a_second_run_removes_what_an_interrupted_one_left(reference: Reference, tmp_path: Path) -> None:
     storage = reference.copy(tmp_path / "storage")
     (evaluated, *_) = reference.files(storage, "results/*.parquet")

@@ -142,20 +142,6 @@ def test_killed_after_some_files_it_goes_on_to_the_same_bytes(
         assert not path.exists() or path.stat().st_mtime_ns == changed, "a finished shard is not made again"
 
 
-def test_killed_before_the_manifest_nothing_is_made_again(
-    members: list[Path], store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make(members, store, tmp_path / "cache")
-    before = content(tmp_path / "cache")
-
-    def no_more(*arguments: object) -> None:
-        raise AssertionError("nothing was left to do")
-
-    monkeypatch.setattr(teacher, "write_embeddings", no_more)
-    make(members, store, tmp_path / "cache")
-    assert content(tmp_path / "cache") == before
-
-
 def test_the_manifest_comes_last(members: list[Path], store: Path, tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     make(members, store, folder)
