@@ -187,18 +187,14 @@ def _unknown_text(inputs: Inputs, tables: list[str]) -> Iterator[str]:
 
 
 def _repeated_teachers(inputs: Inputs) -> Iterator[str]:
-    """Yield the reasons why teachers repeat each other."""
-    if inputs.pipeline.trials:  # of points that differ in an option without effect
-        return
-    names: dict[str, list[str]] = {}
-    for name, folder in zip(inputs.pipeline.teachers, inputs.teacher_folders, strict=True):
-        names.setdefault(inputs.contents[folder], []).append(name)
-    for same in names.values():
-        if len(same) > 1:
-            yield (
-                f"teachers {', '.join(same)}: are one model, by its content. Each teacher is named once. Leave out all but "
-                f"one; --set sed.weights=2,1 gives one more weight"
-            )
+    """Yield the reasons why teachers repeat each other. Trials of a search may."""
+    folders = inputs.teacher_folders
+    names = dict.fromkeys(
+        name for name, folder in zip(inputs.pipeline.teachers, folders, strict=True) if folders.count(folder) > 1
+    )
+    if names and not inputs.pipeline.trials:
+        remedy = "Leave out all but one; --set sed.weights=2,1 gives one more weight"
+        yield f"teachers {', '.join(names)}: are one model, which is named more than once. {remedy}"
 
 
 def _distillation_problems(inputs: Inputs, settings: DistillationSettings) -> list[str]:
