@@ -122,7 +122,7 @@ def content(storage: Path) -> dict[str, Any]:
         ):
             continue
         if name.startswith("results/"):
-            found[name] = pq.read_table(path).drop_columns(["created_at"]).to_pylist()
+            found[name] = pq.read_table(path).drop_columns(["created_at", "git_commit"]).to_pylist()
         elif name.startswith("row_scores/"):
             found[name] = pq.read_table(path).to_pylist()
         elif path.name == "metrics.jsonl":
