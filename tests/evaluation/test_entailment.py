@@ -10,7 +10,7 @@ import pytest
 from evaluation_fakes import HashedWords, measured, write_table
 
 from raysts.data.corpora import Corpus
-from raysts.evaluation.dev import DEVS, load_dev
+from raysts.evaluation.dev import load_dev
 from raysts.evaluation.entailment import DEV, ENTAILMENT_TASKS, GRID, direction_task, right_by_model
 from raysts.evaluation.statistics import UndefinedCorrelationError, best_threshold, precision_recall_areas
 from raysts.evaluation.sts import Pairs
@@ -185,17 +185,6 @@ def test_similarities_that_the_grid_cannot_part_are_searched_at_their_values(cor
     (accuracy,) = (row for row in rows if row["metric"] == "accuracy")
     assert accuracy["value"] == pytest.approx(accuracy_by_hand(scores, positive, best)) and accuracy["ci_low"] is None
     assert accuracy["value"] > 1 - positive.mean(), "better than calling nothing entailment"
-
-
-def test_dev_score_is_the_area_by_the_models_own_similarity(corpus: Corpus) -> None:
-    dev = load_dev(corpus, DEV)
-    scores, positive = by_hand(corpus, DEV, "gauss")
-    assert dev.name == "snli-dev"
-    area, average = precision_recall_areas(scores, positive, np.ones((90, 1)))
-    found = dev.scores(HashedGaussians())
-    assert list(found) == ["auc_pr", "average_precision"] == list(DEVS[DEV])  # the first one selects
-    assert found["auc_pr"] == pytest.approx(area[0], abs=1e-12)
-    assert found["average_precision"] == pytest.approx(average[0], abs=1e-12) and average[0] != area[0]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from raysts.commands.data import check
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.evaluation import harness
-from raysts.evaluation.sts import load_pairs
 from raysts.schema import RESULTS, TEST_TABLES
 
 
@@ -125,14 +124,6 @@ def test_rows_that_cannot_be_used_are_named_before_anything_is_embedded(corpus: 
     write_table(tmp_path, "sts/sts16", scored_pairs(20) | {"subset": ["a"] * 19 + ["b"]})
     with pytest.raises(InputError, match="sts16: subset 'b' has 1 row"):
         harness.check_tasks(Corpus(tmp_path))
-
-
-def test_own_pairs(corpus: Corpus) -> None:
-    pairs = load_pairs(corpus, "sts/stsb_test", name="mine")
-    rows = harness.evaluate_sets(HashedWords(), [pairs], layers=(1,), context={"system": "x"}, resamples=30)
-    reference = harness.evaluate(HashedWords(), corpus, ["stsb"], layers=(1,), resamples=0)
-    assert [row["value"] for row in rows] == [row["value"] for row in reference]
-    assert {(row["dataset"], row["system"], row["dataset_sha256"]) for row in rows} == {("mine", "x", pairs.sha256)}
 
 
 MINILM = {"sts12": 72.37, "sts14": 75.60, "sts15": 85.39, "stsb": 82.03}

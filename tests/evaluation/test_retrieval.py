@@ -12,14 +12,12 @@ from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.evaluation import harness, retrieval
 from raysts.evaluation.compare import compare_systems, conclusion
-from raysts.evaluation.contamination import TrainedOn, TrainingText, contamination
 from raysts.evaluation.retrieval import METRICS, retrieval_task, search
 from raysts.evaluation.scores import read, scores_by_set, write
 from raysts.evaluation.standings import format_results
 from raysts.evaluation.tasks import lookup
 from raysts.models.sentence_model import SentenceModel
 from raysts.ops.similarity import cosine_of_vectors, dot_of_vectors, l2_of_vectors
-from raysts.recipes.recipe import Data
 
 WORDS = [f"word{i}" for i in range(30)]
 
@@ -264,20 +262,6 @@ def test_a_title_is_a_document_and_nothing_is_none(tmp_path: Path) -> None:
     assert harness.left_out(corpus, ["retrieval"]) == ["retrieval:x: 2 documents without title and text left out"]
     found = by_query(corpus, HashedWords(), "x")
     assert found["ndcg@10"] == pytest.approx(1 / (1 + 1 / np.log2(3))) and found["recall@100"] == 0.5
-
-
-def test_queries_that_were_trained_on_are_scored_apart(corpus: Corpus, tmp_path: Path) -> None:
-    asked = corpus.read("retrieval/Books/queries").column("text").to_pylist()
-    write_table(tmp_path, "wikipedia/sentences", {"sentence": asked[:4]})
-    corpus = Corpus(tmp_path)
-    trained = TrainedOn((TrainingText("wikipedia/sentences", Data(), corpus.fingerprint("wikipedia/sentences")),))
-    tasks = {"retrieval:Books": retrieval_task("Books").sets(corpus)}
-    searched = contamination(corpus, tasks, trained)
-    found = searched.tasks["retrieval:Books"]
-    assert (found.rows, found.trained, found.clean) == (24, 4, 20)  # one query has no judgements
-    rows = harness.evaluate(HashedWords(), corpus, ["retrieval:Books"], layers=(1,), resamples=50, clean=searched.clean)
-    clean = next(row for row in rows if (row["rows"], row["metric"]) == ("clean", "map"))
-    assert clean["value"] == pytest.approx(by_query(corpus, HashedWords())["map"][4:].mean()) and clean["n"] == 20
 
 
 def test_a_model_reads_queries_and_documents_behind_its_prompts(small: SentenceModel, corpus: Corpus) -> None:

@@ -6,7 +6,7 @@ import pytest
 from evaluation_fakes import row
 from report_samples import exact, score_rows
 
-from raysts.evaluation.standings import Value, View, format_results, format_standings, named_teachers, standings, views
+from raysts.evaluation.standings import View, format_results, format_standings, named_teachers, standings, views
 
 ALL = View(None)
 """Rank correlations on test sets, whatever layers are pooled."""
@@ -31,22 +31,6 @@ def example() -> list[dict[str, Any]]:
     # A value measured earlier for the same run.
     rows += [row("nli-sed", "student", "sts12", 0.1, created_at="2025-12-31T00:00:00+00:00")]
     return rows
-
-
-def test_means_over_members() -> None:
-    table = standings(example(), ALL)
-    assert table.columns == ("sts12", "stsb", "sickr-all", "avg")
-    assert [(line.layers, line.role) for line in table.lines] == [
-        (layers, role) for layers in ("1", "2") for role in ("backbone", "member", "student")
-    ]
-    backbone, members, student = table.lines[3:]
-    assert members.mean["sts12"].value == pytest.approx(0.73)
-    assert members.mean["sts12"].std == pytest.approx(0.0013**0.5)  # deviations -.03 -.01 .04, ddof 1
-    assert members.mean["sts12"].n == 3
-    assert members.mean["avg"].value == pytest.approx(0.78) and members.mean["avg"].n == 3
-    assert student.mean["sts12"] == Value(0.8)
-    assert student.mean["avg"].value == pytest.approx(0.8)
-    assert backbone.mean.keys() == {"sts12"}
 
 
 def test_one_teacher_is_no_ensemble() -> None:

@@ -11,7 +11,7 @@ from scipy import stats
 from raysts.data.corpora import Corpus
 from raysts.evaluation.scores import result_rows
 from raysts.evaluation.statistics import UndefinedCorrelationError
-from raysts.evaluation.sts import STS_TASKS, Pairs, load_pairs, pair_similarities
+from raysts.evaluation.sts import STS_TASKS, Pairs, load_pairs
 
 
 @pytest.fixture
@@ -117,24 +117,6 @@ def test_a_collapsed_model_is_named_with_set_and_subset(small: Corpus) -> None:
         pairs.row_scores(lambda _: {"vectors": vectors}, HashedWords().similarities)
     with pytest.raises(UndefinedCorrelationError, match="^sts12: 7 of 7"):
         correlation_rows(pairs, np.full(7, np.inf))
-
-
-def test_subsets_without_a_correlation_are_found_beforehand(tmp_path: Path) -> None:
-    columns = scored_pairs(6) | {"subset": ["a", "a", "a", "b", "c", "c"], "score": [1.0, 2.0, 3.0, 1.0, 4.0, 4.0]}
-    write_table(tmp_path, "sts/sts15", columns)
-    problems = load_pairs(Corpus(tmp_path), "sts/sts15", name="sts15").problems()
-    assert len(problems) == 2
-    assert "subset 'b' has 1 row(s)" in problems[0] and "subset 'c' has 2 row(s) and 1 distinct" in problems[1]
-
-
-def test_representations_of_several_arrays_go_to_the_models_own_similarity(small: Corpus) -> None:
-    pairs = load_pairs(small, "sts/sts12")
-    representation = {"mu": np.arange(5.0)[:, None], "log_var": np.array([0.0, 1.0, 0.0, 2.0, 0.0])}
-
-    def similarity(a: dict, b: dict) -> np.ndarray:
-        return -np.abs(a["mu"] - b["mu"])[:, 0] - b["log_var"]
-
-    assert pair_similarities(pairs, representation, similarity).tolist() == [-2, -1, -2, -2, -3, -3, -2]
 
 
 def test_sick_sets(tmp_path: Path) -> None:

@@ -77,9 +77,9 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("storage")
 
 
-USUAL = ("sed-supervised", "latte-distances", "gausscse-main")
-"""Experiments of each paper, one with a search. The others have the same systems; that the command of a table makes each of
-its rows is in test_experiments.py; Table 3 of SED and latte-layers are also in tests/commands/test_experiment.py."""
+USUAL = ("sed-supervised",)
+"""The experiment that has a search. That the command of a table makes each of its rows is in test_experiments.py, which rows
+fill which cells in test_match.py; Table 3 of SED and latte-layers are also in tests/commands/test_experiment.py."""
 RECIPES = [
     pytest.param(name, marks=() if name in USUAL else pytest.mark.slow)
     for name in (

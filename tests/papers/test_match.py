@@ -61,11 +61,6 @@ def filled(paper: str, *rows: MeasuredRow) -> dict[tuple[int, str, str, str], di
 CT = row("ct", "sts12", 0.61)
 
 
-def test_nothing_measured_fills_nothing() -> None:
-    for paper in ("sed", "gausscse", "latte-mix"):
-        assert not filled(paper) and all(not shown.backbones for shown in paper_tables(paper, []))
-
-
 def test_a_row_stands_beside_the_values_of_its_system_and_nowhere_else() -> None:
     found = filled("sed", of(CT))
     assert set(found) == {(1, "BERT-L-CT", "STS12", "spearman")} | {
