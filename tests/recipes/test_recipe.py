@@ -173,13 +173,6 @@ def test_another_objective_comes_with_its_settings() -> None:
     assert apply_overrides(small, {"latte.objective": "latte"}) == small  # the same one keeps those of the scale
 
 
-def test_overrides_do_not_change_the_pipeline_they_start_from() -> None:
-    base = pipeline("nli")
-    text = dump(base)
-    apply_overrides(base, {"batch": 4, "optim.lr": 1.0})
-    assert dump(base) == text
-
-
 @pytest.mark.parametrize(
     ("key", "nearest"),
     [

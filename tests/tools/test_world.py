@@ -231,6 +231,11 @@ def test_splits_share_no_fact() -> None:
         assert not {m.core for m in meanings[one]} & {m.core for m in meanings[other]}
 
 
+of_the_tables = pytest.mark.slow
+"""Tests of the embedded tables, which stay as they are while tests/data/test_world.py holds their digest."""
+
+
+@of_the_tables
 def test_no_evaluation_sentence_in_the_training_tables(world: Path) -> None:
     training: set[str] = set()
     held_out: dict[str, set[str]] = {}
@@ -247,6 +252,7 @@ def test_no_evaluation_sentence_in_the_training_tables(world: Path) -> None:
         assert not texts & training, (name, sorted(texts & training)[:3])
 
 
+@of_the_tables
 def test_word_overlap_says_little_about_similarity(world: Path) -> None:
     for name in ("stsb_dev", "stsb_test", "sts12", "sts13", "sts14", "sts15", "sts16"):
         table = rows(world, f"sts/{name}")
@@ -264,6 +270,7 @@ def _content(row: dict[str, object]) -> set[str]:
     return (first & second) - FUNCTION_WORDS
 
 
+@of_the_tables
 def test_the_hypothesis_alone_does_not_give_the_label(world: Path) -> None:
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.linear_model import LogisticRegression

@@ -99,7 +99,7 @@ def test_mlflow_sees_a_run_while_it_trains_and_when_it_goes_on(
     assert "the run goes on" in failure and "hunter22" not in failure
 
 
-@pytest.mark.parametrize("tool", ["wandb", "trackio"])
+@pytest.mark.parametrize("tool", ["wandb", pytest.param("trackio", marks=pytest.mark.slow)])
 def test_other_tools_take_the_runs(
     tool: str, small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

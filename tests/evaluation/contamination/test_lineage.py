@@ -131,7 +131,7 @@ def test_what_stands_beside_a_model_from_elsewhere_is_left_alone(tmp_path: Path)
     assert "no record" in trained_on(tmp_path / "model").unknown[0] and (tmp_path / "run.json").read_text() == "[1]"
 
 
-@pytest.mark.parametrize("named", ["--from-run=a", "a", "s/runs/{}/model"])
+@pytest.mark.parametrize("named", ["--from-run=a", "s/runs/{}/model", pytest.param("a", marks=pytest.mark.slow)])
 def test_teachers_that_a_distillation_names(
     named: str, tmp_path: Path, small_world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,7 +168,7 @@ def test_models_without_a_record_have_the_names_that_the_user_gave(
     )
 
 
-@pytest.mark.parametrize("layers", [None, 1])
+@pytest.mark.parametrize("layers", [1, pytest.param(None, marks=pytest.mark.slow)])
 def test_a_backbone_that_is_a_run_of_the_storage(layers: int | None, tmp_path: Path, small_world: Path) -> None:
     place = ["--data", small_world, "--storage", tmp_path / "s", "--address", "none"]
     tiny = {**TINY, "members": 1, "evaluation.tasks": "[stsb]"}
