@@ -141,6 +141,12 @@ def run_record(store: Store, name: str) -> dict[str, Any]:
     return record
 
 
+def run_records(store: Store) -> list[dict[str, Any]]:
+    """Return the records of all runs, with their states now. A run that is removed meanwhile has none."""
+    records = (record_now(store, f"pipelines/{name}.json", name) for name in run_names(store))
+    return [record for record in records if record is not None]
+
+
 @contextlib.contextmanager
 def driver_log(store: Store, name: str) -> Iterator[None]:
     """Keep the messages of this command, with debug records, in the storage, for the block."""

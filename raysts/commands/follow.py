@@ -29,7 +29,7 @@ def list_runs(storage: opt.StoragePlace = None) -> Result:
         removable_bytes: of those that 'raysts remove' frees, command), studies (name, search, status, bytes,
         removable_bytes, command).
     """
-    from raysts.commands.context import record_now, run_names, run_record, store_of
+    from raysts.commands.context import record_now, run_records, store_of
 
     store = store_of(storage)
     uses = read_uses(store)
@@ -42,7 +42,7 @@ def list_runs(storage: opt.StoragePlace = None) -> Result:
         return {**shown, "bytes": sum(sizes.values()), "removable_bytes": sum(sizes[path] for path in free)}
 
     runs = []
-    for record in (run_record(store, name) for name in run_names(store)):
+    for record in run_records(store):
         model = str(store.path(record["model"])) if record["model"] else ""
         runs.append({**fields(record), "system": record["pipeline"]["name"], "model": model})
     paths = store.get_all("studies", "*/study.json")
@@ -199,7 +199,7 @@ def report(name: opt.Name = None, *, paper: opt.Name = None, storage: opt.Storag
     Returns:
         status, reports (paths); for a paper also text and the fields of :meth:`raysts.papers.measured.PaperData.as_plain`.
     """
-    from raysts.commands.context import run_names, run_record, store_of
+    from raysts.commands.context import run_record, run_records, store_of
     from raysts.papers import measured, tables
 
     if name and paper:
@@ -211,10 +211,9 @@ def report(name: opt.Name = None, *, paper: opt.Name = None, storage: opt.Storag
         path = tables.write_report(shown, store.path(f"reports/paper-{paper}"))
         text = f"{tables.format_paper(shown)}\n\nreport: {path}"
         return {"status": "done", "storage": store.uri, "reports": [str(path)], **shown.as_plain(), "text": text}
-    runs = [name] if name else run_names(store)
-    if not runs:
+    records = [run_record(store, name)] if name else run_records(store)
+    if not records:
         raise InputError(_no_run(store.uri))
-    records = [run_record(store, run) for run in runs]
     store.check(writes=True)
     pages = []
     for record in records:

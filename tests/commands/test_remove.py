@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from run_commands import EVALUATION, TINY, overrides, raysts, result
 
-from raysts.commands import follow
+from raysts.commands import context, follow
 from raysts.storage.store import Store
 
 SETTINGS = overrides(TINY, EVALUATION, {"evaluation.tasks": "[stsb]"})
@@ -171,3 +171,9 @@ def test_a_record_that_names_what_is_outside_is_refused(storage: Path, tmp_path:
     write_record(path, record)
     refused = raysts("remove", "student", "--storage", storage, "--yes")
     assert refused.code == 2 and "must stay in its folder" in refused.err and (tmp_path / "elsewhere").is_dir()
+
+
+def test_a_list_while_a_run_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run goes after its name was read, and the others are listed."""
+    monkeypatch.setattr(context, "run_names", lambda store: ["gone"])
+    assert result("list", "--storage", tmp_path)["runs"] == []
