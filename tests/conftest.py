@@ -77,9 +77,9 @@ UNITS = (
 """Folders whose tests are quick, but for these, and those that take what is shared, an object store or real data."""
 WHOLE = (
     "ops/test_collective.py", "ops/test_gaussian.py::test_memory_of_a_large_batch", "models/test_static.py",
-    "objectives/test_conformance.py", "objectives/test_flow.py::test_training",
+    "objectives/test_conformance.py",
     "data/test_fetch.py", "data/test_hub_text.py", "data/test_remote_data.py",
-    "models/test_families.py::test_training", "models/test_families.py::test_onnx", "models/test_sentence_transformers.py",
+    "models/test_families.py::test_onnx", "models/test_sentence_transformers.py",
     "cpu/test_kernels.py::test_large_blocks",
     "models/test_heads.py", "models/test_layers.py::test_a_choice",
     "objectives/test_matryoshka.py::test_loss_and_gradients_are", "models/test_embedder.py::test_a_graph",
@@ -94,7 +94,7 @@ WHOLE = (
     "cpu/test_rowwise.py::test_an_update_by_rows", "papers/test_experiments.py",
     "training/test_trackers.py::test_mlflow", "training/test_trackers.py::test_other",
     "training/test_checkpoint_policy.py", "training/test_lora.py", "training/test_damaged_checkpoints.py",
-    "pipeline/test_prompts.py", "objectives/test_whiten.py::test_a_run_writes",
+    "pipeline/test_prompts.py",
     "search/test_search.py::test_killed_anywhere",
     "search/test_search.py::test_the_database", "evaluation/test_compare.py::test_false_alarms",
     "search/test_whole_search.py", "search/test_trial.py", "search/test_metric.py", "search/test_progress.py",
