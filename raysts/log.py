@@ -60,7 +60,7 @@ class Screen(logging.Handler):
         self.title, self.began, self.spoke = "", time.monotonic(), time.monotonic()
         self.total, self.rest, self.running, self.part, self.head = 0.0, 0.0, 0.0, 0.0, (0.0, 0.0)
         self.texts = 0
-        self.paces: list[tuple[float, float]] = []  # seconds per cost of each stretch of the work, and its costs
+        self.stretches: list[tuple[float, float]] = []  # seconds and costs of each
         self.mark = 0.0, self.began  # costs that were done, and the moment, where the stretch began
         self.started, self.moved, self.measured = self.began, self.began, 0.0
         self.tasks: dict[str, Any] = {}
@@ -122,13 +122,18 @@ class Screen(logging.Handler):
         self.show()
 
     def _end_stretch(self) -> None:
-        self.paces += self._stretch(self.fraction * self.total, self.moved)
-        self.mark = self.fraction * self.total, self.moved
+        done = self.fraction * self.total
+        if done > self.mark[0]:
+            self.stretches = self._stretches(done, self.moved)
+            self.mark = done, self.moved
 
-    def _stretch(self, done: float, moment: float) -> list[tuple[float, float]]:
-        """Return pace and costs of the current stretch, or an empty list at its beginning."""
-        cost = done - self.mark[0]
-        return [((moment - self.mark[1]) / cost, cost)] if cost > 0 else []
+    def _stretches(self, done: float, moment: float) -> list[tuple[float, float]]:
+        """Return the stretches with the one that is not ended. Without costs, its seconds belong to the one before."""
+        seconds, cost = moment - self.mark[1], done - self.mark[0]
+        if cost > 0 or not self.stretches:
+            return [*self.stretches, (seconds, cost)]
+        *before, (spent, paid) = self.stretches
+        return [*before, (spent + seconds, paid)]
 
     def embed(self, texts: int) -> None:
         """Take note of texts that this process has embedded."""
@@ -169,7 +174,7 @@ class Screen(logging.Handler):
         done = self.fraction * self.total + min(self.measured * waited, self.running - self.running_done)
         if done + trusted <= 0.02 * self.total:
             return None
-        pace = _median([*self.paces, *self._stretch(done, moment)])
+        pace = _median_pace(self._stretches(done, moment))
         return max(0.0, self.total - done) * (pace * done + trusted) / (done + trusted)
 
     @property
@@ -206,13 +211,13 @@ class Screen(logging.Handler):
             self.live()
 
 
-def _median(paces: Sequence[tuple[float, float]]) -> float:
-    """Return the weighted median of (value, weight), 1 without any."""
-    half = sum(weight for _, weight in paces) / 2
-    for value, weight in sorted(paces):
-        half -= weight
+def _median_pace(stretches: Sequence[tuple[float, float]]) -> float:
+    """Return the seconds per cost of which half of the costs have no more, 1 without costs."""
+    half = sum(cost for _, cost in stretches) / 2
+    for pace, cost in sorted((seconds / cost, cost) for seconds, cost in stretches if cost > 0):
+        half -= cost
         if half <= 0:
-            return value
+            return pace
     return 1.0
 
 
