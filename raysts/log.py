@@ -128,7 +128,7 @@ class Screen(logging.Handler):
             self.mark = done, self.moved
 
     def _stretches(self, done: float, moment: float) -> list[tuple[float, float]]:
-        """Return the stretches with the one that is not ended. Without costs, its seconds belong to the one before."""
+        """Return the stretches and the current one. Without costs, its seconds count for the one before."""
         seconds, cost = moment - self.mark[1], done - self.mark[0]
         if cost > 0 or not self.stretches:
             return [*self.stretches, (seconds, cost)]
@@ -212,7 +212,7 @@ class Screen(logging.Handler):
 
 
 def _median_pace(stretches: Sequence[tuple[float, float]]) -> float:
-    """Return the seconds per cost of which half of the costs have no more, 1 without costs."""
+    """Return the median of the stretches' seconds per cost, by their costs; 1 without costs."""
     half = sum(cost for _, cost in stretches) / 2
     for pace, cost in sorted((seconds / cost, cost) for seconds, cost in stretches if cost > 0):
         half -= cost
