@@ -212,7 +212,7 @@ class Screen(logging.Handler):
 
 
 def _median_pace(stretches: Sequence[tuple[float, float]]) -> float:
-    """Return the median of the stretches' seconds per cost, by their costs; 1 without costs."""
+    """Return the median of the stretches' seconds per cost, by their costs."""
     half = sum(cost for _, cost in stretches) / 2
     for pace, cost in sorted((seconds / cost, cost) for seconds, cost in stretches if cost > 0):
         half -= cost
