@@ -67,7 +67,6 @@ def check(inputs: Inputs) -> None:
     for table in {members_dev(pipeline), *(recipe.spec.dev for recipe in pipeline.recipes.values())}:
         with problems.collect():
             inputs.dev(table)
-    problems += _repeated_teachers(inputs)
     problems += _side_problems(inputs)
     problems += _width_misfits(inputs)
     if pipeline.backbone == TINY:
@@ -184,17 +183,6 @@ def _unknown_text(inputs: Inputs, tables: list[str]) -> Iterator[str]:
 
 
 # -- teachers ------------------------------------------------------------------------------------------------------------
-
-
-def _repeated_teachers(inputs: Inputs) -> Iterator[str]:
-    """Yield the reasons why teachers repeat each other. Trials of a search may."""
-    folders = inputs.teacher_folders
-    names = dict.fromkeys(
-        name for name, folder in zip(inputs.pipeline.teachers, folders, strict=True) if folders.count(folder) > 1
-    )
-    if names and not inputs.pipeline.trials:
-        remedy = "Leave out all but one; --set sed.weights=2,1 gives one more weight"
-        yield f"teachers {', '.join(names)}: are one model, which is named more than once. {remedy}"
 
 
 def _distillation_problems(inputs: Inputs, settings: DistillationSettings) -> list[str]:

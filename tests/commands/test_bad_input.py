@@ -509,18 +509,6 @@ def test_distill(refused: Refused, tiny_backbone: Path) -> None:
     refused("distill", tiny_backbone, *given, "--set", "optim.lrr=1", says=("did you mean 'optim.lr'?",))
 
 
-def test_the_same_teacher_twice(refused: Refused, tiny_backbone: Path, tmp_path: Path) -> None:
-    """For a student, a search and a combination, on the command line and in a file."""
-    given = ("--data", refused.data, "--address", "none", "--set", f"backbone={tiny_backbone}")
-    same = (f"teachers {tiny_backbone}: are one model, which is named more than once", "sed.weights=2,1")
-    refused("distill", tiny_backbone, tiny_backbone, *given, says=same)
-    refused("tune", "distill", tiny_backbone, tiny_backbone, *given, "--set", "space.sed.optim.lr=1e-4,1e-3", says=same)
-    refused("distill", tiny_backbone, tiny_backbone, *given, "--set", "combine=ensemble", says=same)
-    file = tmp_path / "run.yaml"
-    file.write_text(f"base: distill\nbackbone: {tiny_backbone}\nteachers: [{tiny_backbone}, {tiny_backbone}]\n")
-    refused("run", file, "--data", refused.data, "--address", "none", says=same)
-
-
 def test_distilling_a_run_that_has_no_members_yet(small_world: Path, tmp_path: Path) -> None:
     arguments = ["--data", small_world, "--storage", tmp_path, "--address", "none", *overrides(TINY)]
     few = ["--set", "evaluation.tasks=sts12", "--set", "evaluation.resamples=0"]
