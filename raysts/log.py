@@ -102,9 +102,8 @@ class Screen(logging.Handler):
         self.texts = texts
         self.title, self.rest, self.running, self.measured = title, rest, running, measured
         self.moved = time.monotonic()
-        self.started = self.started if self.total else self.moved
         if not self.total:
-            self.mark = 0.0, self.moved
+            self.started, self.mark = self.moved, (0.0, self.moved)
         self.total, self.part, self.head = max(self.total, rest), 0.0, (0.0, 0.0)
         self._end_stretch()
         self.show()

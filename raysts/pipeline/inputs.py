@@ -333,10 +333,12 @@ class Inputs:
         return [use_user_text(apply_overrides(plain, trial.point), self.corpus).stages for trial in trials]
 
     @property
-    def recipes(self) -> list[Recipe]:
-        """Return the recipes of all training runs."""
-        of_trials = [recipe for stages in self.trial_stages for recipe in stages.values()]
-        return [*self.pipeline.recipes.values(), *of_trials]
+    def recipes(self) -> dict[str, Recipe]:
+        """Return the recipes of all training runs, by their names for people."""
+        named = dict(self.pipeline.recipes)
+        for number, stages in enumerate(self.trial_stages):
+            named |= {f"member {number}: {stage}": recipe for stage, recipe in stages.items()}
+        return named
 
     # -- data --------------------------------------------------------------------------------------------------------
 
@@ -421,7 +423,7 @@ class Inputs:
     @property
     def skipped_files(self) -> list[dict[str, Any]]:
         """Return the unreadable files of the training tables, which ``skip_bad`` leaves out."""
-        return self.corpus.find_skipped(recipe.table for recipe in self.recipes)
+        return self.corpus.find_skipped(recipe.table for recipe in self.recipes.values())
 
     def resolve_recipe(self, recipe: Recipe) -> Recipe:
         """Return the recipe with its length, the pipeline's precision and the sources of its test sentences.
@@ -543,13 +545,11 @@ class Inputs:
     @cached_property
     def readers(self) -> dict[str, StoreSpec]:
         """Return the token shards that each training run and each teacher reads, by its name for people."""
-        named, teachers = dict(self.pipeline.recipes), self.pipeline.teachers if self.pipeline.sed else ()
-        for number, stages in enumerate(self.trial_stages):
-            named |= {f"member {number}: {stage}": recipe for stage, recipe in stages.items()}
-        readers = {name: self.store_spec(recipe) for name, recipe in named.items()}
-        specs = self.teacher_specs(self.pipeline.sed) if self.pipeline.sed else []
-        names = [f"teacher {name}" for name in short_names(teachers)]
-        return readers | dict(zip(names, specs, strict=True))
+        readers = {name: self.store_spec(recipe) for name, recipe in self.recipes.items()}
+        if self.pipeline.sed:
+            names = [f"teacher {name}" for name in short_names(self.pipeline.teachers)]
+            readers |= zip(names, self.teacher_specs(self.pipeline.sed), strict=True)
+        return readers
 
     def store_title(self, spec: StoreSpec) -> str:
         """Return the table of token shards for people, with who reads them if others read other shards of it."""
@@ -590,7 +590,7 @@ class Inputs:
     def trained_on(self) -> TrainedOn:
         """Return the training text of all models of the pipeline and of their ancestors."""
         start = TrainedOn() if self.pipeline.backbone == TINY else trained_on(self.backbone)
-        recipes = [self.resolve_recipe(recipe) for recipe in self.recipes]
+        recipes = [*map(self.resolve_recipe, self.recipes.values())]
         prints = {recipe.table: self.corpus.fingerprint(recipe.table) for recipe in recipes}
         texts = (TrainingText(r.table, r.data, prints[r.table], self.own_title(r.table)) for r in recipes)
         return merge_histories([start, *map(trained_on, self.teacher_folders), TrainedOn(tuple(texts))])

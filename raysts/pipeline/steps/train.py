@@ -26,7 +26,7 @@ from raysts.training.job import Job
 
 def tokens_step(inputs: Inputs, spec: StoreSpec) -> Step:
     """Return the step that writes a token store."""
-    recipes = [recipe for recipe in inputs.recipes if inputs.resolve_recipe(recipe).table == spec.table]
+    recipes = [recipe for recipe in inputs.recipes.values() if inputs.resolve_recipe(recipe).table == spec.table]
     tokens, groups = inputs.tokens(recipes[0]) if recipes else 1.0, inputs.groups(spec)
     sentences = sum(group.size for group in groups) * len(spec.texts)
     return new_step(
