@@ -4,7 +4,7 @@
 
 Seconds are CPU seconds of the process. The shares by operation come from steps in which every operation is timed by itself,
 which makes those of a view or a cast look larger than they are. The gain comes from whole steps in turns: as they are, and with
-transformers' own layers in groups of padded texts and gradients of the whole word table.
+transformers' own layers and gradients of the whole word table.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from raysts.cpu import native
 from raysts.models.encoder import Encoder
-from raysts.models.packing import pack
 from raysts.training import optim
 from raysts.training.job import Job
 from raysts.training.loop import Run, update
@@ -105,22 +104,14 @@ def run_of(objective: str, precision: str, args: Any, folder: Path) -> Run:
     return Run(job, Runtime("cpu", threads=args.threads))
 
 
-def step(run: Run) -> tuple[float, dict[str, Any]]:
-    """CPU seconds of one step, and its batch."""
+def step(run: Run) -> float:
+    """CPU seconds of one step."""
     batch = run.next_batch()
     began = time.process_time()
     loss, scalars = update(run, batch)
     seconds = time.process_time() - began
     run.after_step(loss, scalars)
-    return seconds, batch
-
-
-def tokens_and_places(batch: dict[str, Any], together: bool) -> tuple[int, int]:
-    """Tokens of a batch, and the places that they are computed in; ``together``: all its columns in one pass."""
-    columns = [batch[name].flatten() for name in batch if name.endswith("_length")]
-    passes = [torch.cat(columns)] if together else columns
-    places = sum(sum(pack(torch.zeros(len(n), int(n.max()), dtype=torch.long), n, None).sizes) for n in passes)
-    return sum(int(n.sum()) for n in columns), places
+    return seconds
 
 
 def anatomy(objective: str, precision: str, args: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -130,13 +121,11 @@ def anatomy(objective: str, precision: str, args: Any) -> tuple[list[dict[str, A
         for on in (False, True) * WARM_UP:
             as_it_is(run, on)
             step(run)
-        whole, without, places = [], [], []
+        whole, without = [], []
         for _ in range(args.rounds):
-            seconds, batch = step(run)
-            whole.append(seconds)
-            places.append(tokens_and_places(batch, objective in ("nli", "sts")))
+            whole.append(step(run))
             as_it_is(run, False)
-            without.append(step(run)[0])
+            without.append(step(run))
             as_it_is(run, True)
         timed = Timed()
         native.call = timed.call
@@ -151,7 +140,6 @@ def anatomy(objective: str, precision: str, args: Any) -> tuple[list[dict[str, A
         for part, seconds in timed.seconds.most_common()
     ]
     gains = [b / a for a, b in zip(whole, without, strict=True)]
-    tokens, computed = (sum(column) for column in zip(*places, strict=True))
     return shares, {
         "step": name,
         "CPU s": statistics.median(whole),
@@ -160,7 +148,6 @@ def anatomy(objective: str, precision: str, args: Any) -> tuple[list[dict[str, A
         "least": min(gains),
         "most": max(gains),
         "operations": timed.calls // COUNTED,
-        "places a token in groups": computed / tokens,
     }
 
 

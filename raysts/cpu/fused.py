@@ -32,13 +32,6 @@ def accelerate(encoder: Any) -> None:
         install(encoder.layer_list())
 
 
-def needs_no_padding(encoder: Any, device: torch.device) -> bool:
-    """Return True if every layer of an ``Encoder`` computes as one step on this device."""
-    if not (encoder.fused and encoder.family.packed and encoder.family.kernels and device.type == "cpu"):
-        return False
-    return can(encoder.layer_list(), _product_type(next(encoder.backbone.parameters()).dtype))
-
-
 def install(layers: Iterable[Any]) -> None:
     """Let layers of this form compute as one step. Parameters and their names stay."""
     for layer in layers:
@@ -51,17 +44,8 @@ def _class_of(kind: type) -> type:
     return type(kind.__name__, (_FusedLayer, kind), {"__module__": kind.__module__})
 
 
-def can(layers: Iterable[Any], dtype: torch.dtype) -> bool:
-    """Return True if this module computes these layers on a CPU with products in ``dtype``."""
-    return _can_in(dtype) and all(map(_parts, layers))
-
-
 def _product_type(dtype: torch.dtype) -> torch.dtype:
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else dtype
-
-
-def _can_in(dtype: torch.dtype) -> bool:
-    return dtype in native.NAMES and not torch.compiler.is_compiling() and native.library() is not None
 
 
 class _Parts(NamedTuple):
@@ -76,8 +60,13 @@ class _Parts(NamedTuple):
     scaling: float
 
 
-def _parts(layer: Any) -> _Parts | None:
-    """Return the modules of a layer, or None if its form or one of its modules is another."""
+def parts_of(layer: Any, dtype: torch.dtype) -> _Parts | None:
+    """Return the modules of a layer that is computed here on CPUs with products in ``dtype``.
+
+    None: its form or one of its modules is another, or the library does not exist.
+    """
+    if dtype not in native.NAMES or torch.compiler.is_compiling() or native.library() is None:
+        return None
     attention: Any = getattr(layer, "attention", None)
     if hasattr(attention, "self") and hasattr(layer, "intermediate"):
         part, mixed, output = attention.self, attention.output, layer.output
@@ -111,10 +100,10 @@ class _FusedLayer:
         return _restore, (type(self).__mro__[2],), self.__dict__
 
     def forward(self, x_1NH: Tensor, mask: None = None, *args: Any, **kwargs: Any) -> Any:
-        layer, starts = cast(Any, self), getattr(kwargs.get("groups"), "starts", None)  # of a ``Row``
+        layer, texts = cast(Any, self), cast(Any, kwargs.get("packed"))
         dtype = _product_type(x_1NH.dtype)
-        fusable = starts is not None and x_1NH.device.type == "cpu" and _can_in(dtype)
-        parts = _parts(layer) if fusable else None
+        fusable = texts is not None and kwargs.get("fused", True) and x_1NH.device.type == "cpu"
+        parts = parts_of(layer, dtype) if fusable else None
         if parts is None:
             return super().forward(x_1NH, mask, *args, **kwargs)  # type: ignore[misc]
         attention_drop, *residual_drops = parts.drops if layer.training else (0.0,) * 3
@@ -124,7 +113,7 @@ class _FusedLayer:
         weights = [tensor for module in modules for tensor in (module.weight, module.bias)]
         eps = tuple(norm.eps for norm in parts.norms)
         with torch.autocast("cpu", enabled=False):
-            return _Layer.apply(x_1NH, (starts, parts.heads, parts.scaling, eps, drops, seed, dtype), *weights)
+            return _Layer.apply(x_1NH, (texts.starts, parts.heads, parts.scaling, eps, drops, seed, dtype), *weights)
 
 
 def _restore(kind: Any) -> Any:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from raysts.cpu.fused import accelerate, needs_no_padding
+from raysts.cpu.fused import accelerate
 from raysts.models.families import family_of
 from raysts.models.head import Head
 from raysts.models.layers import Layers, layer_indices, layer_weights, pooling_modes
@@ -173,18 +173,14 @@ class Encoder(nn.Module):
         self, ids_BT: Tensor, lengths_B: Tensor, layers: Sequence[Layers], host_lengths: np.ndarray | None = None
     ) -> list[Tensor]:
         """Return :meth:`tokens` for each choice of layers, from one pass."""
-        packed, longest = self._pack(ids_BT, lengths_B, host_lengths), ids_BT.shape[1]
-        padded = []
-        for tokens_NH in self._token_layers(packed, layers):
-            parts = [nn.functional.pad(part, (0, 0, 0, longest - part.shape[1])) for part in packed.unpack(tokens_NH)]
-            padded.append(packed.restore(torch.cat(parts)).float())
-        return padded
+        packed = self._pack(ids_BT, lengths_B, host_lengths)
+        behind = (0, 0, 0, ids_BT.shape[1] - packed.longest)
+        vectors = self._token_layers(packed, layers)
+        return [nn.functional.pad(packed.pad(tokens_NH), behind).float() for tokens_NH in vectors]
 
     def _pack(self, ids_BT: Tensor, lengths_B: Tensor, host_lengths: np.ndarray | None) -> PackedTexts:
         position_pad = self.config.pad_token_id if self.family.positions == "after-padding" else None
-        # In a padded family every group would be a pass and cost more than the padding that it saves.
-        fused = needs_no_padding(self, ids_BT.device)
-        return pack(ids_BT, lengths_B, position_pad, split=self.family.packed, host_lengths=host_lengths, fused=fused)
+        return pack(ids_BT, lengths_B, position_pad, host_lengths, self.family.packed)
 
     def _token_layers(self, packed: PackedTexts, layers: Sequence[Layers]) -> list[Tensor]:
         """Return packed token vectors [N, H] for each choice of layers, from one pass."""
@@ -209,7 +205,8 @@ class Encoder(nn.Module):
         tokens, on_cpu = len(packed.ids_N), packed.ids_N.device.type == "cpu"
         if self.family.kernels and on_cpu and (self.is_bf16 or torch.is_autocast_enabled("cpu")):
             packed = fill_row(packed, self.pad_id)
-        options: dict[str, Any] = {"output_hidden_states": all_layers, "groups": packed.row or packed.groups}
+        options: dict[str, Any] = {"output_hidden_states": all_layers, "packed": packed}
+        options |= {} if self.fused else {"fused": False}
         options |= {} if self.attention_dropout else {"attention_dropout": False}
         output = self.backbone(input_ids=packed.ids_N[None], position_ids=packed.positions_N[None], **options)
         if len(packed.ids_N) > tokens:
@@ -219,39 +216,28 @@ class Encoder(nn.Module):
         return output
 
     def _run_padded(self, packed: PackedTexts, all_layers: bool) -> Any:
-        """Return hidden states [B, T, H] of a batch that is one group, as transformers runs it."""
-        (group,) = packed.groups
-        ids_BT = packed.ids_N.unflatten(0, (group.rows, group.longest))
-        mask_BT = torch.ones_like(ids_BT) if group.mask_RT is None else group.mask_RT.long()
+        """Return hidden states [B, T, H] of a padded batch, as transformers runs it."""
+        ids_BT = packed.pad(packed.ids_N)
+        mask_BT = torch.ones_like(ids_BT) if packed.mask_BT is None else packed.mask_BT.long()
         return self.backbone(input_ids=ids_BT, attention_mask=mask_BT, output_hidden_states=all_layers)
 
     def _pooled_layers(self, packed: PackedTexts, layers: Sequence[Layers]) -> list[Tensor]:
         return [self._pool(packed, tokens_NH, self.pooling) for tokens_NH in self._token_layers(packed, layers)]
 
     def _pool(self, packed: PackedTexts, tokens_NH: Tensor, pooling: str) -> Tensor:
-        first, parts = 0, []
-        for group, tokens_RTH in zip(packed.groups, packed.unpack(tokens_NH), strict=True):
-            lengths_R = packed.lengths_B[first : first + group.rows]
-            parts.append(pool(tokens_RTH, group.mask_RT, lengths_R, pooling, self.skipped))
-            first += group.rows
-        return packed.restore(torch.cat(parts) if len(parts) > 1 else parts[0])
+        return pool(packed.pad(tokens_NH), packed.mask_BT, packed.lengths_B, pooling, self.skipped)
 
     def _pool_each(
         self, packed: PackedTexts, arrays: dict[str, Tensor], ragged: Sequence[str], host_lengths: np.ndarray | None
     ) -> dict[str, Any]:
         """Return the mean over each text's tokens, and for ``ragged`` names the tokens themselves."""
-        results: dict[str, Any] = {}
-        for name, values_N in arrays.items():
-            if name not in ragged:
-                results[name] = self._pool(packed, values_N, "mean")
-                continue
-            rows = [row for part_RT in packed.unpack(values_N) for row in part_RT]
-            # Rows are in the order of ``host_lengths`` unless packing sorted them.
-            lengths = packed.lengths_B if host_lengths is None or packed.order_B is not None else host_lengths
-            rows = [row[:length] for row, length in zip(rows, lengths.tolist(), strict=True)]
-            order = range(len(rows)) if packed.order_B is None else torch.argsort(packed.order_B).tolist()
-            results[name] = [rows[i] for i in order]
-        return results
+        lengths = (packed.lengths_B if host_lengths is None else host_lengths).tolist()
+        return {
+            name: [row[:length] for row, length in zip(packed.pad(values_N), lengths, strict=True)]
+            if name in ragged
+            else self._pool(packed, values_N, "mean")
+            for name, values_N in arrays.items()
+        }
 
 
 def _recompute(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -13,7 +13,7 @@ from transformers import BertConfig
 from transformers.models.bert.modeling_bert import BertLayer
 
 from raysts.cpu import fused, native
-from raysts.models.packing import Row
+from raysts.models.packing import pack
 
 WIDTH = 64
 LENGTHS = (1, 5, 16, 17, 40, 2)
@@ -37,13 +37,9 @@ def layer_of(attention: float = 0.0, hidden: float = 0.0) -> BertLayer:
     return layer
 
 
-def row_of(lengths: tuple[int, ...]) -> Row:
-    starts = torch.tensor([0, *lengths]).cumsum(0).int()
-    return Row(starts, torch.arange(0), None)  # type: ignore[arg-type]  # what a kernel for texts of any lengths does not read
-
-
-def here(layer: BertLayer, x: Tensor, lengths: tuple[int, ...] = LENGTHS) -> Tensor:
-    return layer(x, None, groups=row_of(lengths))
+def here(layer: BertLayer, x: Tensor) -> Tensor:
+    ids = torch.ones(len(LENGTHS), max(LENGTHS), dtype=torch.int64)
+    return layer(x, None, packed=pack(ids, torch.tensor(LENGTHS), None))
 
 
 def by_text(layer: BertLayer, x: Tensor) -> Tensor:
@@ -180,10 +176,10 @@ def test_gelu_is_as_near_as_its_type_tells(dtype: torch.dtype, rounding: float, 
 
 def test_where_it_cannot_transformers_own_layer_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layer = layer_of().float()
-    assert fused.can([layer], torch.float32) and fused.can([layer], torch.bfloat16)
-    assert not fused.can([layer], torch.float16) and not fused.can([layer.double()], torch.float64)
+    assert fused.parts_of(layer, torch.float32) and fused.parts_of(layer, torch.bfloat16)
+    assert not fused.parts_of(layer, torch.float16) and not fused.parts_of(layer.double(), torch.float64)
     layer.float().intermediate.dense = torch.nn.Sequential(layer.intermediate.dense)  # type: ignore[assignment]
-    assert not fused.can([layer], torch.float32), "an adapter may be in it"
+    assert not fused.parts_of(layer, torch.float32), "an adapter may be in it"
     layer, made = layer_of().float(), native.library()._name  # type: ignore[union-attr]
     for environment in (
         {"CXX": "no-such-compiler"},
@@ -194,7 +190,7 @@ def test_where_it_cannot_transformers_own_layer_is_taken(tmp_path: Path, monkeyp
         with monkeypatch.context() as patched:
             for name, value in environment.items():
                 patched.setenv(name, value)
-            assert native.library() is None and not fused.can([layer], torch.float32), environment
+            assert native.library() is None and not fused.parts_of(layer, torch.float32), environment
     # What another OpenMP is in does not load: that is seen once, not by every process that begins.
     compiler, asked = tmp_path / "compiler", tmp_path / "asked"
     compiler.write_text(f'#!/bin/sh\necho >> {asked}\nfor last; do :; done\necho "int main(" > "$last"\n')

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,12 @@ from raysts.cpu import fused, native
 from raysts.models import packing, sentence_model
 from raysts.models.encoder import Encoder, pool
 from raysts.models.families import FAMILIES, omit_pooler
-from raysts.models.packing import cut, pack
 from raysts.models.pretrained import load_backbone
 from raysts.models.sentence_model import SentenceModel, represent_tokens
 from raysts.models.tokens import Tokens, tokenize
 from raysts.objectives.latte_mix import NormalVAE
 from raysts.recipes.catalog import NormalVAESettings
 
-POOLINGS = ("mean", "cls", "max")
 TEXTS = [
     "a dog runs",
     "a cat",
@@ -74,28 +73,6 @@ def test_pooling_is_summed_in_float32(dtype: torch.dtype) -> None:
     assert pool(tokens.double(), None, torch.tensor([3000]), "mean").dtype == torch.float64
 
 
-@pytest.mark.parametrize("mode", POOLINGS)
-def test_groups_by_length_are_one_padded_batch(mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = tiny_encoder(pooling=mode)
-    ids, lengths = batch(rows=24)
-
-    def run(overhead: int) -> tuple[int, Tensor, list[Tensor]]:
-        monkeypatch.setitem(packing.GROUP_OVERHEAD, "cpu", overhead)
-        encoder.zero_grad()
-        found = encoder(ids, lengths)
-        (found * torch.linspace(-1, 1, found.numel()).reshape(found.shape)).sum().backward()
-        gradients = [p.grad.clone() for p in encoder.parameters() if p.grad is not None]
-        return len(pack(ids, lengths, None).groups), found.detach(), gradients
-
-    groups, whole, gradients = run(10**9)
-    assert groups == 1
-    groups, parts, part_gradients = run(0)
-    assert groups == len(set(lengths.tolist())), "without overhead there is a group for every length"
-    torch.testing.assert_close(parts, whole, rtol=0, atol=1e-5)
-    for a, b in zip(part_gradients, gradients, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("layers", [1, 2])
 def test_rows_in_bf16_are_of_lengths_that_come_again(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder, (ids, lengths), rows = tiny_encoder(layers=layers).eval(), batch(rows=7), []
@@ -120,22 +97,17 @@ def test_rows_in_bf16_are_of_lengths_that_come_again(layers: int, monkeypatch: p
     assert rows[2] == rows[0], "in fp32 there is nothing to compile"
 
 
-def test_long_texts_attend_by_torchs_kernel_where_nothing_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder, (ids, lengths) = tiny_encoder().eval(), batch(rows=24)
-    whole, fused = encoder(ids, lengths).detach(), []
-    monkeypatch.setattr(
-        packing,
-        "_fused_call",
-        lambda *given, kernel=packing._fused_call: fused.append(given) or kernel(*given),
-    )
-    monkeypatch.setattr(packing, "LONG", int(lengths.max()))
-    encoder(ids, lengths)
-    assert not fused, "its backward is slow"
-    with torch.no_grad():
-        found = encoder(ids, lengths)
-    groups = pack(ids, lengths, None).groups
-    assert len(fused) == encoder.depth < encoder.depth * len(groups), "the group of the longest texts, in every layer"
-    torch.testing.assert_close(found, whole, rtol=0, atol=1e-6)
+@pytest.mark.parametrize("training", [True, False])
+def test_long_texts_attend_one_by_one(training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, (ids, lengths), calls = tiny_encoder().eval(), batch(rows=24), list[Any]()
+    encoder.fused, attend = False, packing._attend_padded
+    monkeypatch.setattr(packing, "_attend_padded", lambda *given: calls.append(given[0]) or attend(*given))
+    with torch.set_grad_enabled(training):
+        whole = encoder(ids, lengths)
+        assert len(calls) == encoder.depth
+        monkeypatch.setattr(packing, "LONG", int(lengths.max()))
+        torch.testing.assert_close(encoder(ids, lengths), whole, rtol=0, atol=1e-6)
+    assert len(calls) == encoder.depth * (1 + 24)
 
 
 def test_gradients_are_those_of_transformers_own_pass() -> None:
@@ -170,22 +142,6 @@ def test_dropout_of_attention_is_on_in_training_alone() -> None:
     assert torch.equal(run(0), run(0)) and not torch.equal(run(0), run(1))
 
 
-@pytest.mark.parametrize("lengths", [[5], [3, 3, 3], [2, 3, 9, 9, 30], [*range(1, 20)], [7] * 40 + [60]])
-@pytest.mark.parametrize("overhead", [0, 8, 32, 4096])
-def test_cuts_are_the_cheapest(lengths: list[int], overhead: int) -> None:
-    found = cut(tuple(lengths), overhead)
-    assert [first for first, _ in found] == [0, *(last for _, last in found[:-1])] and found[-1][1] == len(lengths)
-
-    def cost(cuts: list[tuple[int, int]]) -> int:
-        return sum((last - first) * lengths[last - 1] + overhead for first, last in cuts)
-
-    if len(lengths) <= 8:  # every way to cut
-        ways = [[i for i in range(1, len(lengths)) if mask >> (i - 1) & 1] for mask in range(2 ** (len(lengths) - 1))]
-        cheapest = min(cost(list(zip([0, *way], [*way, len(lengths)], strict=True))) for way in ways)
-        assert cost(found) == cheapest
-    assert cost(found) <= cost([(0, len(lengths))])
-
-
 @pytest.mark.parametrize("family", [*FAMILIES, "electra", "deberta-v2"])
 @torch.no_grad()
 def test_families_against_transformers_own_masked_pass(family: str, tmp_path: Any) -> None:
@@ -217,49 +173,39 @@ def one_by_one(q: Tensor, k: Tensor, v: Tensor, starts_q: Tensor, starts_k: Tens
     return torch.cat(found)
 
 
-@pytest.mark.parametrize("way", ["padded attention", "kernel", "fused"])
 @pytest.mark.parametrize("family", ["bert", "distilbert", "roberta"])
-def test_texts_without_padding_are_padded_ones(
-    family: str, way: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on GPUs with the kernel for texts of any lengths, or where there is none padded for attention alone; as on CPUs."""
+def test_ways_to_attend_are_one(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled, as on GPUs with the kernel for texts of any lengths, and padded for attention alone."""
     backbone, tokenizer = load_backbone(write_backbone(tmp_path / family, family))
     encoder = Encoder(backbone, int(tokenizer.pad_token_id), "mean+cls+max+lasttoken+weightedmean", "first_last").eval()
-    if way == "fused" and native.library() is None:
-        pytest.skip("there is no C++ compiler")
-    assert way != "fused" or fused.can(encoder.layer_list(), torch.float32)
-    monkeypatch.setattr(packing, "has_kernel", lambda *_: way == "kernel")
+    compiled = all(fused.parts_of(layer, torch.float32) for layer in encoder.layer_list())
+    assert compiled == (native.library() is not None)
     monkeypatch.setattr(packing, "varlen_attn", one_by_one)
     for texts in (TEXTS, TEXTS[:1] * 2):
         ids, lengths = tokenize(tokenizer, texts, 24).pad(encoder.pad_id)
-        found = []
-        for without in (False, True):
-            encoder.fused = without and way == "fused"
-            monkeypatch.setattr(packing, "packs_without_padding", lambda _, without=without: without and way != "fused")
+        there = (torch.arange(ids.shape[1]) < lengths[:, None])[..., None]
+        results = []
+        for encoder.fused, kernel in ((False, False), (False, True), (True, False)):
+            monkeypatch.setattr(packing, "has_kernel", lambda *_, kernel=kernel: kernel)
             encoder.zero_grad()
             vectors, tokens = encoder(ids, lengths), encoder.tokens(ids, lengths, lengths.numpy())
-            there = (torch.arange(ids.shape[1]) < lengths[:, None])[..., None]
             (vectors.square().sum() + (tokens * there).cumsum(0).sum()).backward()
-            found.append((vectors.detach(), *(p.grad.clone() for p in encoder.parameters() if p.grad is not None)))
-            packed = encoder._pack(ids, lengths, None)
-            assert (packed.row is not None) == without and (len(packed.ids_N) == int(lengths.sum()) or not without)
-        for padded, unpadded in zip(*found, strict=True):
+            results.append((vectors.detach(), *(p.grad.clone() for p in encoder.parameters() if p.grad is not None)))
+        for padded, *others in zip(*results, strict=True):
             atol = max(1e-5, 1e-6 * float(padded.abs().max()))  # a gradient is a sum over all tokens, in another order
-            torch.testing.assert_close(unpadded, padded, rtol=1e-4, atol=atol)
+            for other in others:
+                torch.testing.assert_close(other, padded, rtol=1e-4, atol=atol)
 
 
-def test_texts_of_their_own_length_come_back_without_padding_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ragged_representations_have_the_length_of_their_text() -> None:
     encoder = NormalVAE(NormalVAESettings(dims=3), tiny_encoder()).encoder.eval()
     ids, lengths = batch()
     with torch.no_grad():
-        padded = encoder.represent(ids, lengths)
-        monkeypatch.setattr(packing, "packs_without_padding", lambda _: True)
-        found = encoder.represent(ids, lengths, lengths.numpy())
-    ragged = [name for name, value in padded.items() if isinstance(value, list)]
-    assert ragged
-    for name in ragged:
-        for a, b in zip(found[name], padded[name], strict=True):
-            torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
+        whole = encoder.represent(ids, lengths, lengths.numpy())
+        for row, length in enumerate(lengths.tolist()):
+            alone = encoder.represent(ids[row : row + 1, :length], lengths[row : row + 1])
+            for name in ("mu", "log_var"):
+                torch.testing.assert_close(whole[name][row], alone[name][0], rtol=0, atol=1e-5)
 
 
 def test_bulk_embedding_keeps_rows_and_modes(monkeypatch: pytest.MonkeyPatch) -> None:
