@@ -307,7 +307,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory, small_corpus: Corpus, tiny_b
 def processes(
     tmp_path_factory: pytest.TempPathFactory, stage: small_runs.Stage
 ) -> tuple[dict[int, list[dict[str, Any]]], dict[str, Any]]:
-    """What two, three and four gloo processes found (one dict a rank), and what one finds for the same jobs: one spawn
+    """What two and three gloo processes found (one dict a rank), and what one finds for the same jobs: one spawn
     for all."""
     import gloo_ranks
 

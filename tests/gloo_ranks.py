@@ -1,4 +1,4 @@
-"""What two, three and four gloo processes do for the tests, all in one spawn: a spawn costs seconds, the checks do not."""
+"""What two and three gloo processes do for the tests, all in one spawn: a spawn costs seconds, the checks do not."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from raysts.training.loop import train
 from raysts.training.runtime import Preempted, Preemption, Runtime
 from raysts.training.shard import gather_tensor
 
-ROWS = {2: (3, 5), 3: (3, 0, 5), 4: (2, 1, 0, 5)}
+ROWS = {2: (3, 5), 3: (3, 0, 5)}
 """Rows per rank in the checks of the collectives, for each number of processes."""
 WORLDS = tuple(ROWS)
-MORE = {3: ("nli", "simcse-sup"), 4: ("simcse-sup",)}
-"""Objectives that three and four processes train, of which one has the negatives of all ranks: two train every one."""
+IN_THREE = ("nli", "simcse-sup")
+"""Objectives that three processes train, of which one has the negatives of all ranks: two train every one."""
 OPTIM = Optim(name="adamw", lr=1e-4, schedule="linear", warmup=0.1, weight_decay=0.01, clip=1.0)
 SPREAD = ("nli", "ct", "simcse-sup")
 """Objectives whose weights are spread over two processes: of one encoder and a layer beside it, of two encoders, with a head."""
@@ -45,7 +45,7 @@ IN_BF16 = "in bf16"
 
 def names_in(world: int, names: Iterable[str]) -> list[str]:
     """The objectives among ``names`` that so many processes train."""
-    return [name for name in names if world == 2 or name in MORE[world]]
+    return [name for name in names if world == 2 or name in IN_THREE]
 
 
 def batch_of(spec: ObjectiveSpec) -> tuple[int, int]:
@@ -170,7 +170,7 @@ def run(
 
 
 def rank_main(rank: int, folder: str) -> None:
-    """One process; with four, three and two together, those of higher ranks leaving."""
+    """One process; with three and two together, those of higher ranks leaving."""
     gc.freeze()  # what the server has imported takes a third of a second to look through
     torch.set_num_threads(1)
     os.fsync = lambda handle: None  # as in conftest.py

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raysts.data import checks, readers, tables, user
+from raysts.data import checks, facts, readers, tables, user
 from raysts.data.corpora import Corpus
 from raysts.data.derive import DERIVED, label_codes
+from raysts.data.facts import Facts
 from raysts.data.user import UserData
 from raysts.errors import InputError, RunFailed
 from raysts.schema import NLI_LABELS
@@ -131,6 +132,16 @@ def test_a_second_plan_reads_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert looked_at() == first
     text.write_text("one\ntwo\ntwo\nthree\n")
     assert looked_at()[1] == [(0, first[1][0][1] + 1)]
+
+
+def test_the_latest_facts_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(facts, "MOST", 20)
+    for number in range(40):
+        Facts("rows", number).add(rows=number)
+        assert Facts("rows", number).read() == {"rows": number}
+        assert len(list((tmp_path / "raysts" / "known").iterdir())) <= 20
+    assert not Facts("rows", 0).read() and Facts("rows", 36).read() == {"rows": 36}
 
 
 def test_types_that_mean_the_same_are_read_as_the_same(tmp_path: Path) -> None:

@@ -121,15 +121,6 @@ def test_the_fingerprint_is_that_of_what_it_is_made_of(corpus: Corpus, tmp_path:
     assert again.fingerprint("nli/triplets") != before[0] and again.fingerprint("targets") == before[1]
 
 
-def test_a_table_that_is_there_is_used(corpus: Corpus, tmp_path: Path) -> None:
-    own = {"anchor": ["p"], "positive": ["q"], "negative": ["r"]}
-    pq.write_table(pa.table(own), tmp_path / "data/nli/triplets.parquet")
-    corpus = Corpus(tmp_path / "data").writing_to(tmp_path / "made")
-    assert corpus.rows("nli/triplets") == 1 and corpus.sources("nli/triplets") == []
-    corpus["nli/triplets"].write()
-    assert not (tmp_path / "made").exists()
-
-
 def test_what_cannot_be_made_is_refused(corpus: Corpus, tmp_path: Path) -> None:
     pq.write_table(pa.table({name: values[:1] for name, values in NLI.items()}), tmp_path / "data/nli/train.parquet")
     with pytest.raises(InputError, match="nli/triplets: no rows can be made of nli/train"):

@@ -9,6 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from raysts.commands.options import RunOptions
+from raysts.data import tables
+from raysts.data.checks import BATCH_ROWS
 from raysts.data.corpora import Corpus
 from raysts.data.user import DEV, HELD_OUT, TEXT, UserData, open_pairs, open_retrieval, open_text
 from raysts.errors import InputError, RunFailed
@@ -31,8 +33,9 @@ def test_held_out_texts_are_in_no_row(tmp_path: Path) -> None:
     assert open_text(write(tmp_path / "few.txt", texts[:190]), None).holding_out().held_count == 0
 
 
-def test_text_stands_for_sentences_of_any_folder(tmp_path: Path) -> None:
-    texts = [f"text {i}" for i in range(70_000)]
+def test_text_stands_for_sentences_of_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "READ_ROWS", 2 * BATCH_ROWS)
+    texts = [f"text {i}" for i in range(2 * BATCH_ROWS + 464)]
     user = UserData.of(text=write(tmp_path / "docs.txt", texts))
     (tmp_path / "data").mkdir()
     for root in (None, tmp_path / "data"):
@@ -42,8 +45,8 @@ def test_text_stands_for_sentences_of_any_folder(tmp_path: Path) -> None:
         groups = list(corpus[TEXT].row_groups())
         corpus[TEXT].write()
         file = pq.ParquetFile(groups[0].path)
-        assert [group.rows for group in groups] == [65_536, 4_464]
-        assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [65_536, 4_464]
+        assert [group.rows for group in groups] == [2 * BATCH_ROWS, 464]
+        assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [2 * BATCH_ROWS, 464]
         assert file.read().column("sentence").to_pylist() == texts
         assert corpus.title(TEXT) == "docs" and corpus.sources("sentences") == [TEXT]
 

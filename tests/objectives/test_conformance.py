@@ -32,9 +32,6 @@ from raysts.training.loop import train
 Found = tuple[list[dict[str, Any]], dict[str, Any]]
 Worlds = tuple[dict[int, list[dict[str, Any]]], dict[str, Any]]
 
-REACHED = {"nli": 0.01, "ct": 0.02, "sts": 0.002, "sed": 0.05, "flow": -2.0}
-"""Loss that 16 fixed examples reach within 150 steps; of an objective that is not named here, a tenth of the first loss."""
-
 EXAMPLES = 16
 TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house", "a cat"]
 
@@ -161,10 +158,8 @@ def test_it_learns_sixteen_fixed_examples(name: str, stage: Stage) -> None:
     batch = batch_for(name, stage, objective)
     optimizer = torch.optim.Adam(objective.parameters(), lr=3e-3)
     losses: list[float] = []
-    while not (losses and losses[-1] < REACHED.get(name, losses[0] / 10)):  # nan is never less
-        assert len(losses) < 150, (
-            f"from {losses[0]:.4g} only to {losses[-1]:.4g}; REACHED['{name}'] says how far it must come"
-        )
+    while not (losses and losses[0] - losses[-1] > 0.7 * abs(losses[0])):  # nan is never more
+        assert len(losses) < 150, f"from {losses[0]:.4g} only to {losses[-1]:.4g}, which is not 70 % less"
         loss, _ = objective(batch)
         loss.backward()
         optimizer.step()
@@ -333,7 +328,9 @@ def gradients_of(objective: Objective) -> dict[str, torch.Tensor]:
     return {name: p.grad for name, p in objective.named_parameters() if p.grad is not None}
 
 
-@every
+@pytest.mark.parametrize(
+    "name", ["ct", "simcse-sup", "mlm", "latte"]
+)  # of each shape: two encoders, views, tokens, frozen
 def test_layers_that_are_computed_again_change_no_number(name: str, stage: Stage) -> None:
     """Dropout on: what is computed again drops the same."""
     found = []

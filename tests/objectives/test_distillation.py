@@ -7,9 +7,7 @@ from small_runs import share_of, tiny_encoder
 
 from raysts.models.tokens import Tokens
 from raysts.objectives.distillation import Distillation
-from raysts.recipes import names
 from raysts.recipes.catalog import DistillationSettings
-from raysts.recipes.overrides import apply_overrides
 
 TEXTS = Tokens(np.arange(1, 22, dtype=np.int32), np.array([0, 3, 8, 15, 21]))
 
@@ -48,12 +46,6 @@ def test_a_projection_to_concatenated_vectors_is_no_part_of_the_student() -> Non
     assert kept.dim == 16 and not len(kept.heads)
     kept_by_mean, _ = step(np.ones((4, 40), np.float32), projection=40)
     assert next(iter(kept_by_mean.candidates().values())).dim == 40
-
-
-def test_settings_are_set_by_their_short_names() -> None:
-    asked = {"sed.target": "concat", "sed.loss": "infonce", "sed.weights": [2, 1], "sed.temperature": 0.1}
-    settings = apply_overrides(names.pipeline("nli-sed", {"members": 2}), asked).sed.settings  # type: ignore[union-attr]
-    assert settings == DistillationSettings(target="concat", loss="infonce", weights=(2.0, 1.0), temperature=0.1)
 
 
 def bank_of(texts: int, width: int = 16, seed: int = 1) -> np.ndarray:

@@ -13,7 +13,6 @@ from raysts.models.tokens import Tokens
 from raysts.objectives.gausscse import GaussCSE
 from raysts.objectives.objective import Batch
 from raysts.recipes.catalog import GAUSS_LOSSES, GaussCSESettings
-from raysts.recipes.names import STAGES
 
 ROWS = 6
 WEIGHT = np.array([1, 1, 0, 1, 1, 1], np.float32)
@@ -122,10 +121,3 @@ def test_what_is_no_negative_is_in_no_denominator() -> None:
     loss.backward()
     assert float(loss.detach()) == pytest.approx(np.mean(rows), abs=2e-5)
     assert all(p.grad is None or p.grad.isfinite().all() for p in objective.parameters())
-
-
-@pytest.mark.parametrize("loss", GAUSS_LOSSES)
-def test_recipe(loss: Any) -> None:
-    recipe = STAGES[f"gausscse-{loss}"]
-    assert recipe.settings == GaussCSESettings(loss=loss) and recipe.pooling == "cls" and recipe.layers == 1
-    assert recipe.spec.dev == "nli/snli_dev" and recipe.uses_dev_labels and recipe.train.eval_first

@@ -16,8 +16,6 @@ from raysts.objectives.latte_mix import Autoencoder, LatentObjective, LatteMix, 
 from raysts.objectives.objective import Batch
 from raysts.ops.variational import draw, gumbel, gumbel_softmax, kl_to_uniform
 from raysts.recipes.catalog import AutoencoderSettings, LatteMixSettings, NormalVAESettings
-from raysts.recipes.recipe import DEFAULTS
-from raysts.training.optim import learning_rate
 
 TEXTS = [[7, 8, 9], [11], [12, 13, 14, 15, 16, 17], [18, 19]]
 KINDS: dict[type, type[LatentObjective]] = {
@@ -229,16 +227,3 @@ def test_a_model_with_a_head_is_refused() -> None:
     assert LatteMix(LatteMixSettings(), encoder).encoder.pooling == "mean"
     with pytest.raises(ValueError, match="has a head behind its pooling"):
         LatteMix(LatteMixSettings(), encoder.followed_by(Dense(16, 16)))
-
-
-@pytest.mark.parametrize("name", ["latte", "latte-ae", "latte-normal"])
-def test_the_recipes(name: str) -> None:
-    """Triangular rate 2e-5 -> 1e-3 -> 2e-5, the encoder's dropout off, SNLI's sentences."""
-    recipe = DEFAULTS[name]
-    assert recipe.spec.head and recipe.table == "nli/sentences"
-    assert not recipe.train.dropout and recipe.batch == 16 and recipe.layers == 1
-    rates = [learning_rate(recipe.optim, step, 1000) for step in range(1000)]
-    assert rates[0] == pytest.approx(2e-5, rel=0.15) and rates[-1] == pytest.approx(2e-5, rel=0.15)
-    assert int(np.argmax(rates)) in (499, 500) and max(rates) == pytest.approx(1e-3)
-    assert rates[250] == pytest.approx(rates[750], rel=0.01)
-    assert recipe.replace(batch=32).settings == recipe.settings

@@ -146,11 +146,6 @@ def test_a_batch_without_an_ordinary_word_has_nothing_to_learn() -> None:
     assert all(p.grad is not None and not p.grad.any() for p in objective.parameters())
 
 
-def test_the_encoder_alone_is_kept() -> None:
-    objective = made()
-    assert list(objective.candidates().values()) == [objective.encoder] and not len(objective.encoder.heads)
-
-
 def test_special_tokens_that_the_encoder_lacks_are_no_words() -> None:
     larger = encoder()
     larger.special_ids = (*SPECIAL, WORDS)

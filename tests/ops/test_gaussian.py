@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +9,8 @@ from scipy import integrate, stats
 from torch import Tensor
 from torch.distributions import Independent, Normal
 from torch.distributions import kl_divergence as kl_of_torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from raysts.ops import gaussian
 from raysts.ops.gaussian import (
@@ -155,41 +156,26 @@ def test_fillers_are_no_negatives_and_rows_may_be_some_of_the_candidates(loss: s
     )
 
 
-LIMITED = """
-import resource, torch
-from raysts.ops.gaussian import KINDS, Gaussians, similarity_matrix
-torch.set_num_threads(1)
+class Largest(TorchDispatchMode):
+    """Numbers of the largest tensor that an operation makes."""
 
-def plain(a, b, kind):
-    kl = 0.5 * (((a.mu - b.mu[:, None]) ** 2 + a.log_var.exp()) / b.log_var.exp()[:, None] - a.log_var
-                + b.log_var[:, None] - 1)
-    return (1 / (1 + kl)).mean(-1) if kind == "per_dimension" else 1 / (1 + kl.sum(-1))
+    numbers = 0
 
-def run(rows, matrix, kind):
-    a, b = (Gaussians(*torch.randn(2, rows, 768).mul_(0.3).requires_grad_().unbind()) for _ in range(2))
-    matrix(a, b, kind).square().sum().backward()
-
-def fits(mebibytes, matrix, kind):
-    run(8, matrix, kind)
-    pages = int(open("/proc/self/statm").read().split()[0])
-    limit = pages * resource.getpagesize() + mebibytes * 2**20
-    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
-    try:
-        run(256, matrix, kind)
-        return True
-    except RuntimeError as error:
-        assert "can't allocate memory" in str(error), error
-        return False
-
-print([fits(48, similarity_matrix, kind) for kind in KINDS], [fits(192, plain, kind) for kind in KINDS])
-"""
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        self.numbers = max([self.numbers, *(x.numel() for x in tree_leaves(made) if isinstance(x, Tensor))])
+        return made
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits the memory of a process as Linux does")
-def test_memory_of_a_large_batch() -> None:
-    """B = 256, D = 768, forward and backward in 48 MiB; B x B x D numbers are 192 MiB, and a plain form has several."""
-    done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True)
-    assert done.stdout.strip() == "[True, True] [False, False]", done.stderr
+@both
+def test_no_step_holds_all_dimensions_of_all_pairs(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gaussian, "BLOCK", {"cpu": 2 * 16 * 64})
+    a, b = gaussians(16, 64, 0), gaussians(16, 64, 1)
+    with Largest() as blocks:
+        similarity_matrix(a, b, kind).square().sum().backward()
+    with Largest() as plain:
+        matrix_by_torch(a, b, kind).square().sum().backward()
+    assert blocks.numbers == 2 * 16 * 64 and plain.numbers == 16 * 16 * 64
 
 
 def test_extremes_stay_finite() -> None:
