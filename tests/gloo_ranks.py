@@ -32,8 +32,8 @@ WORLDS = tuple(ROWS)
 IN_THREE = ("nli", "simcse-sup")
 """Objectives that three processes train, of which one has the negatives of all ranks: two train every one."""
 OPTIM = Optim(name="adamw", lr=1e-4, schedule="linear", warmup=0.1, weight_decay=0.01, clip=1.0)
-SPREAD = ("nli", "ct", "simcse-sup")
-"""Objectives whose weights are spread over two processes: of one encoder and a layer beside it, of two encoders, with a head."""
+SPREAD = ("ct", "simcse-sup")
+"""Objectives whose weights are spread over two processes: of two encoders, with a head; in bf16 of one with a layer beside it."""
 RMSPROP = Optim(name="rmsprop", lr=1e-4, schedule="constant", warmup=0.0, clip=None)
 NESTED = ("sed", "simcse-sup")
 """Objectives whose first dimensions learn too: each width is gathered by itself."""

@@ -132,13 +132,6 @@ def test_a_bootstrap_sample_is_drawn_once_with_replacement() -> None:
     assert all([*a.ids, *b.ids] == [*both.ids] for a, b, both in zip(*parts, whole, strict=True))
 
 
-def test_the_order_does_not_touch_the_global_generators() -> None:
-    np.random.seed(0)  # noqa: NPY002
-    before = np.random.get_state()[1].copy()  # noqa: NPY002
-    order_of([13, 9], 4)
-    assert np.array_equal(before, np.random.get_state()[1])  # noqa: NPY002
-
-
 def test_rows_are_shuffled_well_enough() -> None:
     """Over seeds every row comes first about equally often, and windows stay together (one is read at a time)."""
     firsts = np.bincount([order_of([10, 10], 20, seed=seed)[0] for seed in range(200)], minlength=20)

@@ -241,14 +241,6 @@ def test_what_is_not_there_is_said_at_once(tmp_path: Path) -> None:
         Corpus(tmp_path).files("nli/trian")
 
 
-def test_a_file_that_is_no_parquet(tmp_path: Path) -> None:
-    (tmp_path / "nli").mkdir()
-    (tmp_path / "nli" / "train.parquet").write_text("premise,hypothesis")
-    for use in (Corpus(tmp_path).rows, Corpus(tmp_path).read):
-        with pytest.raises(InputError, match="not a readable Parquet file"):
-            use("nli/train")
-
-
 @pytest.mark.parametrize("chunked", [False, True])
 def test_label_codes(chunked: bool) -> None:
     def of(values: list[Any], kind: pa.DataType | None = None) -> list[int]:

@@ -25,26 +25,13 @@ SNLI_CARD = """---
 dataset_info:
   config_name: plain_text
   features:
-  - name: premise
-    dtype: string
-  - name: hypothesis
-    dtype: string
-  - name: label
-    dtype:
-      class_label:
-        names:
-          '0': contradiction
-          '1': neutral
-          '2': entailment
+  - {name: premise, dtype: string}
+  - {name: hypothesis, dtype: string}
+  - {name: label, dtype: {class_label: {names: {'0': contradiction, '1': neutral, '2': entailment}}}}
 configs:
 - config_name: plain_text
-  data_files:
-  - split: train
-    path: plain_text/train-*
-  - split: validation
-    path: plain_text/validation-*
-  - split: test
-    path: plain_text/test-*
+  data_files: [{split: train, path: plain_text/train-*}, {split: validation, path: plain_text/validation-*},
+    {split: test, path: plain_text/test-*}]
 ---
 """
 
@@ -79,29 +66,12 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [{"sentence1": "A  man\tsings.", "sentence2": "Someone sings.", "score": 3.8}],
     )
     for split in ("train", "validation", "test"):
-        rows = [
-            {
-                "genre": "main-news",
-                "dataset": "headlines",
-                "sentence1": f"{split} {i}",
-                "sentence2": "b",
-                "score": i / 2,
-            }
-            for i in range(11)
-        ]
+        news = {"genre": "main-news", "dataset": "headlines"}
+        rows = [news | {"sentence1": f"{split} {i}", "sentence2": "b", "score": i / 2} for i in range(11)]
         _jsonl(root / f"stsbenchmark-sts/{split}.jsonl.gz", rows)
-        sick = [
-            {
-                "id": "1",
-                "sentence_A": f"A dog runs {i}",
-                "sentence_B": "A dog moves",
-                "label": i,
-                "relatedness_score": 3.3,
-                "entailment_AB": "A_entails_B",
-                "entailment_BA": "B_neutral_A",
-            }
-            for i in range(3)
-        ]
+        pair = {"id": "1", "sentence_B": "A dog moves", "relatedness_score": 3.3}
+        pair |= {"entailment_AB": "A_entails_B", "entailment_BA": "B_neutral_A"}
+        sick = [pair | {"sentence_A": f"A dog runs {i}", "label": i} for i in range(3)]
         types = pa.Table.from_pylist(sick).schema
         types = types.set(types.get_field_index("relatedness_score"), pa.field("relatedness_score", pa.float32()))
         _parquet(root / f"RobZamp/sick/default/{split}/0000.parquet", sick, types)

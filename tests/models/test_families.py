@@ -15,7 +15,7 @@ from raysts.models.pretrained import load
 TEXTS = ["a dog runs", "a cat", "the small dog and the cat are sleeping near the house", "dog", "", "A CAT sleeps"]
 
 
-@pytest.mark.parametrize("family", ["modernbert", "mpnet"])
+@pytest.mark.parametrize("family", ["modernbert", pytest.param("mpnet", marks=pytest.mark.slow)])
 def test_onnx(family: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     onnx.save(load(write_backbone(tmp_path / family, family), layers=2, device="cpu"), tmp_path / "out")

@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 import torch
 from run_commands import overrides, raysts, result
-from scipy.stats import spearmanr
 
-from raysts.data.corpora import Corpus
 from raysts.data.world import world_words
 from raysts.errors import InputError
 from raysts.models.head import CategoricalHead, Head
@@ -24,7 +22,6 @@ from raysts.models.sentence_model import SentenceModel
 from raysts.models.shipped.latent import Categorical
 from raysts.models.tokens import Tokens
 from raysts.models.word_vectors import WordVectors
-from raysts.ops.similarity import cosine
 
 DIM = 8
 WORDS = ["the", "dog", "cat", "runs", "do", "n't", "'s", ",", ".", "well", "known", "a", "x", "3.5", "café", "ca"]
@@ -286,21 +283,6 @@ SMALL = {
     "evaluation.resamples": 4,
     "evaluation.tasks": "[stsb]",
 }
-
-
-@pytest.mark.parametrize("pooling", ["mean", "max"])
-def test_evaluate(pooling: Any, of_the_world: Path, small_world: Path, small_corpus: Corpus, tmp_path: Path) -> None:
-    table = small_corpus.read("sts/stsb_test")
-    model = load(of_the_world, pooling=pooling, device="cpu")
-    a, b = (model.encode(table.column(name).to_pylist()) for name in ("sentence1", "sentence2"))
-    expected = spearmanr(cosine(a, b), table.column("score").to_numpy()).statistic
-    where = ("--data", small_world, "--storage", tmp_path)
-    found = result("evaluate", of_the_world, "--pooling", pooling, *where, "--tasks", "stsb", "--resamples", 4)[
-        "results"
-    ]
-    rows = [row for row in found if row["metric"] == "spearman" and row["aggregation"] == "all"]
-    assert [(row["layers"], row["pooling"]) for row in rows] == [("1", pooling)]
-    assert rows[0]["value"] == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize("system", ["whiten", pytest.param("flow", marks=pytest.mark.slow), "latte"])

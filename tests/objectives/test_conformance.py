@@ -38,7 +38,13 @@ TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house", 
 CLOSED_FORM = ("whiten", "centre")
 """What is fitted in one pass, without a parameter that an optimiser moves."""
 
+ALIKE = ("simcse-unsup", "centre", "latte-ae", "latte-normal")
+"""What shares its module's state with an objective that stands before it."""
+
 every = pytest.mark.parametrize("name", CATALOG)
+each_module = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ()) for name in CATALOG]
+)
 trained = pytest.mark.parametrize("name", [name for name in CATALOG if name not in CLOSED_FORM])
 
 
@@ -187,7 +193,7 @@ def test_candidates_are_saved_and_loaded_as_they_represent(name: str, stage: Sta
     assert len({array.tobytes() for array in found}) == len(found), "candidates are different encoders"
 
 
-@every
+@each_module
 def test_a_run_that_is_killed_twice_resumes_bit_for_bit(name: str, stage: Stage, tmp_path: Path) -> None:
     """Dropout on, dev evaluated, checkpoints every 4 steps, killed at steps that the name decides."""
     rows = rows_per_batch(DEFAULTS[name].group, 16) * 4 + 7

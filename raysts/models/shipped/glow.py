@@ -48,9 +48,6 @@ class ActNorm(nn.Module):
             self.logs.copy_(-(deviation_D + 1e-6).log() / LOG_SCALE)
         return (x_BD + self.bias) * (LOG_SCALE * self.logs).exp()
 
-    def inverse(self, z_BD: Tensor) -> Tensor:
-        return z_BD * (-LOG_SCALE * self.logs).exp() - self.bias
-
 
 class Shift(nn.Module):
     """Network of a coupling: two hidden layers with actnorm and ReLU. It begins as zero."""
@@ -83,10 +80,6 @@ class GlowStep(nn.Module):
     def forward(self, x_BD: Tensor, mean: Mean | None = None) -> Tensor:
         a, b = self.actnorm(x_BD, mean).flip(-1).chunk(2, -1)
         return torch.cat([a, b + self.shift(a, mean)], -1)
-
-    def inverse(self, z_BD: Tensor) -> Tensor:
-        a, b = z_BD.chunk(2, -1)
-        return self.actnorm.inverse(torch.cat([a, b - self.shift(a)], -1).flip(-1))
 
 
 class Glow(nn.Module):
@@ -127,15 +120,6 @@ class Glow(nn.Module):
                 x_BD, leaving = x_BD.chunk(2, -1)
                 left.append(leaving)
         return torch.cat([*left, x_BD], -1)
-
-    def inverse(self, z_BD: Tensor) -> Tensor:
-        sizes = [self.dim >> level for level in range(1, len(self.levels) + 1)]
-        *left, x_BD = z_BD.split([*sizes, sizes[-1]], -1)
-        for steps, leaving in zip(reversed(self._steps), reversed(left), strict=True):
-            x_BD = torch.cat([x_BD, leaving], -1)
-            for step in reversed(steps):
-                x_BD = step.inverse(x_BD)
-        return x_BD
 
     def log_det(self) -> Tensor:
         """log |det dz/dx|, a scalar: couplings and reversals keep volumes, so it is the same everywhere."""

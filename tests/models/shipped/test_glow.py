@@ -58,24 +58,14 @@ def by_hand(flow: Glow, x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("levels", [1, 2, 3])
 @torch.no_grad()
-def test_z_is_what_the_formulas_say_and_goes_back_to_x(levels: int) -> None:
+def test_z_is_what_the_formulas_say(levels: int) -> None:
     torch.manual_seed(0)
     flow, x = Glow(16, levels, depth=3, width=5).double(), embeddings(40, 16)
     flow.initialize(x, mean)
     moved(flow)
     z = flow.encode(x)
     np.testing.assert_allclose(z.numpy(), by_hand(flow, x.numpy()), rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(flow.inverse(z), x, rtol=0, atol=1e-9)
     assert float((z - x).abs().max()) > 0.1
-
-
-@torch.no_grad()
-def test_the_inverse_in_float32_at_the_size_of_bert() -> None:
-    torch.manual_seed(0)
-    flow, x = Glow(768, levels=3), embeddings(64, 768, torch.float32) / 768**0.5
-    flow.initialize(x, mean)
-    moved(flow, 0.01)
-    torch.testing.assert_close(flow.inverse(flow.encode(x)), x, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("levels", [1, 2, 3])
