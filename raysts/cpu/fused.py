@@ -44,10 +44,6 @@ def _class_of(kind: type) -> type:
     return type(kind.__name__, (_FusedLayer, kind), {"__module__": kind.__module__})
 
 
-def _product_type(dtype: torch.dtype) -> torch.dtype:
-    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else dtype
-
-
 class _Parts(NamedTuple):
     """Modules of a layer, in the order in which they compute."""
 
@@ -101,7 +97,7 @@ class _FusedLayer:
 
     def forward(self, x_1NH: Tensor, mask: None = None, *args: Any, **kwargs: Any) -> Any:
         layer, texts = cast(Any, self), cast(Any, kwargs.get("packed"))
-        dtype = _product_type(x_1NH.dtype)
+        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x_1NH.dtype
         fusable = texts is not None and kwargs.get("fused", True) and x_1NH.device.type == "cpu"
         parts = parts_of(layer, dtype) if fusable else None
         if parts is None:

@@ -102,12 +102,16 @@ def test_long_texts_attend_one_by_one(training: bool, monkeypatch: pytest.Monkey
     encoder, (ids, lengths), calls = tiny_encoder().eval(), batch(rows=24), list[Any]()
     encoder.fused, attend = False, packing._attend_padded
     monkeypatch.setattr(packing, "_attend_padded", lambda *given: calls.append(given[0]) or attend(*given))
+    torchs, kernel = list[Any](), packing.F.scaled_dot_product_attention
+    monkeypatch.setattr(
+        packing.F, "scaled_dot_product_attention", lambda *given, **how: torchs.append(given) or kernel(*given, **how)
+    )
     with torch.set_grad_enabled(training):
         whole = encoder(ids, lengths)
         assert len(calls) == encoder.depth
         monkeypatch.setattr(packing, "LONG", int(lengths.max()))
         torch.testing.assert_close(encoder(ids, lengths), whole, rtol=0, atol=1e-6)
-    assert len(calls) == encoder.depth * (1 + 24)
+    assert len(calls) == encoder.depth * (1 + 24) and bool(torchs) == (not training), "its backward is slow"
 
 
 def test_gradients_are_those_of_transformers_own_pass() -> None:
@@ -180,15 +184,19 @@ def test_ways_to_attend_are_one(family: str, tmp_path: Path, monkeypatch: pytest
     encoder = Encoder(backbone, int(tokenizer.pad_token_id), "mean+cls+max+lasttoken+weightedmean", "first_last").eval()
     compiled = all(fused.parts_of(layer, torch.float32) for layer in encoder.layer_list())
     assert compiled == (native.library() is not None)
+    attend, compiled_calls = fused._attention, list[Any]()
+    monkeypatch.setattr(fused, "_attention", lambda *given: compiled_calls.append(given) or attend(*given))
     monkeypatch.setattr(packing, "varlen_attn", one_by_one)
     for texts in (TEXTS, TEXTS[:1] * 2):
         ids, lengths = tokenize(tokenizer, texts, 24).pad(encoder.pad_id)
+        ids = torch.nn.functional.pad(ids, (0, 3), value=encoder.pad_id)
         there = (torch.arange(ids.shape[1]) < lengths[:, None])[..., None]
         results = []
         for encoder.fused, kernel in ((False, False), (False, True), (True, False)):
             monkeypatch.setattr(packing, "has_kernel", lambda *_, kernel=kernel: kernel)
-            encoder.zero_grad()
+            encoder.zero_grad(), compiled_calls.clear()
             vectors, tokens = encoder(ids, lengths), encoder.tokens(ids, lengths, lengths.numpy())
+            assert bool(compiled_calls) == (encoder.fused and compiled) and tokens.shape[:2] == ids.shape
             (vectors.square().sum() + (tokens * there).cumsum(0).sum()).backward()
             results.append((vectors.detach(), *(p.grad.clone() for p in encoder.parameters() if p.grad is not None)))
         for padded, *others in zip(*results, strict=True):

@@ -40,7 +40,13 @@ HEADS: dict[str, tuple[Callable[[int], Head], int | str]] = {
 """A head by the width of its encoder, and the layers that it reads."""
 
 
-@pytest.mark.parametrize("name", HEADS)
+ALIKE = ("linear", "gauss of the paper", "single", "point")
+"""Another setting, or parent, of a head that stands before it."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ()) for name in HEADS]
+)
 def test_a_head_is_saved_and_read_by_both(
     name: str, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,8 +32,9 @@ ENCODERS = (
     "t5",
 )  # fmt: skip
 DECODERS = ("bloom", "qwen3")
-LIKE_OTHERS = ("xlm-roberta", "camembert", "electra")
-"""Layers of RoBERTa and BERT under another name; test_encoder.py holds every family against transformers' own pass."""
+LIKE_OTHERS = ("xlm-roberta", "camembert", "electra", "albert", "bloom")
+"""Layers of RoBERTa and BERT under another name, shared layers, and a second decoder. test_encoder.py holds families
+against transformers' own pass."""
 ALL_MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 
 
@@ -127,7 +128,9 @@ def cased(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield folder
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(  # of the modes, two alone: "prompts that are not pooled" has all
+    "variant", [pytest.param(name, marks=pytest.mark.slow if name in ALL_MODES[1:5] else ()) for name in VARIANTS]
+)
 def test_what_a_directory_says_is_obeyed_and_kept(variant: str, cased: Path, tmp_path: Path) -> None:
     modules, said = VARIANTS[variant]
     first = Transformer(str(cased), config_kwargs={"output_hidden_states": "layers" in variant})

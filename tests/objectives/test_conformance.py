@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -41,11 +41,16 @@ CLOSED_FORM = ("whiten", "centre")
 ALIKE = ("simcse-unsup", "centre", "latte-ae", "latte-normal")
 """What shares its module's state with an objective that stands before it."""
 
-every = pytest.mark.parametrize("name", CATALOG)
-each_module = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ()) for name in CATALOG]
-)
-trained = pytest.mark.parametrize("name", [name for name in CATALOG if name not in CLOSED_FORM])
+
+def each(names: Iterable[str], alike: pytest.Mark | tuple[()] = ()) -> pytest.MarkDecorator:
+    """The objectives as cases, with a mark on those that are ``ALIKE``."""
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=alike if name in ALIKE else ()) for name in names])
+
+
+every = each(CATALOG)
+trained = each(name for name in CATALOG if name not in CLOSED_FORM)
+each_module = each(CATALOG, pytest.mark.slow)
+each_trained_module = each((name for name in CATALOG if name not in CLOSED_FORM), pytest.mark.slow)
 
 
 def build(name: str, stage: Stage, seed: int = 0, **settings: Any) -> Objective:
@@ -121,7 +126,7 @@ def test_every_trainable_parameter_gets_a_gradient(name: str, stage: Stage) -> N
             assert parameter.grad.abs().max() > 0 or parameter_name.endswith("key.bias"), parameter_name
 
 
-@every
+@each_module
 def test_it_is_deterministic_per_seed(name: str, stage: Stage) -> None:
     def run(seed: int, dropout: bool) -> tuple[float, dict[str, torch.Tensor]]:
         objective = build(name, stage).train(dropout)
@@ -158,7 +163,7 @@ def test_rows_of_weight_zero_do_not_count(name: str, stage: Stage) -> None:
     assert name in CLOSED_FORM or difference(gradients[0], gradients[1]) < 1e-4
 
 
-@trained
+@each_trained_module
 def test_it_learns_sixteen_fixed_examples(name: str, stage: Stage) -> None:
     objective = build(name, stage)
     batch = batch_for(name, stage, objective)
