@@ -3,10 +3,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import s3_server
 from processes import Command, wait_until
@@ -20,6 +22,8 @@ for _name, _value in {**SETTINGS, **PRIVATE}.items():
     os.environ.setdefault(_name, _value)
 # By default workers stand behind everything else that runs on the machine.
 os.environ.setdefault("RAY_worker_niceness", "0")
+# A thread of Ray Data's that still asks for something when the cluster ends would start another one in this process.
+os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
 
 
 @pytest.fixture(scope="session")
@@ -52,15 +56,25 @@ def commands(own_nodes: None) -> Iterator[list[Command]]:
         command.sweep()
 
 
+def head_lives() -> bool:
+    """Whether the head that this process has started has its two servers. A node ends with each of its agents, and the next
+    call to Ray, or a minute without its head, then ends this process, and what it has written is lost with it."""
+    children = [child.name() for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    return {"gcs_server", "raylet"} <= {*children}
+
+
 @pytest.fixture(scope="session")
 def start_cluster(s3_endpoint: str, mirrors: Path, cluster_is_up: Path) -> Callable[[], None]:
-    """Starts the cluster of :func:`cluster`, unless it runs: for what is made before it."""
+    """Starts the cluster of :func:`cluster`, unless it runs, and anew if it has died: for what is made before it."""
 
     def start() -> None:
         import ray
 
         if ray.is_initialized():
-            return
+            if head_lives():
+                return
+            warnings.warn("the cluster of the tests has died; another one takes its place", stacklevel=1)
+            ray.shutdown()
         with pytest.MonkeyPatch.context() as patch:
             s3_server.environment(s3_endpoint, mirrors, patch.setenv)
             try:

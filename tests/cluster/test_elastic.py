@@ -27,11 +27,9 @@ QUICK = {"train.max_length": 16, "batch": 16, "members": 1, "train.eval_every": 
 
 
 @pytest.fixture
-def nodes(own_nodes: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def nodes(own_nodes: None) -> Iterator[Any]:
     """A private cluster whose head has no CPU; nodes are added by the test."""
     import ray
-
-    monkeypatch.setenv("RAY_ENABLE_AUTO_CONNECT", "0")  # a thread that still trains joins no cluster after the test
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(

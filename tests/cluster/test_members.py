@@ -104,16 +104,16 @@ def test_members_train_at_once_and_come_back_whoever_dies(
     planned, tmp_path: Path, cluster: None, s3_endpoint: str, mirrors: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two workers of one Ray Train run. One is told to end, which saves first; its member later fails for a reason of its own,
-    which is not tried again. The other is killed. The run begins again, and both members go on from where they stood. Others
-    wait until there is room; their storage is in a bucket, from which their worker brings what they need, and to which it sends
+    which is not tried again. The other is killed. The run begins again, and both members go on from where they stood. A third
+    waits until there is room; its storage is in a bucket, from which its worker brings what it needs, and to which it sends
     what it made. All end as in a process of their own, and no room is held any more."""
     from raysts.cluster import compat, members
     from raysts.cluster.capacity import Room
 
-    long = {**SHORT, "nli.train.max_steps": 60, "nli.train.checkpoint_every": 10}
+    long = {**SHORT, "nli.train.max_steps": 40, "nli.train.checkpoint_every": 10}
     # The one that is told writes no checkpoint of its own accord; its second stage cannot be learned.
     told = {**long, "seed": 5, "nli.train.checkpoint_every": 10_000, "ct.optim.lr": 1e30}
-    plans = [("nli-ct", long), ("nli-ct", told), ("nli", {**SHORT, "seed": 9, "members": 2})]
+    plans = [("nli-ct", long), ("nli-ct", told), ("nli", {**SHORT, "seed": 9})]
     s3_server.environment(s3_endpoint, mirrors, monkeypatch.setenv)
     places = {"here": [tmp_path / "here"] * 3, "there": [tmp_path / "there"] * 2 + [f"s3://{s3_server.new_bucket()}/x"]}
     here, there = (
@@ -127,7 +127,7 @@ def test_members_train_at_once_and_come_back_whoever_dies(
     remote = Store.of(there[2][0].training.folder)
     shutil.rmtree(remote.root)
     calm = [_jobs(here[0]), _jobs(here[1])[:1], *map(_jobs, here[2:])]
-    assert LocalExecutor(threads=1).train(calm, Resources()) == [None] * 4
+    assert LocalExecutor(threads=1).train(calm, Resources()) == [None] * 3
 
     chains = [_jobs(chain) for chain in there]
     folders = [job.folder for chain in chains for job in chain]
@@ -142,10 +142,10 @@ def test_members_train_at_once_and_come_back_whoever_dies(
     assert (remote.root / "backbones").is_dir() and list(remote.root.glob("tokens/*/part-*"))
     shutil.rmtree(remote.root)
     again = planned(remote.uri, *plans[2])
-    assert [step.state(again.store) for chain in again.chains for step in chain] == ["done"] * 2
+    assert [step.state(again.store) for chain in again.chains for step in chain] == ["done"]
     assert all(remote.get(node.output / "model.safetensors", fresh=True) for chain in again.chains for node in chain)
 
-    assert [outcomes[0], *outcomes[2:]] == [None] * 3, outcomes
+    assert [outcomes[0], *outcomes[2:]] == [None] * 2, outcomes
     assert "the loss is nan" in outcomes[1] and "ct.optim.lr (1e+30)" in outcomes[1]
     assert [text for text in said if "the loss is nan" in text] == [f"failed: {outcomes[1]}"]
     failed = read_json(failing.training.folder / "run.json")
@@ -285,11 +285,11 @@ def test_work_that_kills_its_process_ends_the_run(
                 os._exit(1)
             return unit
 
-    monkeypatch.setattr(executor, "DEATHS", 1)
+    monkeypatch.setattr(executor, "DEATHS", 0)  # that its work is done again the other tests of killed actors show
     results = executor.RayExecutor().map(Deadly, (), [0, 1], Resources(cpus=2, gpus=0))
     assert next(results) == 0
     arrived.touch()
-    with pytest.raises(RunFailed, match="its process died 2 times in the same work, the last time so: .*actor"):
+    with pytest.raises(RunFailed, match="its process died 1 times in the same work, the last time so: .*actor"):
         next(results)
 
 

@@ -63,26 +63,6 @@ def test_trials_on_ray_are_those_of_a_plain_loop_and_what_does_not_fit_is_infeas
     assert again["points"] == there["points"] and before == {path: path.stat().st_mtime_ns for path in before}
 
 
-@pytest.mark.slow  # one stage on Ray, above; two in a plain loop, in search/test_systems.py
-def test_a_search_over_two_stages_on_ray_is_that_of_a_plain_loop(
-    small_world: Path, tiny_backbone: Path, tmp_path: Path, cluster: None
-) -> None:
-    overrides = {
-        "backbone": str(tiny_backbone), "space.nli.optim.lr": [1e-4, 1e-3], "keep": 2,
-        "train.max_steps": 2, "train.max_length": 24, "train.precision": "fp32", "data.sample": 64,
-    }  # fmt: skip
-    here = run_search("nli-ct", overrides, small_world, tmp_path / "here", address="none")
-    there = run_search("nli-ct", overrides, small_world, tmp_path / "there")
-    assert sorted(here["table"].splitlines()) == sorted(there["table"].splitlines())
-    models = {
-        path.relative_to(tmp_path / "here"): path.read_bytes()
-        for path in tmp_path.glob("here/runs/*/model/*.safetensors")
-    }
-    assert len(models) == 2 + 2
-    assert models == {path.relative_to(tmp_path / "there"): path.read_bytes()
-                      for path in tmp_path.glob("there/runs/*/model/*.safetensors")}  # fmt: skip
-
-
 @pytest.mark.slow  # samplers and early stopping go the same way without Ray, in search/test_metric.py
 @pytest.mark.anyray
 @pytest.mark.parametrize(
