@@ -189,7 +189,7 @@ def test_a_sweep_beside_a_writer_raises_nothing(tmp_path: Path) -> None:
 
     def write() -> None:
         try:
-            for number in range(400):
+            for number in range(100):
                 with atomic_write(tmp_path / "model", synced=False) as draft:
                     for part in "abcd":
                         (draft / part / str(number)).mkdir(parents=True)
@@ -204,10 +204,10 @@ def test_a_sweep_beside_a_writer_raises_nothing(tmp_path: Path) -> None:
         parts.acquire()
         remove_drafts(tmp_path)
     writer.join()
-    assert (tmp_path / "model/d/399").is_dir() and len(list((tmp_path / "model").iterdir())) == 4
+    assert (tmp_path / "model/d/99").is_dir() and len(list((tmp_path / "model").iterdir())) == 4
 
 
-@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+@pytest.mark.parametrize("umask", [0o022, 0o077])
 def test_what_is_written_follows_the_umask(umask: int, tmp_path: Path) -> None:
     """Also weights, which safetensors lets nobody else read."""
     write = """

@@ -49,13 +49,12 @@ def test_a_record_without_a_checksum_must_be_an_object(content: str, tmp_path: P
     assert read_record(path) is None and not path.exists()
 
 
-@pytest.mark.parametrize("how", DAMAGE)
-def test_a_damaged_trial_is_none(how: str, tmp_path: Path) -> None:
+def test_a_damaged_trial_is_none(tmp_path: Path) -> None:
     """A bit of its value would be another best point."""
     for name in ("one", "two"):
         written(tmp_path / "trials" / f"{name}.json", TRIAL | {"id": name})
     path = tmp_path / "trials" / "two.json"
-    path.write_bytes(DAMAGE[how](path.read_bytes()))
+    path.write_bytes(DAMAGE["another digit"](path.read_bytes()))
     checksums._read.clear()
     write_json(tmp_path / "trials" / "of another version.json", {"id": "x"})
     assert [record.id for record in read_records(tmp_path)] == ["one"]

@@ -14,6 +14,7 @@ from raysts.errors import InputError, RunFailed
 from raysts.search.record import read_records
 from raysts.storage import store as storage
 from raysts.storage.bucket import Bucket
+from raysts.storage.runs import RunFolder, State
 from raysts.storage.store import Store
 
 
@@ -134,6 +135,20 @@ def test_a_folder_that_is_not_what_its_manifest_says_is_refused(s3: str, tmp_pat
     here.delete(model)
     put()
     assert below(elsewhere.get_dir(model)) == {"weights": "12345"}
+
+
+def test_what_is_done_here_but_not_in_the_bucket_is_not_done(s3: str) -> None:
+    """Somebody has emptied the bucket, which alone says what there is."""
+    store = Store.open(s3)
+    run = RunFolder(store.path("runs/a"))
+    with run.lock("a worker"):
+        fill(run.path / "model", weights="1")
+        run.upload_model()
+        store.write_json("runs/a/run.json", {"status": State.DONE})
+    assert run.done_record() and below(store.get_dir("runs/a/model"))
+    for entry in store.bucket.list_objects("", recursive=True):
+        store.bucket.delete(entry)
+    assert run.written() and run.done_record() is None and not run.written()
 
 
 @pytest.mark.parametrize("name", ["../../outside", "/tmp/outside", "a/../../outside", "a\\..\\b", "", "a\x00b"])

@@ -20,7 +20,10 @@ from raysts.training import loop
 from raysts.training.loop import train
 
 
-@pytest.mark.parametrize("name", ["nli", "ct", "mlm"])
+@pytest.mark.parametrize(
+    "name",
+    ["ct", *(pytest.param(name, marks=pytest.mark.slow) for name in ("nli", "mlm"))],  # ct has two encoders
+)
 def test_a_run_trains_adapters_and_writes_a_plain_model(
     name: str, stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
