@@ -27,7 +27,7 @@ from tools.world.generate import write_world
 
 SMALL = {
     "backbone": "tiny", "members": 2, "train.max_steps": 4, "train.eval_every": 4, "train.checkpoint_every": 2,
-    "evaluation.resamples": 4, "evaluation.tasks": "[stsb]", "evaluation.layers": "[1]",
+    "sed.data.sample": 1400, "evaluation.resamples": 4, "evaluation.tasks": "[stsb]", "evaluation.layers": "[1]",
     "evaluation.compare": 1,
 }  # fmt: skip
 CLOCKS = {
@@ -42,7 +42,7 @@ FILES = {
     "recipe of a run": "runs/MEMBER/recipe.json",
     "metrics": "runs/MEMBER/metrics.jsonl",
     "backbone": "backbones/*/model.safetensors",
-    "token store": "tokens/*/part-00000.arrow",
+    "token store": "tokens/TOKENS/part-00000.arrow",
     "manifest of a token store": "tokens/*/manifest.json",
     "teacher means": "embeddings/*/shard-00000.parquet",
     "manifest of the means": "embeddings/*/manifest.json",
@@ -90,6 +90,8 @@ class Reference:
         self.ids = {
             role.upper(): next(row["run_id"] for row in rows if row["role"] == role) for role in ("member", "student")
         }
+        steps = json.loads((self.storage / "pipelines" / "nli-sed.json").read_bytes())["steps"]
+        self.ids["TOKENS"] = next(step["id"] for step in steps if step["title"] == "tokenise wikipedia/sentences")
 
     def command(self, storage: Path) -> list[object]:
         where = ["--data", self.folder / "data", "--storage", storage, "--address", "none"]

@@ -90,13 +90,12 @@ def test_one_shard_per_row_group_in_the_order_of_the_input(tiny_backbone: Path, 
     }
 
 
-@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
-def test_every_type_of_text_column(kind: pa.DataType, tiny_backbone: Path, tmp_path: Path) -> None:
-    plain = write(tmp_path / "plain.parquet", 12)
-    typed = write(tmp_path / "typed.parquet", 12, kind=kind)
-    embed(tiny_backbone, plain, tmp_path / "out-plain")
-    embed(tiny_backbone, typed, tmp_path / "out-typed")
-    np.testing.assert_array_equal(vectors_of(read(tmp_path / "out-typed")), vectors_of(read(tmp_path / "out-plain")))
+def test_every_type_of_text_column(tiny_backbone: Path, tmp_path: Path) -> None:
+    kinds = {None: "plain", pa.large_string(): "large", pa.string_view(): "view"}
+    kinds |= {pa.dictionary(pa.int32(), pa.string()): "dictionary"}
+    for kind, name in kinds.items():
+        embed(tiny_backbone, write(tmp_path / f"{name}.parquet", 12, kind=kind), tmp_path / name)
+        np.testing.assert_array_equal(vectors_of(read(tmp_path / name)), vectors_of(read(tmp_path / "plain")))
 
 
 def test_null_and_empty_texts_get_a_vector(tiny_backbone: Path, tmp_path: Path) -> None:
@@ -256,20 +255,18 @@ def test_what_changed_in_the_input_is_embedded_again_and_nothing_else(tiny_backb
     np.testing.assert_allclose(vectors_of(table), wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize("damage", ["empty", "torn", "flipped", "zeros", "without its checksum"])
-def test_a_damaged_shard_is_made_again(damage: str, tiny_backbone: Path, tmp_path: Path) -> None:
+def test_a_damaged_shard_is_made_again(tiny_backbone: Path, tmp_path: Path) -> None:
     source, output = write(tmp_path / "in.parquet", 20, row_group_size=10), tmp_path / "out"
     embed(tiny_backbone, source, output)
     shard = output / "part-00000-00001.parquet"
     good = shard.read_bytes()
-    if damage in BYTES:
-        shard.write_bytes(BYTES[damage](good))
-    else:
-        shard.write_bytes(b"")
-        (output / f".{shard.name}.checksum").unlink()
-    outcome = raysts(*command(tiny_backbone, source, output))
-    assert outcome.code == 0 and "2 shards, 1 done" in outcome.err
-    assert shard.read_bytes() == good
+    for damage in ("empty", "torn", "flipped", "zeros", "without its checksum"):
+        shard.write_bytes(BYTES.get(damage, BYTES["empty"])(good))
+        if damage not in BYTES:
+            (output / f".{shard.name}.checksum").unlink()
+        outcome = raysts(*command(tiny_backbone, source, output))
+        assert outcome.code == 0 and "2 shards, 1 done" in outcome.err, damage
+        assert shard.read_bytes() == good, damage
 
 
 def test_input_that_changes_meanwhile_is_no_result(
@@ -295,35 +292,26 @@ def test_input_that_changes_meanwhile_is_no_result(
     ]
 
 
-@pytest.mark.parametrize("change", ["model", "input", "column", "layers"])
-def test_another_job_does_not_mix_in(change: str, tiny_backbone: Path, tmp_path: Path) -> None:
-    source, output = write(tmp_path / "in.parquet", 8), tmp_path / "out"
-    embed(tiny_backbone, source, output)
-    model, column, more = tiny_backbone, "text", []
-    if change == "model":
-        model = Path(shutil.copytree(tiny_backbone, tmp_path / "other"))
-        config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-        (model / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 1e-6}), encoding="utf-8")
-    elif change == "input":
-        source = write(tmp_path / "in2.parquet", 8)
-    elif change == "column":
-        column = "other"
-        table = pq.read_table(source)
-        pq.write_table(table.append_column("other", table.column("text")), source)
-    else:
-        more = ["--layers", 2]
-    before = {path.name: path.read_bytes() for path in output.iterdir()}
-    arguments = ["--input", source, "--column", column, "--output", output, "--address", "none", *more]
-    refused = raysts("embed", model, *arguments)
-    assert refused.code == 2 and str(output) in refused.err and f"differs in {change}" in refused.err
-    assert {path.name: path.read_bytes() for path in output.iterdir()} == before
-
-
-def test_a_model_folder_may_move(tiny_backbone: Path, tmp_path: Path) -> None:
-    """What counts is the model's content."""
+def test_another_job_does_not_mix_in(tiny_backbone: Path, tmp_path: Path) -> None:
+    """What counts is the model's content, wherever its folder lies."""
     source, output = write(tmp_path / "in.parquet", 8), tmp_path / "out"
     first = embed(tiny_backbone, source, output)
-    assert embed(Path(shutil.copytree(tiny_backbone, tmp_path / "moved")), source, output) == first
+    other = Path(shutil.copytree(tiny_backbone, tmp_path / "other"))
+    assert embed(other, source, output) == first
+    config = json.loads((other / "config.json").read_text(encoding="utf-8"))
+    (other / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 1e-6}), encoding="utf-8")
+    table = pq.read_table(source)
+    pq.write_table(table.append_column("other", table.column("text")), source)
+    before = {path.name: path.read_bytes() for path in output.iterdir()}
+    for changes, model, given, column, more in (
+        ("model", other, source, "text", []),
+        ("input", tiny_backbone, write(tmp_path / "in2.parquet", 8), "text", []),
+        ("column", tiny_backbone, source, "other", []),
+        ("layers", tiny_backbone, source, "text", ["--layers", 2]),
+    ):
+        message = refused(model, given, column, output, *more)
+        assert str(output) in message and f"differs in {changes}" in message
+        assert {path.name: path.read_bytes() for path in output.iterdir()} == before
 
 
 def test_in_less_than_float32(tiny_backbone: Path, tmp_path: Path) -> None:
@@ -337,13 +325,13 @@ def test_in_less_than_float32(tiny_backbone: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["auto"], found[hardware])
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-def test_layers(layers: int, tiny_backbone: Path, tmp_path: Path) -> None:
+def test_layers(tiny_backbone: Path, tmp_path: Path) -> None:
     source = write(tmp_path / "in.parquet", 8)
-    embed(tiny_backbone, source, tmp_path / "out", "--layers", layers)
-    table = read(tmp_path / "out")
-    wanted = load(tiny_backbone, layers=layers).encode(table.column("text").to_pylist())
-    np.testing.assert_allclose(vectors_of(table), wanted, atol=1e-5)
+    for layers in (1, 2):
+        embed(tiny_backbone, source, tmp_path / f"out-{layers}", "--layers", layers)
+        table = read(tmp_path / f"out-{layers}")
+        wanted = load(tiny_backbone, layers=layers).encode(table.column("text").to_pylist())
+        np.testing.assert_allclose(vectors_of(table), wanted, atol=1e-5)
 
 
 # -- what is refused -----------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def where(data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[object]:
     return ["--data", data, "--storage", tmp_path_factory.mktemp("overlap") / "storage"]
 
 
-ASKED = [*overrides(TINY, EVALUATION), "--address", "none"]
+ASKED = [*overrides(TINY, EVALUATION, {"sed.data.sample": 64}), "--address", "none"]
 
 
 @pytest.fixture(scope="module")

@@ -40,6 +40,7 @@ from raysts.pipeline.verdict import note_last_step, note_rising
 from raysts.recipes import names
 from raysts.training.metrics import read_metrics
 
+TESTED = {"mine": "pairs.csv", "also": "pairs.csv", "chosen-by": "turned.tsv", "leaky": "leaky.csv"}
 STEPS = {"train.max_steps": 3, "train.eval_every": 3, "train.max_length": 24, "evaluation.resamples": 20}
 
 
@@ -55,6 +56,8 @@ def own(tmp_path_factory: pytest.TempPathFactory, small_corpus: Corpus) -> Path:
     turned = [(row["sentence2"].upper(), row["sentence1"], row["score"]) for row in [*pairs[40:80], pairs[0]]]
     with (folder / "turned.tsv").open("w") as file:
         file.writelines("\t".join(map(str, row)) + "\n" for row in [("sentence1", "sentence2", "score"), *turned])
+    leaky = [{"sentence1": texts[i], "sentence2": texts[i + 1], "score": i % 5} for i in range(30)]
+    write_csv(folder / "leaky.csv", leaky)
     for seed, name in enumerate("AB"):
         small_runs.write_backbone(folder / name, "bert", seed=seed)
     return folder
@@ -67,13 +70,11 @@ def test_own_dev_selects_and_own_test_reports(own: Path, tmp_path: Path) -> None
         text=own / "docs.csv",
         column="text",
         dev={"mine-dev": own / "dev.csv"},
-        test={"mine": own / "pairs.csv", "also": own / "pairs.csv", "chosen-by": own / "turned.tsv"},
+        test={name: own / file for name, file in TESTED.items()},
         storage=tmp_path,
         address="none",
     )
-    assert {(row["dataset"], row["split"]) for row in result["results"]} == {
-        (name, "test") for name in ("mine", "also", "chosen-by")
-    }
+    assert {(row["dataset"], row["split"]) for row in result["results"]} == {(name, "test") for name in TESTED}
     assert {model["role"] for model in result["models"]} == {"backbone", "member", "ensemble", "student"}
     page = Path(result["report"]).read_text()
     assert "Size and speed, measured on this machine" in page and ">Score against cost</title>" in page.replace(
@@ -89,7 +90,10 @@ def test_own_dev_selects_and_own_test_reports(own: Path, tmp_path: Path) -> None
     # The first that is given, whatever it is called.
     assert result["delivered"]["on"] == "mine" and result["delivered"]["beats_input"] is not None
     assert result["notes"][0].startswith("text docs: 601 texts; 1 empty rows left out; 1 rows repeat")
-    assert [entry["training_tables"] for entry in result["contamination"]] == [["docs"]] * 3
+    entries = {entry["task"]: entry for entry in result["contamination"]}
+    assert entries.keys() == TESTED.keys() and all(entry["training_tables"] == ["docs"] for entry in entries.values())
+    assert (entries["leaky"]["sentence_rows"], entries["leaky"]["trained_rows"]) == (30, 0)
+    assert all(entry["unknown"] for entry in entries.values()), "what the encoder was trained on is not on record"
     card = (Path(result["model"]) / "README.md").read_text()
     page = Path(result["report"]).read_text()
     assert "| sed | `docs` | 601 |" in card and "mine test" in card and "wikipedia" not in card.split("```yaml")[0]
@@ -100,8 +104,7 @@ def test_own_dev_selects_and_own_test_reports(own: Path, tmp_path: Path) -> None
         and "tokenise docs" in page
     )
     record = json.loads((tmp_path / "pipelines" / "simcse-unsup-sed.json").read_text())
-    tested = {"mine": "pairs.csv", "also": "pairs.csv", "chosen-by": "turned.tsv"}
-    assert record["data"] is None and record["own"]["test"] == {name: str(own / file) for name, file in tested.items()}
+    assert record["data"] is None and record["own"]["test"] == {name: str(own / file) for name, file in TESTED.items()}
     with pytest.raises(InputError, match="table 'nli/train' is missing.*ct-sed or simcse-unsup-sed"):
         raysts.run("nli", {"backbone": str(own / "A")}, text=own / "docs.csv", column="text", storage=tmp_path)
     with pytest.raises(InputError, match="--test stsb=.*public task"):
@@ -288,24 +291,6 @@ def test_evaluate_and_compare_on_own_pairs(own: Path, tmp_path: Path) -> None:
     assert {row["dataset"] for row in compared["comparison"]} == {"mine", "overall"}
 
 
-def test_training_rows_in_an_own_test_are_marked(own: Path, tmp_path: Path) -> None:
-    texts = [row["text"] for row in csv.DictReader((own / "docs.csv").open()) if row["text"]]
-    rows = [{"sentence1": texts[i], "sentence2": texts[i + 1], "score": i % 5} for i in range(30)]
-    write_csv(tmp_path / "leaky.csv", rows)
-    result = raysts.run(
-        "mlm",
-        {"backbone": str(own / "A"), **STEPS},
-        text=own / "docs.csv",
-        column="text",
-        test={"leaky": tmp_path / "leaky.csv"},
-        storage=tmp_path / "storage",
-        address="none",
-    )
-    (entry,) = result["contamination"]
-    assert (entry["task"], entry["sentence_rows"], entry["trained_rows"]) == ("leaky", 30, 0)
-    assert entry["unknown"]  # what the encoder was trained on is not on record
-
-
 def test_which_of_several_models_has_collapsed(own: Path, tmp_path: Path) -> None:
     zero = Path(shutil.copytree(own / "B", tmp_path / "zero"))
     weights = {name: 0 * value for name, value in load_file(zero / "model.safetensors").items()}
@@ -430,16 +415,6 @@ def test_lengths_spans_and_samples_are_those_asked_for(own: Path, documents: Pat
     (tokens,) = (path for path in (tmp_path / "tokens").glob("*/manifest.json"))
     assert json.loads(tokens.read_text())["rows"] == 3 * 100
     assert raysts.load(result["model"]).max_length == raysts.load(own / "A").max_length
-
-
-def test_spans_of_what_has_none_are_refused(own: Path, tmp_path: Path) -> None:
-    for recipe, sets, why in (
-        ("nli", {"data.spans": 4}, "trains on premise, hypothesis, not on single texts"),
-        ("simcse-unsup", {"data.spans": 4, "data.sources": ["a"]}, "pieces of texts have no source"),
-        ("simcse-unsup", {"train.max_length": "all"}, "must be a number of at least 3, or auto"),
-    ):
-        with pytest.raises(InputError, match=why):
-            raysts.plan(recipe, {"backbone": str(own / "A"), **sets}, storage=tmp_path)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a process that has used a GPU cannot be forked")

@@ -75,43 +75,28 @@ def test_status_before_during_and_after(small_world: Path, tmp_path: Path) -> No
     assert other["member 0: nli"] == "waiting" and other["tokenise nli/train"] == "done"
 
 
-# -- ids -----------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_what_show_prints_runs(name: str, small_world: Path, tmp_path: Path) -> None:
-    arguments = overrides(TINY, EVALUATION)
-    shown = raysts("show", name, *arguments)
-    file = tmp_path / f"{name}.yaml"
-    file.write_text(shown.out, encoding="utf-8")
-    assert load_pipeline(file).name == name
-    from_file = result("plan", file, "--data", small_world, "--storage", tmp_path / "s")
-    assert from_file == result("plan", name, "--data", small_world, "--storage", tmp_path / "s", *arguments)
-    as_json = result("show", name, *arguments)
-    assert as_json["recipe"]["name"] == name and as_json["recipe"]["members"] == 2
-
-
 # -- overrides -----------------------------------------------------------------------------------------------------------
 
 COMMON = {"backbone": "tiny", "members": 3, "seed": 5, "train.max_steps": 7, "optim.lr": 3e-4, "batch": 24}
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_the_overrides_that_every_pipeline_has(name: str, small_world: Path, tmp_path: Path) -> None:
-    found = result("plan", name, "--data", small_world, "--storage", tmp_path, *overrides(COMMON))
-    tree = result("show", name, *overrides(COMMON))["recipe"]
-    assert (tree["backbone"], tree["members"], tree["seed"]) == ("tiny", 3, 5)
+def test_the_overrides_that_every_pipeline_has_and_what_show_prints_runs(
+    name: str, small_world: Path, tmp_path: Path
+) -> None:
+    arguments, file = overrides(EVALUATION, COMMON), tmp_path / f"{name}.yaml"
+    tree = result("show", name, *arguments)["recipe"]
+    assert (tree["name"], tree["backbone"], tree["members"], tree["seed"]) == (name, "tiny", 3, 5)
     for stage in tree["recipes"].values():
         assert (stage["train"]["max_steps"], stage["optim"]["lr"], stage["batch"]) == (7, 3e-4, 24)
+    place = ["--data", small_world, "--storage", tmp_path / "s"]
+    found = result("plan", name, *place, *arguments)
     made, trained = pipeline(name, COMMON), [node for node in found["nodes"] if node["kind"] == "train"]
     assert len(trained) == _trained(made) + (made.sed is not None) + len(made.post)
     # Steps times batch, times the texts of an example where it has several (three of a pair of pairs would be wrong).
     assert all(node["sentences"] % (7 * 24) == 0 and node["sentences"] <= 7 * 24 * 4 for node in trained)
-
-
-def test_lists_may_be_written_with_commas() -> None:
-    found = pipeline("nli", {"evaluation.tasks": "sts12,stsb", "evaluation.layers": "1, 2", "evaluation.compare": 1})
-    assert found.evaluation.tasks == ("sts12", "stsb") and found.evaluation.layers == (1, 2)
+    file.write_text(raysts("show", name, *arguments).out, encoding="utf-8")
+    assert load_pipeline(file).name == name and result("plan", file, *place) == found
 
 
 # -- where the data comes from -------------------------------------------------------------------------------------------

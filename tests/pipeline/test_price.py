@@ -89,7 +89,16 @@ def test_prices_are_read_from_options_and_files(tmp_path: Path) -> None:
 
 
 def test_a_run_says_its_price_and_the_next_plan_knows_its_rates(small_world: Path, tmp_path: Path) -> None:
-    short = overrides(TINY, {"train.max_steps": 8, "batch": 8, "evaluation.tasks": ["stsb"], "evaluation.resamples": 0})
+    short = overrides(
+        TINY,
+        {
+            "train.max_steps": 8,
+            "batch": 8,
+            "sed.data.sample": 200,
+            "evaluation.tasks": ["stsb"],
+            "evaluation.resamples": 0,
+        },
+    )
     arguments = ["ct-sed", "--data", small_world, "--storage", tmp_path, *short]
     before = result("plan", *arguments, "--price", "1/cpu-hour")
     assert before["price"]["measured"] == 0 and before["price"]["money"] > 0
@@ -111,23 +120,6 @@ def test_a_probe_measures_training_and_leaves_rates_alone(small_world: Path, tmp
     arguments = ["ct-sed", "--data", small_world, "--storage", tmp_path, *overrides(TINY), "--set", "batch=8"]
     probed = result("plan", *arguments, "--probe")
     assert probed["price"]["measured"] > 0.2 and {path.name for path in tmp_path.iterdir()} == {"rates"}
-
-
-@pytest.mark.slow  # a probe of a table, above
-def test_a_probe_of_own_text(small_corpus: Corpus, tmp_path: Path) -> None:
-    sentences = small_corpus.read("wikipedia/sentences").column("sentence").to_pylist()
-    (tmp_path / "text.txt").write_text("\n".join(sentences))
-    own = [
-        "simcse-unsup",
-        "--text",
-        tmp_path / "text.txt",
-        "--storage",
-        tmp_path / "s",
-        *overrides(TINY),
-        "--set",
-        "batch=8",
-    ]
-    assert result("plan", *own, "--probe")["price"]["measured"] > 0.2
 
 
 def test_texts_that_a_text_does_not_have_yet(small_corpus: Corpus, tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from raysts.storage.foreign import read_json
 def student_of(finished: run_commands.Finished, start: str) -> dict[str, Any]:
     return result(
         "run", "nli-sed", *finished.options(), "--address", "none", "--name", f"start-{start}",
-        *overrides(TINY, EVALUATION, {"student_start": start, "sed.optim.lr": 1e-9, "evaluation.tasks": "[stsb]"}),
+        *overrides(TINY, EVALUATION, {"student_start": start, "sed.optim.lr": 1e-9}),
+        *overrides({"sed.data.sample": 64, "evaluation.tasks": "[stsb]"}),
     )  # fmt: skip
 
 
@@ -49,7 +50,7 @@ def test_a_student_starts_where_it_is_told(finished: run_commands.Finished) -> N
 def test_a_student_of_mean_and_variance(small_world: Path, tmp_path: Path, finished: run_commands.Finished) -> None:
     """It has the direction of entailment, which a student of vectors has not."""
     common = ["gausscse-ent+rev-sed", "--data", small_world, "--storage", tmp_path, "--address", "none"]
-    settings = {"backbone": "tiny", "members": 1, "train.max_steps": 3, "train.max_length": 16, "data.sample": 300,
+    settings = {"backbone": "tiny", "members": 1, "train.max_steps": 3, "train.max_length": 16, "data.sample": 64,
                 "evaluation.resamples": 0, "evaluation.tasks": ["snli-direction"]}  # fmt: skip
     found = result("run", *common, *overrides(settings | {"sed.target": "gaussian"}))
     measured = {row["similarity"] for row in found["results"] if row["role"] == "student"}
@@ -83,7 +84,9 @@ def test_members_of_another_width_need_a_projection(
     """A student of 32 dimensions learns members of the tiny encoder's width behind a linear layer that it keeps."""
     members = sorted({row["run_id"] for row in finished.results["nli"]["results"] if row["role"] == "member"})
     common = ["distill", *members, *finished.options(), "--address", "none", "--name", "narrow"]
-    common += overrides({"train.max_steps": 3, "backbone": tiny_backbone, "deliver": "system"}, EVALUATION)
+    common += overrides(
+        {"train.max_steps": 3, "data.sample": 64, "backbone": tiny_backbone, "deliver": "system"}, EVALUATION
+    )
     wide = load(finished.storage / "runs" / members[0] / "model", device="cpu").dim
     refused = raysts(*common, "--set", "sed.target=mean")
     assert refused.code == 2 and f"--set sed.projection={wide}" in refused.err

@@ -83,12 +83,23 @@ def test_the_mean_is_the_plain_mean(layers: int, members: list[Path], store: Pat
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
 
 
-def test_one_member_is_its_own_mean(members: list[Path], store: Path, tmp_path: Path) -> None:
-    make(members[:1], store, tmp_path / "cache")
-    np.testing.assert_allclose(
-        means_of(store, tmp_path / "cache"), embeddings(members[:1], store)[0], rtol=0, atol=2e-6
-    )
-    assert sorted(path.name for path in (tmp_path / "cache").glob("[!.]*")) == [shard_name(i) for i in range(5)]
+def test_one_member_is_its_own_mean_in_shards_with_the_rows_of_their_windows(
+    members: list[Path], store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest comes last. Blocks of a window are read behind each other."""
+    folder, windows = tmp_path / "cache", Windows(store)
+    make(members[:1], store, folder)
+    found, names = means_of(store, folder), [shard_name(window) for window in range(5)]
+    np.testing.assert_allclose(found, embeddings(members[:1], store)[0], rtol=0, atol=2e-6)
+    assert sorted(path.name for path in folder.glob("[!.]*")) == names and windows.sizes.tolist() == [8, 8, 8, 8, 6]
+    for window, name in enumerate(names):
+        assert pq.read_table(folder / name).column("row").equals(windows.read(window).column("row"))
+    teacher.finish(windows, folder, ["a"], {"store": "s"})
+    assert sorted(path.name for path in folder.glob("[!.]*")) == ["manifest.json", *names]
+    monkeypatch.setattr(teacher, "BLOCK", 3)
+    make(members[:1], store, tmp_path / "blocks")
+    teacher.finish(windows, tmp_path / "blocks", ["a"], {})
+    np.testing.assert_allclose(means_of(store, tmp_path / "blocks"), found, atol=1e-6)
 
 
 def test_members_are_summed_in_their_order(members: list[Path], store: Path, tmp_path: Path) -> None:
@@ -140,14 +151,6 @@ def test_killed_after_some_files_it_goes_on_to_the_same_bytes(
     assert content(tmp_path / "killed") == content(tmp_path / "whole")
     for path, changed in done_before.items():
         assert not path.exists() or path.stat().st_mtime_ns == changed, "a finished shard is not made again"
-
-
-def test_the_manifest_comes_last(members: list[Path], store: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "cache"
-    make(members, store, folder)
-    assert not (folder / "manifest.json").exists()
-    teacher.finish(Windows(store), folder, ["a", "b", "c"], {"store": "s"})
-    assert sorted(path.name for path in folder.glob("[!.]*")) == ["manifest.json", *(shard_name(i) for i in range(5))]
 
 
 def test_teachers_that_do_not_fit_are_loaded_for_each_window(
@@ -218,22 +221,3 @@ def test_vectors_of_different_lengths_have_no_mean() -> None:
     ones = np.ones((4, 2))
     assert teacher.norms_problem(["a", "b"], [ones, 1.19 * ones]) is None
     assert "a 1.41, b 1.71" in str(teacher.norms_problem(["a", "b"], [ones, 1.21 * ones]))
-
-
-def test_the_blocks_of_a_window_are_read_behind_each_other(
-    members: list[Path], store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make(members[:1], store, tmp_path / "windows")
-    monkeypatch.setattr(teacher, "BLOCK", 3)
-    make(members[:1], store, tmp_path / "blocks")
-    teacher.finish(Windows(store), tmp_path / "blocks", ["a"], {})
-    np.testing.assert_allclose(means_of(store, tmp_path / "blocks"), means_of(store, tmp_path / "windows"), atol=1e-6)
-
-
-def test_shards_hold_the_rows_of_their_windows(members: list[Path], store: Path, tmp_path: Path) -> None:
-    make(members[:1], store, tmp_path / "cache")
-    windows = Windows(store)
-    for i in range(len(windows)):
-        rows = pq.read_table(tmp_path / "cache" / shard_name(i)).column("row")
-        assert rows.to_pylist() == windows.read(i).column("row").to_pylist()
-    assert windows.sizes.tolist() == [8, 8, 8, 8, 6]

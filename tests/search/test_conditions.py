@@ -102,9 +102,12 @@ def test_samplers_propose_points_of_such_a_space(name: str) -> None:
     assert again.propose(tried) is not None
 
 
-def test_a_search_with_a_condition_and_the_latency_of_its_models(small_world: Path, tmp_path: Path) -> None:
+def test_a_search_with_a_condition_and_the_latency_of_its_models(
+    small_world: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
     settings = {
-        "backbone": "tiny", "space.backbone_layers": "1,2", "space.optim.lr": "1e-3,1e-2 if backbone_layers=2",
+        "backbone": tiny_backbone, "data.sample": 64,
+        "space.backbone_layers": "1,2", "space.optim.lr": "1e-3,1e-2 if backbone_layers=2",
         "cost": "latency", "train.max_steps": 3, "batch": 16, "train.eval_every": 3, "keep": 1,
     }  # fmt: skip
     place = ["--data", small_world, "--storage", tmp_path, "--address", "none"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -126,47 +125,19 @@ def test_without_a_dev_set_the_loss_is_left(without_dev: Path, tiny_backbone: Pa
     json.dumps(found)
 
 
+@pytest.mark.parametrize("rule", [{"asha.grace": 0.5, "asha.reduction": 2}, {"median": True}], ids=["asha", "median"])
 @pytest.mark.parametrize("metric", ["pearson", "loss"])
-def test_samplers_and_early_stopping_go_the_metrics_way(
-    metric: str, small_world: Path, tiny_backbone: Path, tmp_path: Path
+def test_samplers_and_early_stopping_go_the_metrics_way_and_know_earlier_sessions(
+    metric: str, rule: dict[str, Any], small_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     tune = pytest.importorskip("raysts.cluster.tune")
-    given = {**THREE, "backbone": str(tiny_backbone), "metric": metric, "asha.grace": 0.5, "asha.reduction": 2}
-    study: Study = plan_study("lower-bound", given, RunOptions(data=small_world, storage=tmp_path))
-    for number, value in enumerate((0.2, 0.4, 0.6, 0.8)):
-        study.records[str(number)] = Record(
-            id=str(number), point={BOUND: 0.0}, seed=0, status="finished", steps=4, curve=((2, value),), finished_at=""
-        )
-    made = tune.scheduler(study)
-    decided = {}
-    for value in (0.9, 0.1):
-        trial = SimpleNamespace(trial_id=f"new {value}")
-        made.on_trial_add(None, trial)
-        decided[value] = made.on_trial_result(None, trial, {tune.FRACTION: 50.0, tune.METRIC: value})
-    good, bad = (0.1, 0.9) if metric == "loss" else (0.9, 0.1)
-    assert decided == {good: "CONTINUE", bad: "STOP"}
-    mode = "min" if metric == "loss" else "max"
-    sampler = Sampler(study.search, [], 0)
-    assert study.search.objective.mode == mode and sampler.study.direction.name == f"{mode.upper()}IMIZE"
-
-
-@pytest.mark.parametrize("metric", ["pearson", "loss"])
-def test_the_median_rule_knows_the_trials_of_earlier_sessions(
-    metric: str, small_world: Path, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    tune = pytest.importorskip("raysts.cluster.tune")
-    given = {**THREE, "backbone": str(tiny_backbone), "metric": metric, "median": True}
+    given = {**THREE, "backbone": str(tiny_backbone), "metric": metric, **rule}
     study: Study = plan_study("lower-bound", given, RunOptions(data=small_world, storage=tmp_path))
     for number, value in enumerate((0.2, 0.4, 0.6, 0.8)):  # some of them are worse than the median themselves
         study.records[str(number)] = Record(
-            id=str(number),
-            point={BOUND: 0.0},
-            seed=0,
-            status="finished",
-            steps=4,
-            curve=((1, value), (2, value)),
+            id=str(number), point={BOUND: 0.0}, seed=0, status="finished", steps=4, curve=((1, value), (2, value)),
             finished_at="",
-        )
+        )  # fmt: skip
     made = tune.scheduler(study)
     decided = {}
     for value in (0.9, 0.1):
@@ -175,6 +146,9 @@ def test_the_median_rule_knows_the_trials_of_earlier_sessions(
         decided[value] = made.on_trial_result(None, trial, {tune.FRACTION: 50.0, tune.METRIC: value})
     good, bad = (0.1, 0.9) if metric == "loss" else (0.9, 0.1)
     assert decided == {good: "CONTINUE", bad: "STOP"}
+    mode = "min" if metric == "loss" else "max"
+    sampler = Sampler(study.search, [], 0)
+    assert study.search.objective.mode == mode and sampler.study.direction.name == f"{mode.upper()}IMIZE"
 
 
 def test_none_is_worst_whichever_way_is_better() -> None:

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from run_commands import overrides, raysts, result
 
-from raysts.errors import InputError
 from raysts.search.record import Record
 from raysts.search.sampler import Sampler, importance
 from raysts.search.scores import PointScores, clearly_worse, front, group_by_point
 from raysts.search.search import Search, find_search
-from raysts.search.space import Dimension, Point, grid, key_of
+from raysts.search.space import Point, grid, key_of
 
 SPACE = {"space.optim.lr": "1e-6..1e-3 log", "space.batch": "8..64"}
 
@@ -30,30 +29,19 @@ def scored(point: Point, value: float, cost: float | None = None, seed: int = 0)
     )
 
 
-def test_ranges_as_people_write_them() -> None:
-    assert Dimension.of("1e-5..1e-4") == Dimension.of("uniform(1e-5,1e-4)")
-    assert Dimension.of("1e-5..1e-4 log") == Dimension.of("log(1e-5,1e-4)")
-    assert Dimension.of("8..64") == Dimension.of("int(8,64)")
-    assert Dimension.of("8..64 log") == Dimension.of("logint(8,64)")
-    assert Dimension.of("../../models/a,../../models/b").choices == ("../../models/a", "../../models/b")
-    for wrong in ("a..b", "4..2", "0..1 log"):
-        with pytest.raises(ValueError, match=r"must be|begin above"):
-            Dimension.of(wrong)
-
-
 @pytest.mark.parametrize("name", ["random", "tpe", "gp", "nsga2"])
 def test_every_sampler_proposes_points_of_the_space_and_most_learn(name: str) -> None:
     two = {"cost": "bytes"} if name == "nsga2" else {}
     made = search(sampler=name, **two)
     sampler, values, tried = Sampler(made, [], 3), [], set[str]()
-    for number in range(24):
+    for number in range(18):
         point = sampler.propose(tried)
         assert point is not None and all(made.space[key].holds(value) for key, value in point.items())
         rate, batch = point.values()
         values.append(-abs(math.log10(rate) + 4.5))
         sampler.complete(PointScores(1, [scored(point, values[-1], float(batch), number)]))
     if name in ("tpe", "gp"):
-        assert sum(values[12:]) > sum(values[:12]), "what it proposes later is better"
+        assert sum(values[9:]) > sum(values[:9]), "what it proposes later is better"
 
 
 def test_where_a_sampler_repeats_itself_the_rest_of_the_space_comes_as_the_dice_fall(
@@ -83,21 +71,6 @@ def test_a_space_of_whole_numbers_has_an_end() -> None:
 @pytest.mark.parametrize(("more", "name"), [({}, "TPESampler"), ({"cost": "bytes"}, "NSGAIISampler")])
 def test_two_measures_have_a_sampler_of_two(more: dict[str, Any], name: str) -> None:
     assert type(Sampler(search(**more), [], 3).study.sampler).__name__ == name
-
-
-@pytest.mark.parametrize(
-    ("asked", "why"),
-    [
-        ({"sampler": "grid"}, "num_samples"),
-        ({"cost": "bytes", "sampler": "tpe"}, "nsga2"),
-        ({"race": True, "seeds": 2}, "seeds"),
-        ({"median": True, "asha": True}, "asha"),
-        ({"sampler": "best"}, "sampler"),
-    ],
-)
-def test_what_does_not_go_together(asked: dict[str, Any], why: str) -> None:
-    with pytest.raises(InputError, match=why):
-        search(**asked)
 
 
 def test_a_point_loses_the_race_only_where_its_seeds_say_so() -> None:
@@ -147,9 +120,9 @@ def test_the_front_of_nsga2_is_that_of_the_whole_grid(small_world: Path, tmp_pat
     assert {point["run"] for point in sampled["points"]} < runs, "no run is trained twice"
 
 
-def test_a_search_of_two_measures_with_a_race(small_world: Path, tmp_path: Path) -> None:
+def test_a_search_of_two_measures_with_a_race(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     settings = {
-        "backbone": "tiny", "space.optim.lr": "1e-9,1e-2", "seeds": 3, "race": "true",
+        "backbone": tiny_backbone, "data.sample": 96, "space.optim.lr": "1e-9,1e-2", "seeds": 3, "race": "true",
         "cost": "bytes", "train.max_steps": 6, "batch": 16, "train.eval_every": 6,
     }  # fmt: skip
     place = ["--data", small_world, "--storage", tmp_path, "--address", "none"]

@@ -210,7 +210,11 @@ def test_sed_5_5_is_one_command(small_world: Path, tiny_backbone: Path, tmp_path
 
 @pytest.mark.parametrize(
     ("combine", "settings", "count"),
-    [("ensemble", {"keep": 2}, 4), ("sed", THREE, 3), pytest.param("soup", THREE, 3, marks=pytest.mark.slow)],
+    [
+        ("ensemble", {"keep": 2}, 4),
+        pytest.param("sed", THREE, 3, marks=pytest.mark.slow),
+        pytest.param("soup", THREE, 3, marks=pytest.mark.slow),
+    ],  # the best trials of a stored search: test_systems
 )
 def test_a_system_begins_with_a_search_and_its_members_are_the_best_points_or_trials(
     combine: str, settings: dict[str, Any], count: int, small_world: Path, tiny_backbone: Path, tmp_path: Path
