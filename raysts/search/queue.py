@@ -18,7 +18,7 @@ from raysts.recipes.recipe import Resources
 from raysts.search.exports import exporter
 from raysts.search.record import Record
 from raysts.search.sampler import Sampler
-from raysts.search.scores import PointScores, clearly_worse, group_by_point
+from raysts.search.scores import PointScores, clearly_worse
 from raysts.search.space import grid, key_of, text_of
 from raysts.search.study import Study
 from raysts.search.trial import Trial, TrialOutcome, TrialRuntime, run_trial
@@ -194,11 +194,10 @@ class TrialQueue:
         """Offer the further seeds of a point after its first ones, or end them if it lost the race."""
         if not (trials := self._held.get(key)):
             return
-        records = [record for record in self.study.records.values() if record.key == key]
-        if sum(record.seed < RACERS for record in records) < RACERS:
+        scores = next(iter(self.study.scores(key)), None)
+        if scores is None or sum(record.seed < RACERS for record in scores.records) < RACERS:
             return
         del self._held[key]
-        (scores,) = group_by_point(records, self.search.seeds)
         if clearly_worse(scores, self.study.scores(), self.search.objective.mode):
             for trial in trials:
                 self._end(self.study.leave_out(trial))
@@ -208,8 +207,7 @@ class TrialQueue:
     def _end(self, record: Record) -> None:
         """Announce an ended trial. After the last one of its point, the sampler learns the score."""
         self.on_end(record)
-        records = [other for other in self.study.records.values() if other.key == record.key]
-        (scores,) = group_by_point(records, self.search.seeds)
+        (scores,) = self.study.scores(record.key)
         if scores.missing_seeds:
             self._judge(record.key)
         else:

@@ -487,16 +487,14 @@ class Study:
                 self.store.delete(model)
 
     def _earlier(self, run_ids: Collection[str]) -> set[str]:
-        """Return the training runs before the measured ones of trials, without those that all points share."""
-        if not self.trials(corners(self.search.space)[0])[0].earlier:
-            return set()
-        points = {record.key: record.point for id_, record in self.records.items() if id_ in run_ids}
-        trials = [trial for point in points.values() for trial in self.trials(point) if trial.id in run_ids]
-        return {step.id for trial in trials for step in trial.earlier if step.job}
+        """Return the runs before the measured ones of trials, without those that all points share."""
+        paths = [Path(path) for run_id in run_ids for path in self.records[run_id].earlier]
+        return {path.parent.name for path in paths if path.name == "model"}
 
-    def scores(self) -> list[PointScores]:
-        """Return every point that has an ended trial, in the order of the trials."""
-        return group_by_point(self.records.values(), self.search.seeds)
+    def scores(self, key: str | None = None) -> list[PointScores]:
+        """Return every point that has an ended trial, in the order of the trials, or the one with an id."""
+        records = [record for record in self.records.values() if key in (None, record.key)]
+        return group_by_point(records, self.search.seeds)
 
     @property
     def best_point(self) -> PointScores | None:
