@@ -283,14 +283,6 @@ def test_recipes_read_the_text_and_nothing_chooses_without_labels(own: Path, sma
     assert not note_last_step(use_user_text(names.pipeline("ct"), alone), alone)
 
 
-def test_evaluate_and_compare_on_own_pairs(own: Path, tmp_path: Path) -> None:
-    a, b = str(own / "A"), str(own / "B")
-    rows = raysts.evaluate(a, test={"mine": own / "pairs.csv"}, storage=tmp_path, resamples=0)["results"]
-    assert {(row["dataset"], row["n"]) for row in rows} == {("mine", 40)}
-    compared = raysts.compare(a, b, test={"mine": own / "pairs.csv"}, storage=tmp_path, resamples=10)
-    assert {row["dataset"] for row in compared["comparison"]} == {"mine", "overall"}
-
-
 def test_which_of_several_models_has_collapsed(own: Path, tmp_path: Path) -> None:
     zero = Path(shutil.copytree(own / "B", tmp_path / "zero"))
     weights = {name: 0 * value for name, value in load_file(zero / "model.safetensors").items()}
