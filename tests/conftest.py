@@ -41,7 +41,7 @@ ANYRAY = "anyray and not slow"  # what .ci/run asks for with the oldest releases
 GROUPS = {
     "ray": (
         "cluster/test_members.py", "cluster/test_remote_members.py", "cluster/test_tune.py",
-        "cluster/test_teacher.py", "cluster/test_stream.py", "cluster/test_prepare.py", "cluster/test_tokenize.py",
+        "cluster/test_teacher.py", "cluster/test_stream.py", "cluster/test_prepare.py",
         "cluster/test_capacity.py",
     ),
     "nodes": (
