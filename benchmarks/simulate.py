@@ -270,7 +270,7 @@ def write_run(job: Job, seconds: float, meter: Meter) -> float:
         (checkpoints / "step-0000001.pt").write_bytes(b"checkpoint")
         before = meter.requests["worker", "writes"]
         if upload := folder.upload_checkpoint():  # all but the first are counted, not played
-            upload.arrive()
+            upload.result()
             meter.count("writes", (meter.requests["worker", "writes"] - before) * (seconds // checkpoint.EVERY - 1))
             meter.count("writes", seconds / lease.BEAT)
         shutil.copytree(job.parent, job.folder / "model", copy_function=copy_small)

@@ -10,7 +10,8 @@ import json
 import re
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,28 +47,6 @@ def record_of(model: Path) -> dict[str, Any]:
     """Return the record of the run that trained a model, or an empty one if its folder has no run id."""
     is_run = model.name == "model" and RUN_ID.fullmatch(model.parent.name)
     return RunFolder(model.parent).record() if is_run else {}
-
-
-class Upload(threading.Thread):
-    """An upload in a daemon thread."""
-
-    def __init__(self, send: Callable[[], None]) -> None:
-        super().__init__(name="upload", daemon=True)
-        self._send = send
-        self._error: BaseException | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self._send()
-        except BaseException as error:  # noqa: BLE001 (raised where it is waited for)
-            self._error = error
-
-    def arrive(self) -> None:
-        """Wait for the end, and raise the error of the upload."""
-        self.join()
-        if self._error is not None:
-            raise self._error
 
 
 @dataclass(frozen=True)
@@ -126,16 +105,24 @@ class RunFolder:
     def write(self, record: dict[str, Any]) -> None:
         write_record(self.path / "run.json", record)
 
-    def upload_checkpoint(self) -> Upload | None:
-        """Start to upload the checkpoint, and return None for a folder, which needs no upload."""
+    def upload_checkpoint(self) -> Future[None] | None:
+        """Upload the checkpoint in a daemon thread, and return None for a folder, which needs no upload."""
+        if not self.store.remote:
+            return None
+        upload: Future[None] = Future()
 
         def send() -> None:
-            for name in RECORDS:
-                self.store.upload(self.path / name)
-            if (self.path / "checkpoints").is_dir():
-                self.store.seal(self.path / "checkpoints")
+            try:
+                for name in RECORDS:
+                    self.store.upload(self.path / name)
+                if (self.path / "checkpoints").is_dir():
+                    self.store.seal(self.path / "checkpoints")
+                upload.set_result(None)
+            except BaseException as error:  # noqa: BLE001 (raised where it is waited for)
+                upload.set_exception(error)
 
-        return Upload(send) if self.store.remote else None
+        threading.Thread(target=send, name="upload", daemon=True).start()
+        return upload
 
     def upload_model(self) -> None:
         """Upload all files of a run that has ended, except the record, which must come last."""

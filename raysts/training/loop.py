@@ -7,6 +7,7 @@ import hashlib
 import math
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, wait
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from raysts.objectives import MODULES
 from raysts.objectives.objective import Batch
 from raysts.ops import collective
 from raysts.recipes.catalog import BANK_TEXTS
-from raysts.storage.runs import RunFolder, Upload
+from raysts.storage.runs import RunFolder
 from raysts.storage.store import Store
 from raysts.training import checkpoint, optim, record
 from raysts.training.checkpoint import CheckpointPolicy
@@ -183,7 +184,7 @@ class Run:
         self.before, self.examples_since = self.state.seconds, 0
         self.resumed = self.last_log = time.monotonic()
         self.saved: tuple[float, float] | None = None  # when this process last wrote a checkpoint, and for how long
-        self.upload: Upload | None = None  # of that checkpoint
+        self.upload: Future[None] | None = None  # of that checkpoint
 
     def _load_model(self, device: torch.device) -> SentenceModel:
         job, recipe = self.job, self.job.recipe
@@ -237,7 +238,7 @@ class Run:
 
     def since_checkpoint(self) -> tuple[float, float | None]:
         """Return the seconds since this process wrote a checkpoint or began, and its duration."""
-        if self.upload is not None and self.upload.is_alive():
+        if self.upload is not None and not self.upload.done():
             return 0.0, None  # the next one would have to wait for it
         written, seconds = self.saved or (self.resumed, None)
         return time.monotonic() - written, seconds
@@ -245,7 +246,7 @@ class Run:
     def sent(self) -> None:
         """Wait until the storage has the last checkpoint."""
         if self.upload is not None:
-            self.upload.arrive()
+            self.upload.result()
 
     def after_step(self, loss: Tensor, scalars: dict[str, Tensor], save: bool = False) -> None:
         """Count a step. When due, check, evaluate, log, save and report.
@@ -380,7 +381,7 @@ class Run:
         if self.log is not None:
             self.log.close()
         if self.upload is not None:
-            self.upload.join(LEFT_WITHIN)
+            wait([self.upload], LEFT_WITHIN)
 
     def _stop_reading(self) -> None:
         if self.local_batches is not None and hasattr(self.local_batches, "close"):

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -108,7 +108,8 @@ class MLflow(Tracker):
     def send(self, key: str, lines: Lines, last: int) -> None:
         from mlflow.entities import Metric
 
-        metrics = [Metric(*item, int(1000 * time.time()), step) for step, item in _numbers(lines, last)]
+        sent_at, new = int(1000 * time.time()), [line for line in lines if line["step"] > last]
+        metrics = [Metric(*item, sent_at, line["step"]) for line in new for item in _numbers(line).items()]
         for start in range(0, len(metrics), 1000):
             self.client.log_batch(key, metrics[start : start + 1000])
 
@@ -135,11 +136,9 @@ class _RunTracker(Tracker):
         return run.id
 
     def send(self, key: str, lines: Lines, last: int) -> None:
-        by_step: dict[int, dict[str, float]] = {}
-        for step, (name, value) in _numbers(lines, last):
-            by_step.setdefault(step, {})[name] = value
-        for step, values in by_step.items():
-            self.runs[key].log(values, step=step)
+        for line in lines:
+            if line["step"] > last:
+                self.runs[key].log(_numbers(line), step=line["step"])
 
     def end(self, key: str, state: str, score: float | None) -> None:
         if score is not None:
@@ -210,9 +209,8 @@ def write_scalars(
     with store.put_dir(folder) as draft, contextlib.closing(EventsWriter(str(draft / "events"), lines)) as writer:
         for line in metrics:
             when = start + line.get("seconds", 0.0)
-            for name, value in line.items():
-                if name not in ("step", "steps") and type(value) in (int, float):  # a bool is an int, and no number
-                    writer.write_event(Event(wall_time=when, step=line["step"], summary=scalar(name, float(value))))
+            for name, value in _numbers(line).items():
+                writer.write_event(Event(wall_time=when, step=line["step"], summary=scalar(name, value)))
         if hparams is not None:
             for summary in as_summaries(dict(hparams), {"kept": 0.0}):
                 writer.write_event(Event(wall_time=time.time(), summary=summary))
@@ -220,11 +218,10 @@ def write_scalars(
             writer.write_event(Event(wall_time=time.time(), step=selected[0], summary=scalar("kept", selected[1])))
 
 
-def _numbers(lines: Lines, last: int) -> Iterator[tuple[int, tuple[str, float]]]:
-    for line in lines:
-        for name, value in line.items():
-            if line["step"] > last and name not in ("step", "steps") and type(value) in (int, float):
-                yield line["step"], (name, float(value))
+def _numbers(line: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of a line by name. A bool is an int, and no number."""
+    names = [name for name, value in line.items() if name not in ("step", "steps") and type(value) in (int, float)]
+    return {name: float(line[name]) for name in names}
 
 
 class TrackerThread:
