@@ -210,6 +210,8 @@ def system_of(name: str, role: str) -> str | None:
         return None
     if role == "student" or (role == "member" and parsed.combine is None):
         return name
+    if parsed.combine == names.BOOM:  # its members have no name: those of others have all rows
+        return name if role == "soup" else None
     behind = [role if role != "member" else None, parsed.post if parsed.combine != "sed" else None]
     return "-".join([*parsed.stages, *filter(None, behind)])
 

@@ -3,9 +3,10 @@
 A system's name is its recipe: stages joined by '-', then what is made of the members.
 
 One or more member stages, then optionally ``-sed`` (a student distilled from the members), ``-ensemble`` (the mean of
-their embeddings), ``-soup`` (the mean of their weights) or ``-greedy-soup`` (of those that do it good on the development
-set), then optionally what is fitted on the result: ``-flow``, ``-whiten``, ``-latte`` and its baselines. ``raw`` is the
-bare backbone; on it, what is fitted stands alone (``flow``).
+their embeddings), ``-soup`` (the mean of their weights), ``-greedy-soup`` (of those that do it good on the development set)
+or ``-boom`` (a soup of members on bootstrap samples of the data), then optionally what is fitted on the result:
+``-flow``, ``-whiten``, ``-latte`` and its baselines. ``raw`` is the bare backbone; on it, what is fitted stands alone
+(``flow``).
 """
 
 from collections.abc import Mapping
@@ -31,7 +32,10 @@ STAGES = {
 POST = {word: recipe for word, recipe in _WORDS.items() if recipe.spec.head}
 """Recipes that are fitted on a finished model, by their word in a system's name."""
 
-COMBINE = ("sed", "ensemble", *SOUPS)
+BOOM = "boom"
+"""A soup of members on bootstrap samples of the data: bagging of models, then merging."""
+
+COMBINE = ("sed", "ensemble", *SOUPS, BOOM)
 
 
 class NameParts(NamedTuple):
@@ -79,7 +83,7 @@ def parse(name: str) -> NameParts:
     if combine and not members:
         problems.append(f"recipe '{name}': '{combine[0]}' needs members to combine, for example nli-{combine[0]}")
     for word in combine[:1] if post else []:
-        if word in SOUPS:
+        if word in (*SOUPS, BOOM):
             problems.append(
                 f"recipe '{name}': '{post[0]}' after '{word}': a {word} is one encoder, and {post[0]} is fitted on it as on "
                 f"any other: run '{name.removesuffix(f'-{post[0]}')}', then 'raysts run {post[0]} --set backbone=MODEL'"
@@ -233,12 +237,14 @@ def _compose(name: str) -> Pipeline:
         student = {DISTILLATION: student_recipe(members), **post}
     else:
         members |= post  # on every member
+    if parsed.combine == BOOM:
+        members = {stage: recipe.replace(data=recipe.data.replace(bootstrap=True)) for stage, recipe in members.items()}
     count = max((recipe.spec.members for recipe in members.values()), default=1)
     return _pool_as_trained(
         Pipeline(
             name=name,
             members=10 if parsed.combine else count,
             recipes={**members, **student},
-            combine=parsed.combine,  # type: ignore[arg-type]
+            combine="soup" if parsed.combine == BOOM else parsed.combine,  # type: ignore[arg-type]
         )
     )

@@ -132,6 +132,7 @@ def test_the_systems_of_a_run() -> None:
         "backbone": "raw", "member": "nli-ct", "ensemble": "nli-ct-ensemble", "student": "nli-ct-sed", "baseline": None,
     }  # fmt: skip
     assert system_of("ct-soup", "soup") == "ct-soup" and system_of("ct-sed", "greedy-soup") == "ct-greedy-soup"
+    assert system_of("ct-boom", "soup") == "ct-boom" and system_of("ct-boom", "member") is None
     assert system_of("my own", "member") is None and system_of("my own", "backbone") == "raw"
 
 

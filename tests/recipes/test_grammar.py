@@ -23,6 +23,7 @@ from raysts.recipes.overrides import apply_overrides
         ("simcse-sup-sed", (("simcse-sup",), "sed", None)),
         ("ct-ensemble-flow", (("ct",), "ensemble", "flow")),
         ("nli-ct-soup", (("nli", "ct"), "soup", None)),
+        ("simcse-sup-boom", (("simcse-sup",), "boom", None)),
         ("simcse-unsup-greedy-soup", (("simcse-unsup",), "greedy-soup", None)),
     ],
 )
@@ -44,6 +45,7 @@ def test_parts_of_a_name(name: str, parsed: tuple) -> None:
         ("soup", "'soup' needs members"),
         ("greedy-soup-nli", "'greedy-soup' must come after the member stages"),
         ("nli-soup-sed", "must come after the member stages, once"),
+        ("nli-boom-whiten", "'whiten' after 'boom'"),
         ("nli-soup-flow", "'flow' after 'soup'.*run 'nli-soup', then 'raysts run flow"),
         ("nli-greedy", "'greedy' is no stage"),
         ("gausscse-ent-gausscse-ent+con", "one loss of gausscse"),
@@ -82,6 +84,13 @@ def test_one_pooling() -> None:
         made = pipeline(f"{name}@paper")
         assert made.compared_layers == 1 and {recipe.layers for recipe in made.recipes.values()} == {1}
     assert pipeline("latte").members == 3 and pipeline("gausscse-ent").members == 5
+
+
+def test_bagging_is_a_soup_of_members_with_rows_of_their_own() -> None:
+    boom, soup = pipeline("nli-ct-boom"), pipeline("nli-ct-soup")
+    assert boom.combine == "soup" and all(recipe.data.bootstrap for recipe in boom.stages.values())
+    plain = {f"{stage}.data.bootstrap": False for stage in boom.stages}
+    assert apply_overrides(boom, {**plain, "name": "nli-ct-soup"}) == soup
 
 
 def test_scales() -> None:
