@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from raysts.commands import options as opt
 from raysts.commands.options import LOOK, Command, Result, RunOptions
-from raysts.commands.run_file import DISTILL, flow_text, open_run
+from raysts.commands.run import DISTILL, flow_text, open_run
 from raysts.errors import InputError
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from typing import Annotated, Any, NamedTuple
 from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnknownOptionError, UnusedCliTokensError
 
 from raysts import __version__
-from raysts.commands import claims, compare, data, distill, evaluate, follow, look, run, run_file, tune, use
+from raysts.commands import claims, compare, data, distill, evaluate, follow, look, run, tune, use
 from raysts.commands.options import HIDDEN, Command, option
 from raysts.errors import InputError
 from raysts.ids import sources
 
-MODULES = (run, distill, tune, run_file, look, follow, evaluate, compare, claims, use, data)
+MODULES = (run, distill, tune, look, follow, evaluate, compare, claims, use, data)
 COMMANDS: dict[str, Command] = {command.name: command for module in MODULES for command in module.COMMANDS}
 WORDS = {"data": "Fetch, import, prepare and check data."}
 """Help of the first word of commands with two words."""

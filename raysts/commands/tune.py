@@ -69,7 +69,7 @@ def tune(
         RunFailed: trials failed for reasons outside their points, or none finished.
     """
     from raysts.commands.distill import student_search
-    from raysts.commands.run_file import DISTILL, read_run
+    from raysts.commands.run import DISTILL, read_run
     from raysts.commands.study import plan_study, run_study
 
     options.setdefault("command", f"raysts.tune({getattr(search, 'name', search)!r}, {dict(overrides or {})!r})")

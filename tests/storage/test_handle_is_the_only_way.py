@@ -41,7 +41,7 @@ ASKED = {
     "commands/distill.py": "folder.is_dir",
     "commands/use.py": "card.is_file card.read_text target.exists target.is_dir target.iterdir",
     "commands/models.py": "Path(name)/'config.json'.is_file Path(text,'config.json').is_file",
-    "commands/run_file.py": "path.is_dir path.is_file path.iterdir place.is_dir place.iterdir target.exists",
+    "commands/run.py": "path.is_dir path.is_file path.iterdir place.is_dir place.iterdir target.exists",
 }
 
 
