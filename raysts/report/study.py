@@ -49,6 +49,18 @@ class PointResult:
     cost: float | None = None
     on_front: bool = False
 
+    def dot(self, x: float, name: str, metric: RunMetric) -> Dot:
+        """Return its dot at ``x``: the mean with one standard deviation and, of several seeds, each score."""
+        factor, std = metric.factor, self.std
+        return Dot(
+            x=x,
+            y=factor * self.mean,
+            text=f"{name}: {mean_text(metric, self.mean, std, len(self.scores))}",
+            std=None if std is None else factor * std,
+            singles=[] if std is None else [factor * score for score in self.scores],
+            ring=self.chosen,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class StudyData:
@@ -258,17 +270,7 @@ def _charts(data: StudyData) -> list[Markup]:
 def seeds_chart(name: str, points: Sequence[PointResult], metric: RunMetric) -> Markup:
     """Draw the points, best first, each with the scores of its seeds."""
     ranked = sorted(points, key=lambda point: -rank(point.mean, metric.mode))
-    dots = [
-        Dot(
-            x=place,
-            y=metric.factor * point.mean,
-            text=f"{text_of(point.values)}: {mean_text(metric, point.mean, point.std, len(point.scores))}",
-            std=None if point.std is None else metric.factor * point.std,
-            singles=[metric.factor * score for score in point.scores],
-            ring=point.chosen,
-        )
-        for place, point in enumerate(ranked, start=1)
-    ]
+    dots = [point.dot(place, text_of(point.values), metric) for place, point in enumerate(ranked, start=1)]
     x = fit_scale([1, max(2, len(dots))], *X)
     y = fit_scale([end for dot in dots for end in dot.ends], *Y)
     parts = [*frame(x.marks(6, integers=True), y.marks(5), "points, best first"), *draw_line(dots, x, y, joined=False)]
@@ -347,17 +349,8 @@ def score_chart(
         value = point.values[option]
         return float(names.index(str(value)) if names else value)
 
-    dots = [
-        Dot(
-            x=place(point),
-            y=metric.factor * point.mean,
-            text=f"{option}={_label(point.values[option])}: {mean_text(metric, point.mean, point.std, len(point.scores))}",
-            std=None if point.std is None else metric.factor * point.std,
-            singles=[] if point.std is None else [metric.factor * score for score in point.scores],
-            ring=point.chosen,
-        )
-        for point in sorted(points, key=place)
-    ]
+    ranked = sorted(points, key=place)
+    dots = [point.dot(place(point), f"{option}={_label(point.values[option])}", metric) for point in ranked]
     if names:
         x = Scale(-0.5, len(names) - 0.5, *X)
         marks: Marks = [(x(index), text) for index, text in enumerate(_short(names))]
