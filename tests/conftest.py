@@ -54,6 +54,7 @@ GROUPS = {
         "pipeline/test_students.py",
         "pipeline/test_teachers.py",
         "commands/test_api.py",
+        "commands/test_compare.py",
         "test_cli.py",
         "golden/test_quickstart.py",
     ),

@@ -330,21 +330,16 @@ def artifacts(store: Store, record: Mapping[str, Any]) -> set[str]:
     else:
         model = record["model"] if not Path(record["model"]).is_absolute() else ""
         outputs = {*(step["output"] for step in record["steps"]), *record.get("maps", {}).values()}
-        outputs |= {*record.get("caches", ())}
-        outputs |= {*filter(None, [model])}
+        outputs |= {*record.get("caches", ()), *filter(None, [model])}
     for output in outputs:
         check_inside(output, f"{kind_of(record)} '{record['name']}': an artifact")  # it is removed
     return {output.removesuffix("/model") for output in outputs}
 
 
-CACHES = ("contamination/", "row_scores/", "tables/")
-"""Folders of what records of earlier versions do not name."""
-
-
 class Use(NamedTuple):
     """Paths that a run or a study has written, and all that it needs.
 
-    ``unnamed``: folders from which it reads, too, what its record does not name.
+    ``unnamed``: folders from which it reads, too, what its record does not name before its end.
     """
 
     outputs: set[str]
@@ -367,9 +362,7 @@ def read_uses(store: Store) -> dict[tuple[str, str], Use]:
             path.removesuffix("/model") for path in record.get("reads", {}).values() if not Path(path).is_absolute()
         }
         needed = add_parents(store, [*sorted(outputs), *sorted(read - outputs)])
-        unnamed: tuple[str, ...] = CACHES if kind == "run" and "caches" not in record else ()
-        if kind == "study" and record["status"] != "done":
-            unnamed = ("tokens/", "tables/")
+        unnamed = ("tokens/", "tables/") if kind == "study" and record["status"] != "done" else ()
         uses[kind, record["name"]] = Use(outputs, needed, unnamed)
     return uses
 

@@ -9,16 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from run_commands import EVALUATION, TINY, overrides, raysts, result
+from run_commands import EVALUATION, TINY, Finished, overrides, raysts, result
 
 NAME = "first"
 
 
 @pytest.fixture(scope="module")
-def options(small_world: Path, tmp_path_factory: pytest.TempPathFactory) -> list[object]:
-    """``--data`` and ``--storage``, in which ``nli-ct-sed`` has run as ``first``."""
-    storage = tmp_path_factory.mktemp("compared") / "storage"
-    where = ["--data", small_world, "--storage", storage]
+def options(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> list[object]:
+    """``--data`` and ``--storage``, in which ``nli-ct-sed`` has run, as ``first`` alone."""
+    assert finished.results["nli-ct-sed"]
+    storage = shutil.copytree(finished.storage, tmp_path_factory.mktemp("compared") / "storage")
+    where = ["--data", finished.data, "--storage", storage]
+    for record in storage.glob("pipelines/*.json"):
+        record.unlink()
     result("run", "nli-ct-sed", "--name", NAME, *where, *overrides(TINY, EVALUATION), "--address", "none")
     return where
 
@@ -37,11 +40,12 @@ def measured(options: list[object], role: str, layers: str = "1") -> dict[str, l
         for row in pq.ParquetFile(path).read().to_pylist()
     ]
     wanted = {"role": role, "layers": layers, "metric": "spearman", "aggregation": "all", "rows": "all"}
-    found: dict[str, list[float]] = {}
+    wanted["system"] = "nli-ct-sed"
+    found: dict[str, dict[str, float]] = {}
     for row in rows:
         if wanted.items() <= row.items():
-            found.setdefault(row["dataset"], []).append(row["value"])
-    return found
+            found.setdefault(row["dataset"], {})[row["run_id"]] = row["value"]
+    return {dataset: [*values.values()] for dataset, values in found.items()}
 
 
 def spearman(found: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -74,10 +74,11 @@ def test_a_search_that_nobody_drives_is_stopped(tmp_path: Path) -> None:
     assert study["status"] == "stopped"
 
 
-@pytest.mark.parametrize("command", ["status", "watch", "report"])
-def test_an_empty_storage_names_the_command_that_makes_a_run(command: str, tmp_path: Path) -> None:
-    said = raysts(command, "--storage", tmp_path)
-    assert said.code == 2 and said.err.endswith("holds no run. 'raysts run quickstart' makes one\n"), said.err
+def test_an_empty_storage_names_the_command_that_makes_a_run(tmp_path: Path) -> None:
+    for command in ("status", "watch", "report"):
+        said = raysts(command, "--storage", tmp_path)
+        assert said.code == 2 and said.err.endswith("holds no run. 'raysts run quickstart' makes one\n"), said.err
+    assert "no run '../x'" in raysts("report", "--name", "../x", "--storage", tmp_path).err
 
 
 def test_a_name_that_is_no_run_names_what_may_be_meant(tmp_path: Path) -> None:
@@ -100,11 +101,14 @@ def test_the_name_of_a_run_is_not_the_beginning_of_a_run_id(tmp_path: Path) -> N
     for run in ("e5aaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"):
         (tmp_path / "runs" / run / "model").mkdir(parents=True)
     assert locate("e5", store).parent.name == "e5aaaaaaaaaaaaaa"
+    (tmp_path / "runs" / "e5aabbbbbbbbbbbb" / "model").mkdir(parents=True)
+    with pytest.raises(InputError, match="'e5aa' is the beginning of 2 run ids"):
+        locate("e5aa", store)
     pipeline = {"combine": None, "teachers": [], "recipes": {"ct": {}}}
     record = {"name": "e5", "pipeline": pipeline, "members": ["bbbbbbbbbbbbbbbb"], "command": "c"}
     store.write_json("pipelines/e5.json", record)
     assert locate("e5", store).parent.name == "bbbbbbbbbbbbbbbb"
-    assert locate("e5aa", store).parent.name == locate("e5aaaaaaaaaaaaaa", store).parent.name == "e5aaaaaaaaaaaaaa"
+    assert locate("e5aaa", store).parent.name == locate("e5aaaaaaaaaaaaaa", store).parent.name == "e5aaaaaaaaaaaaaa"
 
 
 def test_the_name_of_a_run_is_that_of_now(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,37 +130,29 @@ def test_the_name_of_a_run_is_that_of_now(s3: str, tmp_path: Path, monkeypatch: 
         locate("mine", Store.open(s3))
 
 
-def test_a_run_whose_recipe_is_unknown_keeps_no_other_from_its_report(small_world: Path, tmp_path: Path) -> None:
+def test_a_page_leads_to_all_that_have_a_report(small_world: Path, tmp_path: Path) -> None:
+    """With the sizes of runs and studies. A run whose recipe is unknown keeps no other from its report."""
     settings = overrides({"backbone": "tiny", "evaluation.resamples": 0, "evaluation.tasks": "[stsb]"})
-    result("run", "raw", "--data", small_world, "--storage", tmp_path, "--address", "none", *settings)
+    place = ["--data", small_world, "--storage", tmp_path, "--address", "none"]
+    for _ in range(2):
+        assert "replaces" not in raysts("run", "raw", *place, *settings).err
     store = Store.open(tmp_path)
+    store.write_json("studies/rates/study.json", {
+        "name": "rates", "search": "s", "status": "done", "command": "c", "shared": ["tokens/x"],
+        "pipeline": {"backbone": "tiny", "teachers": []},
+    })  # fmt: skip
+    (tmp_path / "tokens" / "x").mkdir(parents=True)
+    (tmp_path / "tokens" / "x" / "part").write_bytes(bytes(2_500_000))
     record = store.read_json("pipelines/raw.json")
     record["pipeline"]["recipes"] = {"x": {"objective": "gone", "settings": {}}}
     store.write_json("pipelines/odd.json", {**record, "name": "odd"})
     said = raysts("report", "--storage", tmp_path)
     assert said.code == 0 and "odd: has no new report. recipes.x.objective='gone'" in said.err
     assert said.out.split() == [str(tmp_path / "reports" / page) for page in ("raw/index.html", "index.html")]
-    alone = raysts("report", "--storage", tmp_path, "--name", "odd")
-    assert alone.code == 2 and "recipes.x.objective='gone'" in alone.err
-
-
-def test_the_page_that_leads_to_all_has_the_sizes_of_runs_and_studies(small_world: Path, tmp_path: Path) -> None:
-    settings = overrides({"backbone": "tiny", "evaluation.resamples": 0, "evaluation.tasks": "[stsb]"})
-    result("run", "raw", "--data", small_world, "--storage", tmp_path, "--address", "none", *settings)
-    record = {"name": "rates", "search": "s", "status": "done", "command": "c", "shared": ["tokens/x"]}
-    pipeline = {"backbone": "tiny", "teachers": []}
-    Store.open(tmp_path).write_json("studies/rates/study.json", {**record, "pipeline": pipeline})
-    (tmp_path / "tokens" / "x").mkdir(parents=True)
-    (tmp_path / "tokens" / "x" / "part").write_bytes(bytes(2_500_000))
-    page = Path(result("report", "--storage", tmp_path)["reports"][-1]).read_text()
+    page = (tmp_path / "reports" / "index.html").read_text()
     for name, row in (("raw", r"\d+\.\d MB"), ("rates", r"2\.5 MB")):
         assert re.search(rf">{name}<.*<td>done</td><td class=\"number\">{row}</td>", page), name
-
-
-def test_a_name_that_is_used_again_for_another_run_is_said(small_world: Path, tmp_path: Path) -> None:
-    place = ["--data", small_world, "--storage", tmp_path, "--address", "none", "--name", "mine"]
-    settings = overrides({"backbone": "tiny", "evaluation.resamples": 0, "evaluation.tasks": "[stsb]"})
-    assert "replaces" not in raysts("run", "raw", *place, *settings).err
-    assert "replaces" not in raysts("run", "raw", *place, *settings).err
+    alone = raysts("report", "--storage", tmp_path, "--name", "odd")
+    assert alone.code == 2 and "recipes.x.objective='gone'" in alone.err
     again = raysts("run", "raw", *place, *settings, "--set", "evaluation.poolings=[cls]")
-    assert "mine: replaces an earlier run of this name" in again.err and "another --name keeps both" in again.err
+    assert "raw: replaces an earlier run of this name" in again.err and "another --name keeps both" in again.err

@@ -72,18 +72,6 @@ def test_what_another_run_needs_stays(storage: Path) -> None:
     assert not [path for path in files(storage) if path.startswith(MADE)]
 
 
-def test_what_a_record_of_another_version_does_not_name_stays(storage: Path) -> None:
-    """The record of the student was written before records named their caches."""
-    from raysts.storage.checksums import write_record
-
-    path = storage / "pipelines" / "student.json"
-    record = json.loads(path.read_text())
-    caches = record.pop("caches")
-    write_record(path, record)
-    result("remove", "members", "--storage", storage, "--yes")
-    assert caches and all((storage / path).is_file() for path in caches)
-
-
 def test_a_teacher_that_a_path_names_stays(tmp_path: Path, small_world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However it and the storage are written."""
     (tmp_path / "here").mkdir()
@@ -97,10 +85,11 @@ def test_a_teacher_that_a_path_names_stays(tmp_path: Path, small_world: Path, mo
 
 
 def test_a_study_goes_with_its_trials_and_what_they_share(tmp_path: Path, small_world: Path) -> None:
+    """Of two stages, with the runs between."""
     storage = tmp_path / "storage"
     place = ["--data", small_world, "--storage", storage, "--address", "none"]
     tiny = {key: value for key, value in TINY.items() if key != "members"}
-    result("tune", "nli", "--name", "search", *place, *overrides(tiny, {"space.optim.lr": "1e-5,1e-4"}))
+    result("tune", "nli-ct", "--name", "search", *place, *overrides(tiny, {"space.nli.optim.lr": "1e-5,1e-4"}))
     named = raysts("evaluate", "search", "--tasks", "stsb", *place[:4])
     assert named.code == 2 and "'search' is a study, not a model" in named.err and "--from-study search" in named.err
     result("distill", "--from-study", "search", "--top", "1", "--name", "student", *place, *STUDENT)
@@ -109,22 +98,13 @@ def test_a_study_goes_with_its_trials_and_what_they_share(tmp_path: Path, small_
     done = result("remove", "search", "--storage", storage, "--yes")
     assert done["kind"] == "study" and 0 < done["bytes"] == study["removable_bytes"] < study["bytes"]
     assert len(trials) == 2 and len(trials & {*done["removed"]}) == 1, "the student learnt from the other one"
+    assert len([path for path in done["removed"] if path.startswith("runs/")]) == 2, "with what it descends from"
+    assert len([*(storage / "runs").iterdir()]) == 3
     assert not any(list((storage / folder).glob("*search*")) for folder in ("studies", "reports", "logs"))
     assert {step["status"] for step in state(storage, "student")["steps"]} == {"done"}
     result("remove", "student", "--storage", storage, "--yes")
     assert not [path for path in files(storage) if path.startswith(MADE)]
     assert "no run 'search'" in raysts("remove", "search", "--storage", storage, "--yes").err
-
-
-def test_a_study_of_two_stages_goes_with_the_runs_between(tmp_path: Path, small_world: Path) -> None:
-    storage = tmp_path / "storage"
-    place = ["--data", small_world, "--storage", storage, "--address", "none"]
-    tiny = {key: value for key, value in TINY.items() if key != "members"}
-    result("tune", "nli-ct", "--name", "search", *place, *overrides(tiny, {"space.nli.optim.lr": "1e-5,1e-4"}))
-    assert len([*(storage / "runs").iterdir()]) == 4
-    done = result("remove", "search", "--storage", storage, "--yes")
-    assert len([path for path in done["removed"] if path.startswith("runs/")]) == 4
-    assert not [path for path in files(storage) if path.startswith(("runs/", "tokens/", "studies/"))]
 
 
 def test_nothing_goes_without_a_yes(made: Path) -> None:

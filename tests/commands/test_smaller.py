@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -140,46 +140,37 @@ def test_a_directory_of_fewer_dimensions(tiny_backbone: Path, tmp_path: Path) ->
         assert refused.code == 2 and message in refused.err and not (tmp_path / "other").exists(), refused.err
 
 
-class _Hub(BaseHTTPRequestHandler):
-    """As much of the hub as takes a directory: what it was sent, by path, and which requests came with the token."""
+class Hub(BaseHTTPRequestHandler):
+    """As much of the hub as takes a directory."""
 
-    files: dict[str, bytes]
-    seen: list[tuple[str, bool]]
-    made: dict[str, Any]
+    files: ClassVar[dict[str, bytes]] = {}
+    """What it was sent, by path."""
+    known: ClassVar[dict[str, bool]] = {}
+    """Did the last request of a path come with the token?"""
+    made: ClassVar[dict[str, Any]] = {}
 
     def log_message(self, *_: object) -> None: ...
 
+    def do_GET(self) -> None:
+        self.answer(404, error="Repository not found")
+
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.seen.append((self.path, self.headers.get("Authorization") == f"Bearer {TOKEN}"))
+        body, address = self.rfile.read(int(self.headers["Content-Length"])), f"http://{self.headers['Host']}"
+        self.known[self.path] = self.headers.get("Authorization") == f"Bearer {TOKEN}"
         if self.path == "/api/repos/create":
             self.made.update(json.loads(body))
-            self._answer(
-                {"url": f"http://{self.headers['Host']}/somebody/encoder"},
-                403 if "refused" in self.made["name"] else 200,
-            )
+            self.answer(403 if "refused" in self.made["name"] else 200, url=f"{address}/somebody/encoder")
         elif self.path.endswith("/preupload/main"):
-            sent = json.loads(body)["files"]
             kind = {"uploadMode": "regular", "shouldIgnore": False}
-            self._answer({"files": [{"path": file["path"], **kind} for file in sent]})
+            self.answer(files=[{"path": file["path"], **kind} for file in json.loads(body)["files"]])
         elif self.path.endswith("/commit/main"):
-            for line in map(json.loads, body.splitlines()):
-                if line["key"] == "file":
-                    self.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
-            self._answer(
-                {
-                    "commitUrl": f"http://{self.headers['Host']}/somebody/encoder/commit/1",
-                    "commitOid": "1",
-                    "success": True,
-                }
-            )
+            sent = [line["value"] for line in map(json.loads, body.splitlines()) if line["key"] == "file"]
+            self.files.update((file["path"], base64.b64decode(file["content"])) for file in sent)
+            self.answer(commitUrl=f"{address}/somebody/encoder/commit/1", commitOid="1", success=True)
         else:
-            self._answer({"errors": [], "warnings": []})
+            self.answer(errors=[], warnings=[])
 
-    def do_GET(self) -> None:
-        self._answer({"error": "Repository not found"}, 404)
-
-    def _answer(self, found: dict[str, Any], status: int = 200) -> None:
+    def answer(self, status: int = 200, **found: object) -> None:
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.end_headers()
@@ -188,27 +179,23 @@ class _Hub(BaseHTTPRequestHandler):
 
 def test_a_directory_is_sent_to_the_hub(tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that stands in for the hub has then what the folder holds; the token is in no line."""
-
-    class Hub(_Hub):
-        files, seen, made = {}, [], {}
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    address = f"http://127.0.0.1:{server.server_port}"
-    for name, value in (("ENDPOINT", address), ("HF_HUB_OFFLINE", False), ("HF_TOKEN_PATH", str(tmp_path / "none"))):
-        monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)  # read when the library is imported
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    try:
-        sent = ("--to", tmp_path / "model", "--push", "somebody/encoder", "--private")
-        ended = raysts("export", tiny_backbone, "--json", *sent)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address, model = f"http://127.0.0.1:{server.server_port}", tmp_path / "model"
+        for name, value in (
+            ("ENDPOINT", address),
+            ("HF_HUB_OFFLINE", False),
+            ("HF_TOKEN_PATH", str(tmp_path / "none")),
+        ):
+            monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)  # read when the library is imported
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        ended = raysts("export", tiny_backbone, "--json", "--to", model, "--push", "somebody/encoder", "--private")
         assert ended.code == 0, ended.err
-        written = {
-            path.relative_to(tmp_path / "model").as_posix(): path for path in (tmp_path / "model").rglob("[!.]*")
-        }
-        assert Hub.files == {name: path.read_bytes() for name, path in written.items() if path.is_file()}
+        written = [path for path in model.rglob("[!.]*") if path.is_file()]
+        assert Hub.files == {path.relative_to(model).as_posix(): path.read_bytes() for path in written}
         assert "private" in str(Hub.made), "a key or a value, as the version of the library has it"
         assert (Hub.made["organization"], Hub.made["name"]) == ("somebody", "encoder")
-        assert all(known for path, known in Hub.seen if "validate-yaml" not in path) and len(Hub.seen) >= 3
+        assert all(known for path, known in Hub.known.items() if "validate-yaml" not in path) and len(Hub.known) >= 3
         assert json.loads(ended.out)["pushed"] == f"{address}/somebody/encoder"
         refused = raysts("export", tiny_backbone, "--to", tmp_path / "again", "--push", "somebody/refused")
         assert refused.code == 3 and "is written, and could not be sent to somebody/refused" in refused.err
@@ -216,5 +203,4 @@ def test_a_directory_is_sent_to_the_hub(tiny_backbone: Path, tmp_path: Path, mon
         monkeypatch.delenv("HF_TOKEN")
         refused = raysts("export", tiny_backbone, "--to", tmp_path / "third", "--push", "somebody/refused")
         assert refused.code == 2 and "no token of the Hugging Face hub" in refused.err
-    finally:
         server.shutdown()
