@@ -1,38 +1,52 @@
-"""What the pages of docs/ tell people to type, which messages they will see, and that the site builds."""
+"""What README, CONTRIBUTING and docs/ tell people to type and where they say things are, and that the site builds."""
 
 from __future__ import annotations
 
 import ast
 import csv
+import inspect
 import itertools
 import json
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import run_commands
 
+import raysts
 from raysts.commands import parser, study
 from raysts.commands.distill import student_search
 from raysts.commands.options import RunOptions
 from raysts.data.corpora import Corpus
+from raysts.recipes.names import RECIPES, pipeline
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "cluster.md"
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="needs a checkout")
-TEXT = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-BASH = [line for block in re.findall(r"^```bash\n(.*?)^```$", TEXT, re.M | re.S) for line in block.splitlines()]
+TEXT, README, TREE = (
+    path.read_text(encoding="utf-8") if path.exists() else ""
+    for path in (PAGE, ROOT / "README.md", ROOT / "CONTRIBUTING.md")
+)
+
+
+def blocks(text: str, language: str = "bash") -> list[str]:
+    """Return the blocks of a page in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
+
+
+BASH = [line for block in blocks(TEXT) for line in block.splitlines()]
 
 
 def test_the_way_to_a_cluster_has_ten_lines() -> None:
-    first = re.findall(r"^```bash\n(.*?)^```$", TEXT, re.M | re.S)[0]
-    assert len(first.splitlines()) == 10
+    assert len(blocks(TEXT)[0].splitlines()) == 10
 
 
 @pytest.mark.parametrize("line", [line for line in BASH if line.startswith("ray ")])
@@ -64,20 +78,22 @@ def test_other_lines_name_files_that_exist() -> None:
         assert (ROOT / path).exists(), path
 
 
-PAGES = [path for path in sorted((ROOT / "docs").glob("*.md")) if path != PAGE]
+PAGES = [path for path in sorted((ROOT / "docs").glob("*.md")) if path != PAGE] + [ROOT / "README.md"]
+OTHERS = {"README": {"python", "ray", "pytest", "git", "export", "cd"}}
+"""Programs besides raysts and pip that a page calls."""
 
 
 def commands(page: Path) -> list[list[str]]:
     """Return the commands in the blocks of a page, in words."""
-    text = "".join(re.findall(r"^```bash\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S))
-    lines = [part for line in text.replace("\\\n", " ").splitlines() for part in line.split(" && ")]
-    return [shlex.split(line) for line in lines]
+    text = "".join(blocks(page.read_text(encoding="utf-8"))).replace("\\\n", " ")
+    lines = [part for line in text.splitlines() for part in re.split(" && | ; ", line)]
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_commands_of_a_page_parse(page: Path) -> None:
     for program, *arguments in commands(page):
-        assert program in ("raysts", "pip")
+        assert program in {"raysts", "pip", *OTHERS.get(page.stem, ())}
         if program == "raysts":
             parser.parse(arguments)
     text = page.read_text(encoding="utf-8")
@@ -85,9 +101,7 @@ def test_the_commands_of_a_page_parse(page: Path) -> None:
         assert words.split()[0] in {name.split()[0] for name in parser.COMMANDS}, words
 
 
-@pytest.mark.parametrize(
-    "page", [*PAGES, PAGE, ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.stem
-)
+@pytest.mark.parametrize("page", [*PAGES, PAGE, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.stem)
 def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
         assert "://" in link or (page.parent / link).exists(), link
@@ -100,12 +114,14 @@ def test_the_site_builds(tmp_path: Path) -> None:
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert built.returncode == 0, built.stderr
     pages = {path.parent.name for path in (tmp_path / "site").rglob("index.html")}
-    assert {path.stem for path in PAGES if path.stem != "index"} <= pages
+    assert {path.stem for path in PAGES if path.stem not in ("index", "README")} <= pages
     for name in ("llms.txt", "SKILL.md"):
         text = (tmp_path / "site" / name).read_text(encoding="utf-8")
         assert all(f"- `raysts {command}`: " in text for command in parser.COMMANDS)
     linked = re.findall(r"\]\((.*?)\)", (tmp_path / "site" / "llms.txt").read_text(encoding="utf-8"))
-    assert {path.name for path in PAGES} <= {*linked} and all((tmp_path / "site" / name).is_file() for name in linked)
+    assert {path.name for path in PAGES if path.stem != "README"} <= {*linked} and all(
+        (tmp_path / "site" / name).is_file() for name in linked
+    )
     for path in (tmp_path / "site").rglob("*.html"):
         assert not re.findall(r'(?:src|href)="https?://(?:fonts|cdn|unpkg)', path.read_text(encoding="utf-8"))
 
@@ -169,7 +185,7 @@ ANY_MODEL = (
 )
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_other_command_does_what_it_says(
     page: Path, user_folder: Path, small_world: Path, tiny_backbone: Path
 ) -> None:
@@ -244,10 +260,6 @@ def test_the_messages_of_the_table_are_in_the_code() -> None:
         assert message in TEXT and message in ours, message
 
 
-def test_the_readme_leads_there() -> None:
-    assert "docs/cluster.md" in (ROOT / "README.md").read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize("steps", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_the_notebook_runs_and_shows_what_it_shows_here(
     steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -277,3 +289,78 @@ def test_the_notebook_runs_and_shows_what_it_shows_here(
     for stored, here in ((model, model_now), (status, status_now)):
         assert re.sub(varies, "N", stored) == re.sub(varies, "N", here)
     assert vectors.count("[") == vectors_now.count("[") == 4
+
+
+# -- README, the tree, jobs ------------------------------------------------------------------------------------------------
+
+
+def test_the_readme_is_short_and_names_what_exists_and_what_ci_runs() -> None:
+    assert len(README.splitlines()) <= 120 and "docs/cluster.md" in README
+    (picture,) = re.findall(r"!\[[^]]+\]\(([^)]+)\)", README)
+    assert ElementTree.parse(ROOT / picture).getroot().tag.endswith("svg")
+    shown = commands(ROOT / "README.md")
+    assert {"run", "plan", "evaluate", "embed", "export", "data"} <= {
+        words[1] for words in shown if words[0] == "raysts"
+    }
+    for command in (["pytest"], ["raysts", "run", "quickstart"]):
+        assert command in [words[: len(command)] for words in shown]
+        assert " ".join(command) in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    known = {names for name in parser.COMMANDS for option in run_commands.options_of(name) for names in option.names}
+    used = {*re.findall(r"`(--[a-z][a-z-]*)", README)}
+    assert used and used <= {*known, "--working-dir"}
+    assert all(
+        (ROOT / path).exists() for path in re.findall(r"`((?:benchmarks|jobs|tests|raysts|\.ci)/[\w./-]+)`", README)
+    )
+
+
+@pytest.mark.parametrize("text", blocks(README, "python"))
+def test_python_calls_functions_that_exist_with_arguments_they_take(text: str) -> None:
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    ours = [call for call in calls if ast.unparse(call.func).startswith("raysts.")]
+    assert ours
+    for call in ours:
+        function = getattr(raysts, ast.unparse(call.func).removeprefix("raysts."))
+        keywords = {str(keyword.arg): None for keyword in call.keywords}
+        inspect.signature(function).bind(*map(ast.unparse, call.args), **keywords)
+
+
+def test_names_of_systems_are_systems() -> None:
+    """What stands in code font on a page and looks like the name of a system is one."""
+    text = "".join(page.read_text(encoding="utf-8") for page in (*PAGES, PAGE))
+    stages = r"(?:nli|ct|sts)"
+    names = {*re.findall(rf"`({stages}(?:-{stages})*(?:-sed|-ensemble)?)`", text)}
+    names |= {*RECIPES} & {*re.findall(r"`(\w+)`", text)}
+    assert names and all(map(pipeline, names))
+
+
+def test_the_tree_of_contributing_is_that_of_the_package() -> None:
+    """It lists what exists, and every module and package at the top of raysts."""
+    text = next(block for block in blocks(TREE, r"\w*") if block.startswith("raysts/"))
+    found: list[Path] = []
+    for line in text.splitlines():
+        for word in itertools.takewhile(lambda word: re.fullmatch(r"[\w.]+(/|\.py)", word), line.split()):
+            found.append(Path("raysts", word) if line.startswith("  ") else Path(word))
+    assert [str(path) for path in found if not (ROOT / path).exists()] == []
+    files = [path for path in (ROOT / "raysts").iterdir() if not path.name.startswith("_")]
+    there = {path.name for path in files if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert there <= {path.name for path in found}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "jobs").glob("*.py")), ids=lambda path: path.name)
+def test_a_job_takes_the_arguments_of_its_command(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those that its call of ``main`` names, and in its example."""
+    source = path.read_text(encoding="utf-8")
+    assert len(source.splitlines()) <= 40
+    (words,) = re.findall(r'main\(\[((?:"[\w-]+", )+)\*sys\.argv\[1:\]\]\)', source)
+    command = re.findall(r"[\w-]+", words)
+    monkeypatch.setattr(sys, "argv", [str(path), "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(path), run_name="__main__")
+    assert ended.value.code == 0
+    named = command[:1] if command[0] == "tune" else command[:2]  # which search is an argument
+    assert f"Usage: raysts {' '.join(named)}" in capsys.readouterr().out
+    example = re.search(r"^ray job submit .*? -- python (jobs/\S+) (.*)$", source, re.MULTILINE)
+    assert example and (ROOT / example[1]).samefile(path)
+    parser.parse([*command, *shlex.split(example[2])])

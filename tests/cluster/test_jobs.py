@@ -163,7 +163,7 @@ def test_the_status_of_a_job_is_that_of_its_command(head: Head, tmp_path: Path) 
     assert not (tmp_path / "storage").exists()
 
 
-@pytest.mark.slow  # each of them starts a driver; test_readme checks that they take the arguments of their commands
+@pytest.mark.slow  # each of them starts a driver; test_docs checks that they take the arguments of their commands
 def test_every_other_job_does_what_its_command_does(head: Head, small_world: Path, tmp_path: Path) -> None:
     storage, data = tmp_path / "storage", ["--data", small_world]
     common = [*data, "--storage", storage, *SMALL, "--json"]
