@@ -89,17 +89,6 @@ def test_every_node_gets_raysts_with_the_same_python(prepared: dict[str, Any]) -
     assert "whl/cpu" not in " ".join(prepared["worker_setup_commands"])
 
 
-def test_what_the_autoscaler_may_start(prepared: dict[str, Any]) -> None:
-    """The head's type starts no workers, and each other kind states what it has: an autoscaler goes by that."""
-    kinds = dict(prepared["available_node_types"])
-    assert kinds.pop(prepared["head_node_type"])["max_workers"] == 0
-    assert {name: (kind["resources"], kind["max_workers"]) for name, kind in kinds.items()} == {
-        "cpu": ({"CPU": 8, "GPU": 0, "memory": 24e9}, 4),
-        "gpu-1": ({"CPU": 4, "GPU": 1, "memory": 12e9}, 8),
-        "gpu-4": ({"CPU": 48, "GPU": 4, "memory": 140e9}, 2),
-    }
-
-
 # -- one set of versions -------------------------------------------------------------------------------------------------
 
 

@@ -211,16 +211,18 @@ def describe_experiment(checked: ExperimentPlan, slots: int | None = None, texts
     best: dict[str | None, Point] = {}
     steps: dict[str, Step] = {}
     first = next(iter(checked.plans.values()))
-    rates, factor = Rates(first.store), _growth(first, texts)
+    rates, text = Rates(first.store), first.corpus.text
+    factor = 1.0 if texts is None or text is None else texts / text.rows
     seconds = (first.store.read_json(f"pipelines/{checked.name}.json", fresh=True) or {}).get("seconds", {})
 
     def describe_steps(label: str, plan: Plan, of_plan: Sequence[Step], ended: Collection[str] = ()) -> dict[str, Any]:
-        of_plan, described = scale_texts(of_plan, factor), []
+        of_plan, described = scale_texts(of_plan, factor), dict[str, Any]()
         for step, node in zip(of_plan, describe(plan, of_plan)["nodes"], strict=True):
             steps[step.id] = step
-            times = {"seconds_expected": round(rates.predict(step).seconds, 2), "seconds": seconds.get(step.id)}
-            described.append({**node, **times, **({"status": "done"} if step.id in ended else {})})
-        return _add_label(label, described)
+            node |= {"title": f"{label}: {node['title']}"} if label else {}
+            node |= {"seconds_expected": round(rates.predict(step).seconds, 2), "seconds": seconds.get(step.id)}
+            described[node["id"]] = node | ({"status": "done"} if step.id in ended else {})
+        return described
 
     for backbone, study in checked.studies.items():
         study.read()
@@ -247,10 +249,6 @@ def describe_experiment(checked: ExperimentPlan, slots: int | None = None, texts
         "price": asdict(price([*steps.values()], left, first.store, slots, checked.options.prices)),
     }
     return {**result, "notes": checked.notes} if checked.notes else result
-
-
-def _growth(plan: Plan, texts: int | None) -> float:
-    return 1.0 if texts is None or plan.corpus.text is None else texts / plan.corpus.text.rows
 
 
 PROBES = 1, 8, 40
@@ -305,10 +303,6 @@ def _shorten(recipe: Recipe, steps: int) -> Recipe:
     enough = max(steps, PROBES[1]) * recipe.batch
     rows = min(enough, recipe.data.sample or enough)
     return recipe.replace(train=recipe.train.replace(**train), data=recipe.data.replace(sample=rows))
-
-
-def _add_label(label: str, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {node["id"]: {**node, "title": f"{label}: {node['title']}" if label else node["title"]} for node in nodes}
 
 
 def _skipped_files(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:

@@ -77,23 +77,19 @@ def test_families_poolings_and_layers(family: str, pooling: Any, layers: Any, tm
         np.testing.assert_allclose(embedded(tmp_path / "out", TEXTS, batch), expected, rtol=0, atol=2e-6)
 
 
-def test_dense_heads_and_normalisation(tiny_backbone: Path, tmp_path: Path) -> None:
+def test_heads(tiny_backbone: Path, tmp_path: Path) -> None:
+    """Dense ones and normalisation, and of Gaussians the mean."""
     torch.manual_seed(0)
-    heads = [Dense(HIDDEN, 24, "tanh"), Dense(24, 5, "identity", bias=False)]
-    model = headed(tiny_backbone, *heads, normalize=True)
-    onnx.check(model)
-    onnx.save(model, tmp_path / "out")
-    vectors = embedded(tmp_path / "out", TEXTS)
-    np.testing.assert_allclose(vectors, model.encode(TEXTS), rtol=0, atol=2e-6)
-    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
-
-
-def test_of_gaussians_the_mean(tiny_backbone: Path, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    model = headed(tiny_backbone, GaussianHead(HIDDEN, 7), pooling="cls")
-    onnx.check(model)
-    onnx.save(model, tmp_path / "out")
-    np.testing.assert_allclose(embedded(tmp_path / "out", TEXTS), model.encode(TEXTS), rtol=0, atol=2e-6)
+    dense = [Dense(HIDDEN, 24, "tanh"), Dense(24, 5, "identity", bias=False)]
+    models = {
+        "dense": headed(tiny_backbone, *dense, normalize=True),
+        "gaussian": headed(tiny_backbone, GaussianHead(HIDDEN, 7), pooling="cls"),
+    }
+    for name, model in models.items():
+        onnx.check(model)
+        onnx.save(model, tmp_path / name)
+        np.testing.assert_allclose(embedded(tmp_path / name, TEXTS), model.encode(TEXTS), rtol=0, atol=2e-6)
+    np.testing.assert_allclose(np.linalg.norm(embedded(tmp_path / "dense", TEXTS), axis=1), 1, atol=1e-6)
 
 
 @pytest.mark.slow  # a real model; small ones of three families are exported always
