@@ -15,6 +15,7 @@ from run_commands import EVALUATION, TASKS, TINY, overrides, result
 
 import raysts
 from raysts.commands import parser
+from raysts.commands.distill import open_distillation
 from raysts.errors import InputError
 from raysts.pipeline.plan import describe
 from raysts.pipeline.verdict import Delivered
@@ -150,8 +151,11 @@ def test_evaluating_without_labels(finished: run_commands.Finished, tmp_path: Pa
 # -- distill -------------------------------------------------------------------------------------------------------------
 
 
+FEW = {"train.max_steps": 3, "sed.data.sample": 64}
+
+
 def distilled(*arguments: object) -> dict[str, Any]:
-    return result("distill", *arguments, "--address", "none", *overrides({"train.max_steps": 3}, EVALUATION))
+    return result("distill", *arguments, "--address", "none", *overrides(FEW, EVALUATION))
 
 
 def test_distilling_the_best_members_of_a_run(finished: run_commands.Finished) -> None:
@@ -181,10 +185,9 @@ def test_distilling_the_best_members_of_a_run(finished: run_commands.Finished) -
 def test_distilling_takes_the_settings_of_the_run(finished: run_commands.Finished) -> None:
     """A run with a student: its distillation recipe; the student pools what it was trained with."""
     assert finished.results["nli-ct-sed"]
-    found = distilled("--from-run", "nli-ct-sed", "--storage", finished.storage, "--name", "again")
-    record = json.loads((finished.storage / "pipelines" / "again.json").read_text(encoding="utf-8"))["pipeline"]
-    assert record["student_pooling"] is None and raysts.load(found["model"]).layers == 1
-    assert record["recipes"]["sed"]["train"]["max_steps"] == 3
+    made, _, _ = open_distillation([], {"sed.batch": 8}, from_run="nli-ct-sed", storage=finished.storage)
+    assert made.student_pooling is None and made.sed is not None
+    assert (made.sed.train.max_steps, made.sed.batch) == (TINY["train.max_steps"], 8)
 
 
 def test_distilling_models(finished: run_commands.Finished) -> None:
@@ -200,7 +203,7 @@ def test_distilling_models(finished: run_commands.Finished) -> None:
     assert found["delivered"]["what"] == "student" and Path(found["model"], "README.md").is_file()
     called = raysts.distill(
         [str(model) for model in models],
-        {"train.max_steps": 3, "evaluation.resamples": 4, "evaluation.tasks": TASKS},
+        {**FEW, "evaluation.resamples": 4, "evaluation.tasks": TASKS},
         finished.data,
         finished.storage,
         name="of-models",

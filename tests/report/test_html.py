@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 from jinja2 import UndefinedError
 
+from raysts.report.charts import fit_scale, tick_text
 from raysts.report.html import quantity, render
+from raysts.report.run import throughput
 
 
 def test_a_page_is_escaped_text_and_a_value_that_is_not_there_is_an_error() -> None:
@@ -26,3 +28,27 @@ def _study(name: str) -> dict[str, object]:
 def test_numbers_as_people_read_them() -> None:
     texts = [quantity(value) for value in (None, float("nan"), 0.01234, 12.345, 99.5, 100.4, 12345.6)]
     assert texts == ["–", "–", "0.0123", "12.3", "99.5", "100", "12,346"]
+
+
+def test_ticks_are_round_and_inside() -> None:
+    for values in ([0.0, 1.0], [0.681, 0.692], [-5.0, 1e6], [3.0, 3.0], [0.0, 0.0], []):
+        scale = fit_scale(values, 0, 100)
+        ticks = scale.ticks(5)
+        assert 2 <= len(ticks) <= 8 and all(scale.low <= tick <= scale.high for tick in ticks)
+        assert all(0 <= scale(value) <= 100 for value in values)
+    scale = fit_scale([1e-3, 50.0], 0, 100, log=True)
+    assert all(scale.low <= tick <= scale.high for tick in scale.ticks(5)) and 0.01 in scale.ticks(5)
+    assert scale((scale.low * scale.high) ** 0.5) == pytest.approx(50)
+
+
+def test_the_text_of_a_tick_is_its_value() -> None:
+    values = [0.0, 0.5, 1e5, 150_000.0, 250_000.0, 123_450.0, 1e-6, 2.5e-5, 7.5e-5, -1.25e-4]
+    texts = ["0", "0.5", "1e5", "1.5e5", "2.5e5", "1.2345e5", "1e-6", "2.5e-5", "7.5e-5", "-1.25e-4"]
+    assert list(map(tick_text, values)) == texts
+
+
+def test_throughput_adds_up_time_not_rates() -> None:
+    # 10 steps at 100/s and 10 at 50/s of equal batches: 20 steps in the time of 30 steps at 100/s.
+    lines = [{"step": 10, "examples_per_second": 100.0}, {"step": 20, "examples_per_second": 50.0}]
+    assert throughput(lines) == pytest.approx(200 / 3)
+    assert throughput([]) is None

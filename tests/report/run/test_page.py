@@ -161,14 +161,12 @@ def test_failures_are_shown_with_their_reason_verbatim() -> None:
     assert any(text.startswith("1 failed") for text in page.texts)
 
 
-@pytest.mark.parametrize(
-    "status, words",
-    [("failed", "The run failed."), ("stopped", "The run was stopped."), ("running", "The run is running.")],
-)
-def test_a_run_that_did_not_end_says_so_first(status: str, words: str) -> None:
-    texts = Page(render(recorded(report_data(), status=status))).texts
-    assert texts.index(words) < min(texts.index(text) for text in texts if text.startswith("The student scores"))
-    assert ("The same command continues it: " in texts) == (status != "running")
+def test_a_run_that_did_not_end_says_so_first() -> None:
+    for status, words in {"failed": "failed", "stopped": "was stopped", "running": "is running"}.items():
+        texts = Page(render(recorded(report_data(), status=status))).texts
+        first = next(number for number, text in enumerate(texts) if text.startswith("The student scores"))
+        assert texts.index(f"The run {words}.") < first
+        assert ("The same command continues it: " in texts) == (status != "running")
 
 
 def test_an_empty_report_and_empty_or_constant_or_broken_metrics_are_drawn() -> None:
@@ -236,18 +234,9 @@ def test_the_models_to_choose_from_are_called_as_they_are_elsewhere() -> None:
 
 def test_no_label_of_the_cost_chart_lies_upon_another_or_is_cut() -> None:
     """With the letters of a phone's page, which are the widest."""
-    models = [
-        {
-            "model": role,
-            "role": role,
-            "parameters": 1,
-            "bytes": 1,
-            "dimensions": 1,
-            "tokens": 9.0,
-            "texts_per_second": speed,
-        }
-        for role, speed in (("backbone", 2386), ("member", 2319), ("ensemble", 1149), ("student", 2400))
-    ]
+    size = {"parameters": 1, "bytes": 1, "dimensions": 1, "tokens": 9.0}
+    speeds = {"backbone": 2386, "member": 2319, "ensemble": 1149, "student": 2400}
+    models = [{"model": role, "role": role, "texts_per_second": speed, **size} for role, speed in speeds.items()]
     text = render(recorded(report_data(), models=models))
     (drawing,) = (svg for svg in svgs(text) if svg[0].attrib["id"] == "cost-t")
     boxes = []
