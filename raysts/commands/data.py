@@ -141,26 +141,55 @@ def _import_text(result: Result) -> str:
 
 
 def check(data: opt.Data = None) -> Result:
-    """List tables, problems, unread files, and training texts that occur in test sets."""
+    """List tables, missing ones, problems of files and rows, and unread files."""
     from raysts.commands.context import corpus_of
+    from raysts.data.derive import DERIVED
+    from raysts.data.importing import find_unused
     from raysts.evaluation.harness import check_tasks, default_tasks, taken_names
-    from raysts.evaluation.text_overlap import check_folder
+    from raysts.schema import TABLES
 
     corpus = corpus_of(data)
-    report = check_folder(corpus)
-    problems = report["problems"] + taken_names(corpus)
+    tables: dict[str, Any] = {}
+    problems: list[str] = []
+    for name in corpus.tables():
+        rows, bad = None, []
+        try:
+            bad = corpus.problems([name])
+            rows = corpus.rows(name)
+        except InputError as error:
+            bad = error.problems
+        tables[name] = {"rows": rows, "files": len(corpus.files(name))}
+        problems += bad
+    problems += taken_names(corpus)
     if not problems and (tasks := default_tasks(corpus)):
         try:
             check_tasks(corpus, tasks)
         except InputError as error:
             problems = error.problems
-    return {"status": "done", "data": corpus.where, **report, "problems": problems}
+    files = {path for name in tables for path in corpus.files(name)}
+    unused = []
+    if not (corpus.empty or corpus.store.remote):
+        unused = find_unused(corpus.root, lambda p: p in files or p.name == "manifest.json" or "words" in p.parts)
+    missing = [name for name in TABLES if name not in tables and name not in DERIVED]
+    report = {"tables": tables, "missing": missing, "problems": problems, "unused": unused}
+    return {"status": "done", "data": corpus.where, "root": corpus.where, **report}
 
 
 def _check_text(result: Result) -> str:
-    from raysts.evaluation.text_overlap import format_check
-
-    return format_check(result)
+    lines = [f"data folder {result['data']}", "", "tables"]
+    width = max((len(name) for name in result["tables"]), default=0)
+    for name, table in result["tables"].items():
+        rows = "unreadable" if table["rows"] is None else f"{table['rows']:,}"
+        lines.append(f"  {name:<{width}}  {rows:>12}" + (f"  ({table['files']} files)" if table["files"] > 1 else ""))
+    lines += [] if result["tables"] else ["  none"]
+    if result["missing"]:
+        lines += ["", "not there", "  " + ", ".join(result["missing"])]
+    lines += ["", "problems"] + [f"  {problem}" for problem in result["problems"] or ["none"]]
+    if result["unused"]:
+        lines += ["", "files that raysts does not use"]
+        for entry in result["unused"]:
+            lines.append(f"  {entry['file']}: {'; '.join(filter(None, (entry['why'], entry['command'])))}")
+    return "\n".join(lines)
 
 
 IMPORT = "raysts data import faq.csv --as pairs --columns sentence1=question,sentence2=asked,score=rating --data DATA"

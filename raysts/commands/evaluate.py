@@ -1,4 +1,4 @@
-"""``raysts evaluate``: a model on tasks, or on a file of scored pairs."""
+"""``raysts evaluate``: a model on tasks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ def evaluate(
     model: opt.Model,
     tasks: opt.Tasks = None,
     *,
-    pairs: opt.File = None,
     data: opt.Data = None,
     test: opt.Test = None,
     storage: opt.StoragePlace = None,
@@ -42,13 +41,12 @@ def evaluate(
     mteb: opt.Folder = None,
     precision: opt.Precision = "fp32",
 ) -> Result:
-    """Measure a model on tasks, or on a file of scored pairs.
+    """Measure a model on tasks.
 
     Results on tasks are stored for reports, and a repeated measurement replaces them. With ``precision`` other than fp32
-    it stands behind the system in the results. Rows of ``pairs`` are not searched for training text.
+    it stands behind the system in the results.
 
     Args:
-        pairs: score this file instead: Parquet, CSV, TSV or JSONL with sentence1, sentence2, score.
         pooling: over tokens: mean, cls, max, mean_sqrt_len_tokens, weightedmean, lasttoken, or several joined by '+'
             (default: the model's).
         similarity: cosine, l2, or another that the model has (default: all that it has).
@@ -73,7 +71,6 @@ def evaluate(
     from raysts.evaluation.agreement import agreement_sets
     from raysts.evaluation.contamination import merge_histories, trained_on
     from raysts.evaluation.cost import ModelCost
-    from raysts.evaluation.sts import load_pairs_file
     from raysts.evaluation.transfer import PROBE
     from raysts.ids import content_id, folder_id
     from raysts.models import pretrained
@@ -86,11 +83,9 @@ def evaluate(
     store = store_of(storage)
     opt.check_precision(precision)
     chooses = {"tasks": tasks, "test": test, "mteb": mteb, "documents-by": documents_by, "probe": probe, "like": like}
-    _check_options(resamples, probe, pairs, chooses, text)
-    user_data = UserData.of(text, column, test=test)
-    scored_pairs = None if pairs is None else load_pairs_file(pairs)
+    _check_options(resamples, probe, chooses, text)
     held_out = None if text is None else open_text(text, column).holding_out()
-    corpus = corpus_of(data, user_data=user_data) if scored_pairs is None and held_out is None else None
+    corpus = corpus_of(data, user_data=UserData.of(None, column, test=test)) if held_out is None else None
     tasks = _tasks(corpus, tasks, probe, documents_by) if corpus else ()
     path, teacher = locate(model, store), None if documents_by is None else locate(documents_by, store)
     if corpus is not None:
@@ -107,8 +102,8 @@ def evaluate(
     record, content = record_of(path), folder_id(path)
     options: dict[str, Any] = {"pooling": pooling, "prompt": prompt, "content": content}
     computes: Any = {"precision": precision}
-    other = None if precision == "fp32" else precision
-    graph = open_onnx(path, **options, layers=layers, documents_by=documents_by, precision=other)
+    reduced = None if precision == "fp32" else precision
+    graph = open_onnx(path, **options, layers=layers, documents_by=documents_by, precision=reduced)
     if graph is not None and (
         refused := [name for name in tasks if name in harness.TASKS and harness.TASKS[name].asks_model]
     ):
@@ -134,8 +129,7 @@ def evaluate(
     if graph is None and (computed := resolve(precision, next(loaded.encoder.parameters()).device)) != "fp32":
         id_parts.append(computed)
         context["system"] = f"{context['system']}, {computed}"
-    if probe not in (None, PROBE):
-        id_parts.append(str(probe))
+    id_parts += [] if probe in (None, PROBE) else [str(probe)]
     if mteb is not None and "cosine" not in similarities:
         raise InputError(
             f"--mteb: MTEB's main score is by cosine, and this model has {', '.join(similarities)}. Remove --mteb"
@@ -144,12 +138,11 @@ def evaluate(
     progress = EmbeddingProgress("evaluate")
     settings: dict[str, Any] = {"resamples": resamples, "similarities": similarities, "progress": progress}
     if corpus is None:
-        sets: list[Any] = [scored_pairs]
-        if held_out is not None:
-            folder = locate(str(like), store)
-            options["content"] = folder_id(folder)
-            sets = agreement_sets(pretrained.load(folder, **options), options["content"], held_out)
-        return {**result, "results": harness.evaluate_sets(loaded, sets, chosen, context, **settings)}
+        assert held_out is not None
+        folder = locate(str(like), store)
+        options["content"] = folder_id(folder)
+        measures = agreement_sets(pretrained.load(folder, **options), options["content"], held_out)
+        return {**result, "results": harness.evaluate_sets(loaded, measures, chosen, context, **settings)}
     settings |= {"clean": contamination.clean, "probe": probe or PROBE}
     if teacher is not None:
         texts = retrieval.documents_of(harness.sets_of(corpus, tasks))
@@ -165,8 +158,8 @@ def evaluate(
         results.write(store.root, f"{results.EVALUATION}{part}", rows)
     except OSError as error:  # show the results although they are not stored
         say(f"the results are not kept for reports: {store.uri} cannot be written to ({error.strerror})")
-    result |= {"results": rows, "contamination": contamination.entries(str(model))}
-    result["notes"] = contamination.lines(str(model)) + _silent(tasks, rows)
+    notes = contamination.lines(str(model)) + _silent(tasks, rows)
+    result |= {"results": rows, "contamination": contamination.entries(str(model)), "notes": notes}
     if teacher is None and graph is None and progress.seconds:
         cost = ModelCost.measure(loaded, harness.sentences(corpus, tasks), progress.seconds, progress.cpu_seconds)
         result["models"] = [{"model": str(model), "role": context["role"], **asdict(cost)}]
@@ -178,9 +171,7 @@ def evaluate(
     return result
 
 
-def _check_options(
-    resamples: int, probe: str | None, pairs: str | Path | None, chooses: Mapping[str, Any], text: str | Path | None
-) -> None:
+def _check_options(resamples: int, probe: str | None, chooses: Mapping[str, Any], text: str | Path | None) -> None:
     """Check the options that need no data. ``chooses``: those that choose what is measured, by name."""
     from raysts.evaluation.transfer import PROBES
     from raysts.recipes.recipe import resamples_problem
@@ -190,8 +181,6 @@ def _check_options(
     if probe is not None and probe not in PROBES:
         raise InputError(f"--probe '{probe}'{nearest(probe, PROBES)}: must be one of {', '.join(PROBES)}")
     set_too = [f"--{name}" for name, value in chooses.items() if value]
-    if pairs is not None and set_too:
-        raise InputError(f"--pairs scores one file alone. Remove --pairs or {', '.join(set_too)}")
     if ("--like" in set_too) != (text is not None) or (text is not None and set_too != ["--like"]):
         raise InputError(
             "--like MODEL and --text PATH belong together, without other tasks; give both, or none of them"

@@ -8,14 +8,12 @@ average by the number of pairs (BERT-flow).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from raysts.data.corpora import Corpus
-from raysts.data.user import open_pairs
 from raysts.errors import InputError
 from raysts.evaluation.scores import RowScores
 from raysts.evaluation.statistics import METRICS, UndefinedCorrelationError
@@ -126,19 +124,6 @@ def load_pairs(corpus: Corpus, *tables: str, name: str | None = None, split: str
     table = pa.concat_tables(parts, promote_options="permissive")
     rows = {name: np.ones(len(part), bool) for name, part in zip(tables, parts, strict=True)}
     return replace(pairs_from_table(table, name or tables[0], join_fingerprints(corpus, tables), split), rows=rows)
-
-
-def load_pairs_file(path: str | Path) -> Pairs:
-    """Read scored pairs of the user, with scores of any finite range and perhaps a ``subset``.
-
-    Raises:
-        InputError: as :func:`raysts.data.user.open_pairs`, or a subset with equal scores alone.
-    """
-    file = open_pairs(path, "--pairs")
-    pairs = pairs_from_table(file.table, file.title.lower(), file.fingerprint)
-    if problems := pairs.problems():
-        raise InputError([f"{path}: {problem}" for problem in problems])
-    return pairs
 
 
 def pair_similarities(pairs: Pairs, representation: Representation, similarity: Similarity) -> np.ndarray:

@@ -508,14 +508,14 @@ def test_paths_that_are_written_or_read_here_are_no_uris(refused: Refused, tiny_
 
 def test_pairs(refused: Refused, tiny_backbone: Path) -> None:
     for name, text, says in (
-        ("p.csv", "sentence1,sentence2,score\na,b,1\nc,d,1\n", ("1 distinct score",)),
-        ("p.csv", "sentence1,sentence2,score\na,a,1\nb,b,2\n", ("p: has pairs of equal texts alone",)),
-        ("p.txt", "a b 1", ("unknown format '.txt'", ".csv")),
+        ("p.csv", "sentence1,sentence2,score\na,b,1\nc,d,1\n", ("mine: has 2 row(s) and 1 distinct score",)),
+        ("p.csv", "sentence1,sentence2,score\na,a,1\nb,b,2\n", ("mine: has pairs of equal texts alone",)),
+        ("p.txt", "a b 1", ("p.txt", "unknown format '.txt'", ".csv")),
     ):
         (refused.place / name).write_text(text, encoding="utf-8")
-        refused("evaluate", tiny_backbone, "--pairs", refused.place / name, says=(name, *says))
-    refused("evaluate", tiny_backbone, "--tasks", "sts12", "--pairs", "p.csv", says=("--pairs", "--tasks"))
-    refused("evaluate", tiny_backbone, "--pairs", refused.place / "none.csv", says=("none.csv", "no such file"))
+        refused("evaluate", tiny_backbone, "--test", f"mine={refused.place / name}", says=says)
+    place = refused.place / "none.csv"
+    refused("evaluate", tiny_backbone, "--test", f"mine={place}", says=("none.csv", "no such file"))
 
 
 @pytest.mark.parametrize(

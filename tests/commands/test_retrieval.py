@@ -99,7 +99,7 @@ def test_a_folder_of_ones_own_selects(own: Path, tmp_path: Path) -> None:
     measured = [row for row in measured if row["role"] != "BM25"]
     assert {row["metric"]: pytest.approx(row["value"], abs=1e-6) for row in measured} == {m: alone[m] for m in METRICS}
     both = kept("--dev", f"pairs={pairs}", "--test", f"same={own}")
-    scored = result("evaluate", both["model"], "--pairs", pairs, *once)["results"]
+    scored = result("evaluate", both["model"], "--test", f"p={pairs}", "--tasks", "p", *once)["results"]
     found = result("evaluate", both["model"], "--test", f"same={own}", *once)["results"]
     rank = next(row["value"] for row in scored if row["metric"] == "spearman" and row["aggregation"] == "all")
     ndcg = next(row["value"] for row in found if row["metric"] == "ndcg@10")

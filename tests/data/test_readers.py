@@ -103,7 +103,7 @@ HOSTILE: list[tuple[str, bytes, str]] = [
 
 
 @pytest.mark.parametrize(("name", "content", "message"), HOSTILE)
-@pytest.mark.parametrize("door", ["text", "import"])  # pairs: tests/evaluation/test_pairs_file.py
+@pytest.mark.parametrize("door", ["text", "import"])  # pairs: test_user.py
 def test_one_message_names_the_fault_of_a_file(
     door: str, name: str, content: bytes, message: str, tmp_path: Path
 ) -> None:

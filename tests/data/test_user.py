@@ -122,3 +122,21 @@ def test_what_is_distilled_keeps_the_text_and_judges_of_its_run() -> None:
     assert RunOptions().after(record).user_data == UserData.from_plain(record["own"])
     for alone in (RunOptions(user_data=UserData("/mine")), RunOptions(data="/mine", user_data=given)):
         assert alone.after(record) is alone
+
+
+def test_bad_pairs_are_named_together_with_row_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text('sentence1,sentence2,score\n"two\nlines",b,1\n,b,2\na,b,high\na,b,nan\na,b,"1,5"\nc,d,1_000\n')
+    with pytest.raises(InputError) as caught:
+        open_pairs(path, "--test")
+    assert [problem.split("':")[0].removeprefix(str(path)) for problem in caught.value.problems] == [
+        ": row 1 (line 4), column 'sentence1",
+        ": row 2 (line 5), column 'score",
+        ": row 3 (line 6), column 'score",
+        ": row 4 (line 7), column 'score",
+        ": row 5 (line 8), column 'score",
+    ]
+    assert "'high' must be a finite number" in caught.value.problems[1]
+    (tmp_path / "bad.jsonl").write_text('{"sentence1": "a", "sentence2": "b", "score": true}\n')
+    with pytest.raises(InputError, match="True must be a finite number"):
+        open_pairs(tmp_path / "bad.jsonl", "--test")

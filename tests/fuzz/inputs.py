@@ -327,7 +327,7 @@ def table(drawn: random.Random, ground: Ground) -> Case:
     model, vectors = str(ground.model), str(ground.place / "vectors")
     column = drawn.choice(["sentence1", "premise", "sentence", "score"])
     more = drawn.choice([
-        ["evaluate", model, "--pairs", str(file), "--resamples", "0"],
+        ["evaluate", model, "--test", f"mine={file}", "--tasks", "mine", "--resamples", "0"],
         ["plan", "ct-sed", "--text", str(file), *(["--column", column] if drawn.random() < 0.5 else [])],
         ["plan", "nli", "--data", str(ground.world), "--dev", f"mine={file}"],
         ["plan", "nli", "--data", str(ground.world), "--test", f"mine={file}"],

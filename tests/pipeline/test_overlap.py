@@ -90,15 +90,6 @@ def test_evaluating_one_model_of_the_run_knows_its_whole_chain(found: dict[str, 
     result("evaluate", run, *where, "--tasks", "snli-2way", "--resamples", 0, "--strict-contamination")
 
 
-def test_results_in_the_format_of_mteb(found: dict[str, Any], where: list[object], tmp_path: Path) -> None:
-    run = next(row["run_id"] for row in found["results"] if row["role"] == "student")
-    again = result("evaluate", run, *where, "--tasks", "sts12", "--resamples", 0, "--mteb", tmp_path / "mteb")
-    assert again["mteb"] == [str(tmp_path / "mteb" / "results" / f"raysts__{run}" / run / "STS12.json")]
-    outcome = raysts("evaluate", run, *where, "--tasks", "snli-2way", "--mteb", tmp_path / "none")
-    assert outcome.code == 2 and "none of the tasks snli-2way is one of MTEB's" in outcome.err
-    assert not (tmp_path / "none").exists()
-
-
 def test_a_model_without_a_variance_says_nothing_about_the_direction(where: list[object], tiny_backbone: Path) -> None:
     asked = ["evaluate", tiny_backbone, *where, "--tasks", "snli-direction", "--resamples", 0]
     outcome = raysts(*asked)
