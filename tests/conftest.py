@@ -85,7 +85,7 @@ WHOLE = (
     "models/test_heads.py", "models/test_layers.py::test_a_choice",
     "objectives/test_matryoshka.py::test_loss_and_gradients_are", "models/test_embedder.py::test_a_graph",
     "pipeline/test_teachers.py::test_what_is_taken", "evaluation/test_transfer.py", "evaluation/test_senteval.py",
-    "evaluation/words/test_word_vectors.py", "pipeline/test_run.py",
+    "evaluation/test_words.py", "pipeline/test_run.py",
     "pipeline/test_plan.py", "pipeline/test_students.py", "pipeline/test_min_members.py", "pipeline/test_evaluate.py",
     "pipeline/test_average.py::test_a_greedy_average_goes", "pipeline/test_average.py::test_an_average_of",
     "pipeline/test_average.py::test_members_of", "pipeline/test_damage.py",

@@ -79,25 +79,72 @@ def merge_histories(histories: Iterable[TrainedOn]) -> TrainedOn:
 
 def trained_on(model: Path) -> TrainedOn:
     """Return the recorded training text of the model in a folder (of a run ``runs/<id>/model``)."""
-    return _trace(model, _Trail(set(), {}))
+    history = _History()
+    history.add_model(model)
+    return TrainedOn(tuple(history.texts), tuple(history.unknown))
 
 
-@dataclass(frozen=True, slots=True)
-class _Trail:
-    """Models of a history so far.
+class _History:
+    """Training text of a model and of all that went before it. Each model and each record is read once."""
 
-    Attributes:
-        seen: their folders.
-        folders: by storage and content, the models that runs read.
-    """
+    def __init__(self) -> None:
+        self.texts: dict[TrainingText, None] = {}
+        self.unknown: dict[str, None] = {}
+        self._models = set[Path]()
+        self._reads: dict[Path, dict[str, Path]] = {}
 
-    seen: set[Path]
-    folders: dict[Path, dict[str, Path]]
+    def add_model(self, model: Path) -> None:
+        model = model.absolute()
+        if model in self._models:
+            return
+        self._models.add(model)
+        run, runs, store = model.parent, model.parent.parent, Store.of(model)
+        record = record_of(model)
+        if record and "data" not in record:  # a weight average: nothing but its members
+            for parent in record["parents"]:
+                self._add_run(runs / parent, "member")
+            return
+        recipe = store.read_json(run / "recipe.json") if record else None
+        if not recipe:
+            if not _is_untrained(model):
+                self.unknown[f"'{model}' (no record of a run beside it)"] = None
+            return
+        parent, *teachers = record["parents"]
+        data = record["data"]
+        rows = build(Data, recipe["data"], f"{run / 'recipe.json'}: ")
+        self.texts[TrainingText(data["table"], rows, data["sha256"], data.get("name"))] = None
+        if parent == record["backbone_id"]:
+            self._add_backbone(str(record["backbone"]), runs)
+        else:
+            self._add_run(runs / parent, "parent")
+        for teacher in teachers:
+            means = store.read_json(runs.parent / "embeddings" / teacher / "manifest.json") or {"members": [teacher]}
+            for member in means["members"]:
+                self._add_run(runs / member, "teacher")
 
-    def folder_of(self, run: Path) -> Path | None:
-        """Return the folder with the content ``run.name`` that a run or study reads. Records are read once."""
+    def _add_run(self, run: Path, role: str) -> None:
+        if RunFolder(run).record():
+            self.add_model(run / "model")
+        elif folder := self._folder_of(run):  # a model that was named has its content as id
+            self.add_model(folder)
+        else:
+            self.unknown[f"{role} {run.name} (not a run of this storage)"] = None
+
+    def _add_backbone(self, name: str, runs: Path) -> None:
+        if Path(name).is_absolute():
+            self.add_model(_local_path(Path(name)))
+        elif name != TINY:
+            models = [run / "model" for run in Store.of(runs).list(runs) if run.name.startswith(name)]
+            models = [model for model in models if record_of(model) and Store.of(model).exists(model)]
+            if len(models) == 1:
+                self.add_model(models[0])
+            else:
+                self.unknown[f"backbone '{name}'"] = None
+
+    def _folder_of(self, run: Path) -> Path | None:
+        """Return the folder with the content ``run.name`` that a run or study of the storage reads."""
         storage, store = run.parent.parent, Store.of(run)
-        if storage not in self.folders:
+        if storage not in self._reads:
             paths = [
                 *store.get_all(storage / "pipelines", "*.json"),
                 *store.get_all(storage / "studies", "*/study.json"),
@@ -105,54 +152,8 @@ class _Trail:
             records = [record for record in map(store.read_json, paths) if record]
             reads = [(content, storage / folder) for r in records for content, folder in r.get("reads", {}).items()]
             runs_last = sorted(reads, key=lambda read: bool(record_of(read[1])))
-            self.folders[storage] = dict(runs_last)
-        return self.folders[storage].get(run.name)
-
-
-def _trace(model: Path, trail: _Trail) -> TrainedOn:
-    model = model.absolute()
-    if model in trail.seen:
-        return TrainedOn()
-    trail.seen.add(model)
-    run, runs, store = model.parent, model.parent.parent, Store.of(model)
-    record = record_of(model)
-    if record and "data" not in record:  # a weight average: nothing but its members
-        return merge_histories(_trace_run(runs / parent, "member", trail) for parent in record["parents"])
-    recipe = store.read_json(run / "recipe.json") if record else None
-    if not recipe:
-        if _is_untrained(model):
-            return TrainedOn()
-        return TrainedOn(unknown=(f"'{model}' (no record of a run beside it)",))
-    parent, *teachers = record["parents"]
-    data = record["data"]
-    rows = build(Data, recipe["data"], f"{run / 'recipe.json'}: ")
-    behind = [TrainedOn((TrainingText(data["table"], rows, data["sha256"], data.get("name")),))]
-    if parent == record["backbone_id"]:
-        behind.append(_trace_backbone(str(record["backbone"]), runs, trail))
-    else:
-        behind.append(_trace_run(runs / parent, "parent", trail))
-    for teacher in teachers:
-        means = store.read_json(runs.parent / "embeddings" / teacher / "manifest.json") or {"members": [teacher]}
-        behind += [_trace_run(runs / member, "teacher", trail) for member in means["members"]]
-    return merge_histories(behind)
-
-
-def _trace_run(run: Path, role: str, trail: _Trail) -> TrainedOn:
-    if RunFolder(run).record():
-        return _trace(run / "model", trail)
-    if folder := trail.folder_of(run):  # a model that was named has its content as id
-        return _trace(folder, trail)
-    return TrainedOn(unknown=(f"{role} {run.name} (not a run of this storage)",))
-
-
-def _trace_backbone(name: str, runs: Path, trail: _Trail) -> TrainedOn:
-    if name == TINY:
-        return TrainedOn()
-    if Path(name).is_absolute():
-        return _trace(_local_path(Path(name)), trail)
-    models = [run / "model" for run in Store.of(runs).list(runs) if run.name.startswith(name)]
-    models = [model for model in models if record_of(model) and Store.of(model).exists(model)]
-    return _trace(models[0], trail) if len(models) == 1 else TrainedOn(unknown=(f"backbone '{name}'",))
+            self._reads[storage] = dict(runs_last)
+        return self._reads[storage].get(run.name)
 
 
 def _local_path(path: Path) -> Path:
@@ -181,18 +182,15 @@ def _is_untrained(folder: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TaskContamination:
-    """Numbers of rows of one task.
+    """Numbers of rows of one task: all, trained on, with some sentence that was, and clean.
 
-    Attributes:
-        trained: rows that were trained on.
-        sentence: rows with some sentence that was.
-        masks: the clean rows by set, if they are others than all and enough to be scored.
+    ``masks``: the clean rows by set, if they are others than all and enough to be scored.
     """
 
     rows: int
-    trained: int
-    sentence: int
-    clean: int
+    trained_rows: int
+    sentence_rows: int
+    clean_rows: int
     masks: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
@@ -200,10 +198,8 @@ class TaskContamination:
 class Contamination:
     """Training text of a model in the test sets of tasks.
 
-    Attributes:
-        tables: training tables that were searched.
-        unknown: what has no training text on record.
-        caches: files that keep what was searched.
+    ``tables``: training tables that were searched. ``unknown``: what has no training text on record. ``caches``: files that keep
+    what was searched.
     """
 
     tables: tuple[str, ...] = ()
@@ -219,27 +215,30 @@ class Contamination:
     def entries(self, model: str) -> list[dict[str, Any]]:
         """Return plain data for the JSON line: one entry per task, or one without a task."""
         shared = {"of": model, "training_tables": list(self.tables), "unknown": list(self.unknown)}
-        names = {"rows": "rows", "trained_rows": "trained", "sentence_rows": "sentence", "clean_rows": "clean"}
-        rows = {
-            task: {key: getattr(counts, name) for key, name in names.items()} for task, counts in self.tasks.items()
-        }
-        return [{**shared, "task": task, **numbers} for task, numbers in rows.items()] or [{**shared, "task": None}]
+        names = ("rows", "trained_rows", "sentence_rows", "clean_rows")
+        entries = [
+            {**shared, "task": task, **{name: getattr(counts, name) for name in names}}
+            for task, counts in self.tasks.items()
+        ]
+        return entries or [{**shared, "task": None}]
 
     def lines(self, model: str) -> list[str]:
         """Return a line per task with training text, one for all others, one for what is not known."""
         searched = ", ".join(self.tables)
         lines, free = [], []
         for name, task in self.tasks.items():
-            if not task.trained and not task.sentence:
+            if not task.trained_rows and not task.sentence_rows:
                 free.append(name)
                 continue
             share, scored = f"none of {task.rows:,} rows is a training row ({searched})", ""
-            if task.trained:
-                share = f"{task.trained:,} of {task.rows:,} rows are training rows ({searched})"
+            if task.trained_rows:
+                share = f"{task.trained_rows:,} of {task.rows:,} rows are training rows ({searched})"
                 scored = "; too few others to be scored apart"
             if task.masks:
-                scored = f"; scored without them as rows=clean, n={task.clean:,}"
-            lines.append(f"{model}: {name}: {share}; {task.sentence:,} hold a sentence of the training text{scored}")
+                scored = f"; scored without them as rows=clean, n={task.clean_rows:,}"
+            lines.append(
+                f"{model}: {name}: {share}; {task.sentence_rows:,} hold a sentence of the training text{scored}"
+            )
         if free:
             lines.append(f"{model}: no sentence of the training text ({searched}) is in {', '.join(free)}")
         if self.unknown:
@@ -252,11 +251,11 @@ class Contamination:
     def refuse(self, model: str) -> list[str]:
         """Return the problems of ``--strict-contamination`` with the evaluation of this model."""
         return [
-            f"--strict-contamination: {task.trained:,} of {task.rows:,} rows of {name} are training rows of {model} "
+            f"--strict-contamination: {task.trained_rows:,} of {task.rows:,} rows of {name} are training rows of {model} "
             f"({', '.join(self.tables)}); leave the task out, train on other data, or leave the option out and read "
             f"the rows=clean scores"
             for name, task in self.tasks.items()
-            if task.trained
+            if task.trained_rows
         ]
 
 
@@ -265,11 +264,8 @@ def contamination(
 ) -> Contamination:
     """Search the training text of a model for the rows of the sets of ``tasks``.
 
-    Args:
-        corpus: holds the test sets and the training tables; a table that it does not hold as it was is called unknown.
-        tasks: the sets by task.
-        trained: the training text.
-        cache: folder in which the result of each training table is kept, by the fingerprints of what it depends on.
+    A training table that the corpus does not hold as it was is called unknown. ``cache``: folder in which the result of each
+    training table is kept, by the fingerprints of what it depends on.
     """
     tables = tuple(sorted({table for sets in tasks.values() for labelled in sets for table in labelled.rows}))
     texts = [text for text in trained.texts if text.table != TARGETS]

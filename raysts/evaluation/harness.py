@@ -48,8 +48,7 @@ Progress = Callable[[int, int], None]
 def tasks_of(corpus: Corpus) -> dict[str, Task]:
     """Return every task by name: the public ones, then the user's own test sets, then the retrieval sets.
 
-    Raises:
-        InputError: as :func:`taken_names` says.
+    Raises InputError as :func:`taken_names` says.
     """
     if problems := taken_names(corpus):
         raise InputError(problems)
@@ -221,25 +220,14 @@ def evaluate_sets(
 ) -> list[ResultRow]:
     """Return the results rows of a model on labelled sets.
 
-    Args:
-        model: the model.
-        sets: that are measured.
-        layers: choices of pooled layers, all from one pass over the texts; by default the model's own. A model without
-            ``represent_layers`` is evaluated as it is.
-        context: columns that evaluation cannot know (run_id, system, role, ...).
-        resamples: bootstrap resamples of an interval.
-        similarities: default: the model's.
-        clean: as of :func:`rows_of`.
-        progress: is called as texts are embedded.
-        index: vectors of documents by another model.
+    All choices of pooled ``layers`` come from one pass over the texts, by default the model's own. ``context``:
+    columns that evaluation cannot know (run_id, system, role, ...). ``index``: vectors of documents by another model.
     """
     index = index or {}
     if not (texts := [text for text in distinct_texts(sets) if text not in index]):
         return []
-    if represent_layers := getattr(model, "represent_layers", None):
-        by_layers = represent_layers(texts, tuple(layers or (model.layers,)), **progress_options(progress, len(texts)))
-    else:
-        by_layers = {model.layers: model.represent(texts)}
+    chosen = tuple(layers or (model.layers,))
+    by_layers = model.represent_layers(texts, chosen, **progress_options(progress, len(texts)))
     rows = []
     for choice, representation in by_layers.items():
         represent = retrieval.search_index(lookup(texts, representation), index)
@@ -282,11 +270,8 @@ def rows_of(
 ) -> list[ResultRow]:
     """Return results rows with every column of the table, null if the value is unknown.
 
-    Args:
-        scores: of sets.
-        resamples: bootstrap resamples of an interval.
-        context: columns that the scores do not know; a row of a baseline keeps its role.
-        clean: by set the rows that are clean; results on these stand beside those on all rows.
+    ``context``: columns that the scores do not know; a row of a baseline keeps its role. ``clean``: by set the rows that are
+    clean; results on these stand beside those on all rows.
     """
     rows: list[ResultRow] = []
     for of_set in scores:

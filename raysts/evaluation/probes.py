@@ -24,8 +24,7 @@ from raysts.evaluation.statistics import pearson
 
 # scikit-learn takes a second to import, and most runs evaluate no transfer: the functions import it.
 if TYPE_CHECKING:
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.preprocessing import StandardScaler
+    from sklearn.pipeline import Pipeline
 
 GRID = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Inverse strengths of the L2 penalty that are tried (scikit-learn's ``C``); of equals the first, the strongest penalty."""
@@ -82,12 +81,12 @@ def classify(features_ND: np.ndarray, codes_N: np.ndarray, splits: Sequence[Spli
 
     def right(split: Split) -> list[int]:
         path = _path(features_ND[split[0]], codes_N[split[0]])
-        return [int((fitted.classes(features_ND[split[1]]) == codes_N[split[1]]).sum()) for fitted in path]
+        return [int((fitted.predict(features_ND[split[1]]) == codes_N[split[1]]).sum()) for _, fitted in path]
 
     def final(chosen: tuple[Split, float]) -> Probe:
         (fit, test), strength = chosen
-        fitted = next(_path(features_ND[fit], codes_N[fit], grid=(strength,)))
-        return Probe(fitted.classes(features_ND[test]), strength)
+        ((_, fitted),) = _path(features_ND[fit], codes_N[fit], grid=(strength,))
+        return Probe(fitted.predict(features_ND[test]), strength)
 
     counts = np.array(side_by_side(right, inner)).reshape(len(splits), count, len(GRID)).sum(axis=1)
     strengths = [GRID[best] for best in counts.argmax(axis=1)]
@@ -97,8 +96,8 @@ def classify(features_ND: np.ndarray, codes_N: np.ndarray, splits: Sequence[Spli
 def classify_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:
     """Return the asked rows' classes, at the strength with the best accuracy on development rows."""
     return _best(
-        (float(np.mean(fitted.classes(dev[0]) == dev[1])), Probe(fitted.classes(asked_ND), fitted.strength))
-        for fitted in _path(*train)
+        (float(np.mean(fitted.predict(dev[0]) == dev[1])), Probe(fitted.predict(asked_ND), strength))
+        for strength, fitted in _path(*train)
     )
 
 
@@ -109,9 +108,13 @@ def regress_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:
     :func:`soft_rows` (Tai et al. 2015, section 4.2, as SentEval does).
     """
     rows, bins, weights = soft_rows(train[1])
+
+    def mean_scores(fitted: Pipeline, features_ND: np.ndarray) -> np.ndarray:
+        return np.asarray(fitted.predict_proba(features_ND).astype(np.float64) @ fitted.classes_)
+
     return _best(
-        (pearson(fitted.expected_scores(dev[0]), dev[1]), Probe(fitted.expected_scores(asked_ND), fitted.strength))
-        for fitted in _path(train[0][rows], bins, weights=weights)
+        (pearson(mean_scores(fitted, dev[0]), dev[1]), Probe(mean_scores(fitted, asked_ND), strength))
+        for strength, fitted in _path(train[0][rows], bins, weights=weights)
     )
 
 
@@ -128,34 +131,20 @@ def soft_rows(scores_N: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     return rows[weights > 0], bins[weights > 0], weights[weights > 0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Fit:
-    """Fit at one strength. The fit at the next strength replaces it."""
-
-    strength: float
-    scale: StandardScaler
-    model: LogisticRegression
-
-    def classes(self, features_ND: np.ndarray) -> np.ndarray:
-        return np.asarray(self.model.predict(self.scale.transform(features_ND)))
-
-    def expected_scores(self, features_ND: np.ndarray) -> np.ndarray:
-        shares = self.model.predict_proba(self.scale.transform(features_ND)).astype(np.float64)
-        return np.asarray(shares @ self.model.classes_)
-
-
 def _path(
     features_ND: np.ndarray, codes_N: np.ndarray, weights: np.ndarray | None = None, grid: Sequence[float] = GRID
-) -> Iterator[_Fit]:
-    """Yield logistic regression at every strength, each fit from where the last one ended."""
+) -> Iterator[tuple[float, Pipeline]]:
+    """Yield logistic regression at every strength, from where the last fit ended, which it replaces."""
     from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
     scale = StandardScaler().fit(features_ND, sample_weight=weights)
     scaled_ND = scale.transform(features_ND)
     model = LogisticRegression(tol=TOLERANCE, max_iter=MOST_STEPS, warm_start=True)
     for strength in grid:
-        yield _Fit(strength, scale, model.set_params(C=strength).fit(scaled_ND, codes_N, sample_weight=weights))
+        model.set_params(C=strength).fit(scaled_ND, codes_N, sample_weight=weights)
+        yield strength, make_pipeline(scale, model)
 
 
 def _best(tried: Iterable[tuple[float, Probe]]) -> Probe:

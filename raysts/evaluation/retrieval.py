@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,7 +62,6 @@ STOP_WORDS = [
     "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with",
 ]  # fmt: skip
 """Lucene's."""
-PACKAGES = ("bm25s", "PyStemmer")
 
 _DOCUMENTS = 8_192  # compared at once with _QUERIES: 8 MB of similarities
 _QUERIES = 128
@@ -103,11 +101,6 @@ def _smallest(keys_QB: np.ndarray, most: int) -> np.ndarray:
 
 def _rows(keys_QK: np.ndarray) -> np.ndarray:
     return (np.sort(keys_QK, axis=1) & np.uint64(0xFFFFFFFF)).astype(np.int64)
-
-
-def is_installed() -> bool:
-    """Return True if the packages exist, which older installations of raysts lack."""
-    return all(map(find_spec, ("bm25s", "Stemmer")))
 
 
 @lru_cache(maxsize=MOST_LOADED)
@@ -208,7 +201,7 @@ class RetrievalSet(LabelledSet):
         return scores
 
     def baseline_scores(self) -> list[RowScores]:
-        return self._scores(search_words(self), similarity="bm25", role=BM25, compared=False) if is_installed() else []
+        return self._scores(search_words(self), similarity="bm25", role=BM25, compared=False)
 
     def _scores(self, ranked_QK: np.ndarray, **columns: Any) -> list[RowScores]:
         return [self.make_scores(values_Q, metric, **columns) for metric, values_Q in self.measure(ranked_QK).items()]
@@ -336,18 +329,14 @@ def _retrieval_set(name: str, tables: Mapping[str, pa.Table], sha256: str, place
     queries_read = [SideText(text, "query") for text in queries.column("text").to_pylist()]
     searched = [SideText(text, "document") for text in texts if text]
     scores = [sorted(judged[query_id].items()) for query_id in queries.column("query_id").to_pylist()]
-    remarks = []
-    if empty := len(texts) - len(filled):
-        remarks.append(f"{name}: {empty:,} documents without title and text left out")
-    if not is_installed():
-        remarks.append(f"{name}: no row of BM25; pip install {' '.join(PACKAGES)}")
+    remark = f"{name}: {len(texts) - len(filled):,} documents without title and text left out"
     return RetrievalSet(
         name=name,
         sha256=sha256,
         texts=list(dict.fromkeys([*queries_read, *searched])),
         size=len(queries),
         rows={f"{name.replace(':', '/')}/queries": np.asarray(rows.to_numpy())},
-        remarks=tuple(remarks),
+        remarks=(remark,) if len(filled) < len(texts) else (),
         queries=queries_read,
         documents=searched,
         judgements=[tuple(np.array(of_query, np.int64).T) for of_query in scores],

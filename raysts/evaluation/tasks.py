@@ -31,8 +31,8 @@ Similarities = Mapping[str, Similarity]
 class Model(Protocol):
     """Model that can be evaluated, by its own similarities at its pooling of its layers.
 
-    One with ``represent_layers`` (texts, choices of layers, and perhaps ``progress``, a function that takes the number of texts
-    of each batch) gives several choices of pooled layers in one pass.
+    ``represent_layers`` gives several choices of pooled layers in one pass; its option ``progress`` is a function that takes the
+    number of texts of each batch.
     """
 
     @property
@@ -45,6 +45,10 @@ class Model(Protocol):
     def layers(self) -> Layers: ...
 
     def represent(self, texts: list[Text]) -> Representation: ...
+
+    def represent_layers(
+        self, texts: list[Text], layers: Sequence[Layers], **options: Any
+    ) -> Mapping[Layers, Representation]: ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

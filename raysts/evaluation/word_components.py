@@ -117,23 +117,14 @@ def _ranges(counts_V: np.ndarray, most: int) -> list[slice]:
 def principal(rows_WOH: np.ndarray) -> np.ndarray:
     """Return the first right singular vector of each matrix of [W, O, H] -> [W, H], signed."""
     rows_WOH = rows_WOH.astype(np.float64)
+    rows_WHO = rows_WOH.transpose(0, 2, 1)
     if rows_WOH.shape[1] > rows_WOH.shape[2]:
-        moments_WHH = rows_WOH.transpose(0, 2, 1) @ rows_WOH
-        return _fix_sign(_largest(moments_WHH), rows_WOH.sum(axis=1))
-    # the smaller side: X'u is along the right singular vector where u is the left one
-    left_WO = _largest(rows_WOH @ rows_WOH.transpose(0, 2, 1))
-    return _fix_sign(unit(np.einsum("wo,woh->wh", left_WO, rows_WOH)), rows_WOH.sum(axis=1))
-
-
-def _largest(symmetric_WNN: np.ndarray) -> np.ndarray:
-    """Return the eigenvector of the largest eigenvalue of each matrix [W, N]."""
-    if symmetric_WNN.shape[1] == 1:
-        return np.ones(symmetric_WNN.shape[:2])
-    return np.linalg.eigh(symmetric_WNN)[1][:, :, -1]
-
-
-def _fix_sign(vectors_WH: np.ndarray, sums_WH: np.ndarray) -> np.ndarray:
-    return np.where(np.einsum("wh,wh->w", vectors_WH, sums_WH)[:, None] < 0, -vectors_WH, vectors_WH)
+        vectors_WH = np.linalg.eigh(rows_WHO @ rows_WOH)[1][..., -1]
+    else:  # the smaller side: X'u is along the right singular vector where u is the left one
+        left_WO = np.linalg.eigh(rows_WOH @ rows_WHO)[1][..., -1]
+        vectors_WH = unit(np.einsum("wo,woh->wh", left_WO, rows_WOH))
+    against_W = np.einsum("wh,wh->w", vectors_WH, rows_WOH.sum(axis=1)) < 0
+    return np.where(against_W[:, None], -vectors_WH, vectors_WH)
 
 
 def _vectors(model: SentenceModel, tokens: Tokens, part: Occurrences, layers: Sequence[Layers]) -> np.ndarray:

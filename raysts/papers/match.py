@@ -27,7 +27,7 @@ from raysts.papers.published import BACKBONES, SIZES, Measure, PrintedRow, Print
 from raysts.pipeline.outcome import system_of
 from raysts.recipes import names
 from raysts.recipes.catalog import CATALOG
-from raysts.recipes.tree import has_path, paths, to_plain
+from raysts.recipes.tree import has_path, leaves, to_plain
 
 OTHER_DATA = "other data"
 
@@ -230,14 +230,13 @@ def _source(models: Sequence[Sequence[MeasuredRow]], value: PrintedValue) -> Ori
 
 def _changes(row: MeasuredRow, stated: set[str]) -> list[str]:
     """Return the unstated settings that differ from the named recipe and its paper scale."""
-    usual = _recipes(row.row["system"])
+    usual, paper = _recipes(row.row["system"])
     return [
         f"{path}={row.setting(path)}"
-        for path in paths(usual[0])
+        for path, value in leaves(usual).items()
         if has_path(row.stages, path)  # an older record has not every option of today
         and path not in stated
-        and not isinstance(_lookup(usual[0], path), Mapping)
-        and row.setting(path) not in [_lookup(tree, path) for tree in usual]
+        and row.setting(path) not in (value, _lookup(paper, path))
     ]
 
 

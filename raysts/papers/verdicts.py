@@ -321,19 +321,15 @@ def render(data: ClaimsData) -> str:
         label = f"{verdict.claim.says} †" if verdict.claim.in_place_of else verdict.claim.says
         difference = (100 * verdict.difference, 100 * verdict.low, 100 * verdict.high)
         estimates.append(Estimate(label, *difference, verdict.verdict or ""))
-    chart = forest_plot("forest", f"Claims of {data.paper}: differences x 100", estimates) if estimates else None
-    other = any(verdict.claim.in_place_of for verdict in data.verdicts)
-    table = rows(data)
-    note = ABOUT_TINY if data.backbone == TINY else ""
-    values = {
-        "data": data,
-        "chart": chart,
-        "rows": table,
-        "verdicts": VERDICTS,
-        "other": other,
-        "note": note,
-    }
-    return html.render("papers/claims.html", **values)
+    return html.render(
+        "papers/claims.html",
+        data=data,
+        chart=forest_plot("forest", f"Claims of {data.paper}: differences x 100", estimates) if estimates else None,
+        rows=rows(data),
+        verdicts=VERDICTS,
+        other=any(verdict.claim.in_place_of for verdict in data.verdicts),
+        note=ABOUT_TINY if data.backbone == TINY else "",
+    )
 
 
 def rows(data: ClaimsData) -> list[Sequence[str]]:

@@ -11,7 +11,7 @@ from evaluation_fakes import HashedWords, measured, write_table
 
 from raysts.data.corpora import Corpus
 from raysts.evaluation.dev import load_dev
-from raysts.evaluation.entailment import DEV, ENTAILMENT_TASKS, GRID, direction_task, right_by_model
+from raysts.evaluation.entailment import DEV, ENTAILMENT_TASKS, GRID, right_by_model
 from raysts.evaluation.statistics import UndefinedCorrelationError, best_threshold, precision_recall_areas
 from raysts.evaluation.sts import Pairs
 from raysts.evaluation.tasks import Representation
@@ -118,18 +118,14 @@ def test_areas_without_a_positive_row_are_not_defined() -> None:
     assert np.isnan(precision_recall_areas(np.array([0.9, 0.5, 0.1]), np.array([True, False, True]), counts)).all()
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_threshold_is_the_first_of_the_best(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    positive = rng.random(40) < 0.4
-    scores = np.clip(rng.normal(0.4, 0.1, 40) + 0.1 * positive, 0, 1).round(2)
-    for candidates in (GRID, np.append(np.unique(scores), np.inf)):
-        found = best_threshold(scores, positive, candidates)
-        accuracies = [accuracy_by_hand(scores, positive, threshold) for threshold in candidates]
-        assert found == candidates[int(np.argmax(accuracies))]
-
-
-def test_threshold_at_the_ends() -> None:
+def test_threshold_is_the_first_of_the_best() -> None:
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        positive = rng.random(40) < 0.4
+        scores = np.clip(rng.normal(0.4, 0.1, 40) + 0.1 * positive, 0, 1).round(2)
+        for candidates in (GRID, np.append(np.unique(scores), np.inf)):
+            accuracies = [accuracy_by_hand(scores, positive, threshold) for threshold in candidates]
+            assert best_threshold(scores, positive, candidates) == candidates[int(np.argmax(accuracies))]
     scores = np.array([0.3, 0.7])
     assert best_threshold(scores, np.array([True, True]), GRID) == 0.0
     assert best_threshold(scores, np.array([False, False]), GRID) == 0.701
@@ -139,39 +135,27 @@ def test_threshold_at_the_ends() -> None:
 # -- two-way inference ---------------------------------------------------------------------------------------------------
 
 
-def test_two_way_by_hand(corpus: Corpus) -> None:
-    metrics = pytest.importorskip("sklearn.metrics")
-    rows = score(corpus, "snli-2way")
-    found = {(row["similarity"], row["metric"]): row for row in rows}
-    assert len(found) == len(rows) == 6
+@pytest.mark.parametrize(
+    ("dataset", "table", "source"),
+    [
+        ("snli-2way", "nli/snli_test", DEV),
+        ("sick-2way", "sick/sick_test", DEV),
+        ("sick-2way-own", "sick/sick_test", "sick/sick_trial"),
+    ],
+)
+def test_accuracy_at_the_threshold_of_other_pairs(dataset: str, table: str, source: str, corpus: Corpus) -> None:
+    """The areas beside it: test_tasks.py."""
+    rows = score(corpus, dataset.removesuffix("-own"))
+    found = {(row["dataset"], row["similarity"], row["metric"]): row for row in rows}
+    assert len(found) == len(rows) == (6 if dataset == "snli-2way" else 8)
     for called in SIMILARITIES:
-        on_dev, dev_positive = by_hand(corpus, DEV, called)
-        scores, positive = by_hand(corpus, "nli/snli_test", called)
-        threshold = GRID[np.argmax([accuracy_by_hand(on_dev, dev_positive, t) for t in GRID])]
-        precision, recall, _ = metrics.precision_recall_curve(positive, scores)
-        expected = {
-            "accuracy": accuracy_by_hand(scores, positive, threshold),
-            "auc_pr": metrics.auc(recall, precision),
-            "average_precision": metrics.average_precision_score(positive, scores),
-        }
-        assert {metric: found[called, metric]["value"] for metric in expected} == pytest.approx(expected, abs=1e-12)
-    for row in rows:
-        assert (row["dataset"], row["split"], row["n"], row["subset"]) == ("snli-2way", "test", 120, None)
-        assert row["dataset_sha256"] == corpus.fingerprint("nli/snli_test")
-        assert row["ci_low"] < row["value"] < row["ci_high"]
-
-
-def test_sick_has_the_threshold_of_snli_and_beside_it_its_own(corpus: Corpus) -> None:
-    rows = {(row["dataset"], row["similarity"], row["metric"]): row for row in score(corpus, "sick-2way")}
-    assert len(rows) == 8
-    scores, positive = by_hand(corpus, "sick/sick_test", "gauss")
-    for dataset, source in (("sick-2way", DEV), ("sick-2way-own", "sick/sick_trial")):
-        on_source, source_positive = by_hand(corpus, source, "gauss")
-        threshold = best_threshold(on_source, source_positive, GRID)
-        found = rows[dataset, "gauss", "accuracy"]
-        assert found["value"] == pytest.approx(accuracy_by_hand(scores, positive, threshold)) and found["n"] == 99
-    (corpus.root / "sick/sick_trial.parquet").unlink()
-    assert {row["dataset"] for row in score(Corpus(corpus.root), "sick-2way")} == {"sick-2way"}
+        on_source, source_positive = by_hand(corpus, source, called)
+        scores, positive = by_hand(corpus, table, called)
+        threshold = GRID[np.argmax([accuracy_by_hand(on_source, source_positive, t) for t in GRID])]
+        row = found[dataset, called, "accuracy"]
+        assert row["value"] == pytest.approx(accuracy_by_hand(scores, positive, threshold), abs=1e-12)
+        assert (row["split"], row["n"], row["subset"]) == ("test", len(scores), None)
+        assert row["dataset_sha256"] == corpus.fingerprint(table) and row["ci_low"] < row["value"] < row["ci_high"]
 
 
 def test_similarities_that_the_grid_cannot_part_are_searched_at_their_values(corpus: Corpus) -> None:
@@ -264,18 +248,12 @@ def test_direction_by_hand(by_spread: Corpus) -> None:
     assert {row["n"] for (_, subset), row in found.items() if subset is None} == {5}
 
 
-def test_a_model_of_points_has_the_baseline_alone(corpus: Corpus) -> None:
-    model = HashedWords()
-    rows = measured(ENTAILMENT_TASKS["snli-direction"], corpus, model.represent)
-    assert {(row["similarity"], row["role"], row["split"]) for row in rows} == {("length", "baseline", "test")}
-
-
 # -- tables --------------------------------------------------------------------------------------------------------------
 
 
-def test_tables(corpus: Corpus) -> None:
-    found = {name: task.tables(corpus) for name, task in ENTAILMENT_TASKS.items()}
-    assert found == {
+def test_tables_and_what_is_not_there_without_its_threshold_or_its_labels(corpus: Corpus) -> None:
+    present = {name: task.tables(corpus) for name, task in ENTAILMENT_TASKS.items()}
+    assert present == {
         "snli-2way": ("nli/snli_test", DEV),
         "sick-2way": ("sick/sick_test", DEV, "sick/sick_trial"),
         "snli-direction": ("nli/snli_test",),
@@ -283,21 +261,15 @@ def test_tables(corpus: Corpus) -> None:
         "xnli-2way": (),
         "xnli-direction": (),
     }
-    assert all(
-        set(tables) - {"sick/sick_trial"} <= set(ENTAILMENT_TASKS[name].expected_tables())
-        for name, tables in found.items()
-    )
     rows = corpus.read(DEV).to_pydict()
     assert {*rows["premise"], *rows["hypothesis"]} <= set(ENTAILMENT_TASKS["sick-2way"].sets(corpus)[0].texts)
-
-
-def test_a_task_without_its_threshold_or_its_labels_is_not_there(corpus: Corpus) -> None:
+    (corpus.root / "sick/sick_trial.parquet").unlink()
+    assert {row["dataset"] for row in score(Corpus(corpus.root), "sick-2way", 0)} == {"sick-2way"}
     (corpus.root / f"{DEV}.parquet").unlink()
     table = corpus.read("sick/sick_test").drop_columns(["label"])
     write_table(corpus.root, "sick/sick_test", {name: table.column(name) for name in table.column_names})
     bare = Corpus(corpus.root)
-    present = {name for name, task in ENTAILMENT_TASKS.items() if task.tables(bare)}
-    assert present == {"snli-direction"}
+    assert {name for name, task in ENTAILMENT_TASKS.items() if task.tables(bare)} == {"snli-direction"}
     assert DEV in ENTAILMENT_TASKS["sick-2way"].expected_tables()
 
 
@@ -314,20 +286,12 @@ def test_one_class_alone_is_a_problem(tmp_path: Path, label: str) -> None:
     )
 
 
-def test_snli_dev_as_it_is(real_data: Corpus) -> None:
-    """Its entailments are a third of the rows, and length alone tells the direction of nine in ten."""
-    model = HashedWords()
-    rows = measured(direction_task("snli-dev-direction", DEV), real_data, model.represent)
-    assert rows[0]["n"] == 3329 and rows[0]["value"] == pytest.approx(0.8994, abs=5e-5)
-    (dev,) = load_dev(real_data, DEV).sets
-    assert dev.gold is not None and dev.gold.mean() == pytest.approx(3329 / 9842)
-
-
-def test_the_gaussians_of_a_texts_tokens_have_no_variance_of_the_text() -> None:
-    """As those of latte-normal, which a run measures on the direction too."""
+def test_models_whose_texts_have_no_variance() -> None:
+    """As points, and as latte-normal, which has Gaussians of a text's tokens: the baseline alone."""
     sides = {"left": np.array([0]), "right": np.array([1])}
     pairs = Pairs(name="direction", sha256="", texts=["a", "b c"], size=1, gold=np.ones(1), **sides)
     of_texts = {"vectors": np.eye(2), "log_var": np.zeros((2, 3))}
     of_tokens = {"vectors": np.eye(2), "log_var": np.array([np.zeros((1, 3)), np.zeros((2, 3))], dtype=object)}
     assert [*right_by_model(pairs, of_texts, {"cosine": cosine_of_vectors})] == ["variance"]
-    assert right_by_model(pairs, of_tokens, {"cosine": cosine_of_vectors}) == {}
+    for representation in (of_tokens, {"vectors": np.eye(2)}):
+        assert right_by_model(pairs, representation, {"cosine": cosine_of_vectors}) == {}

@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 from evaluation_fakes import HashedWords, scored_pairs, write_table
 
@@ -56,31 +55,6 @@ def test_default_layers_are_the_models_own_and_progress_reaches_the_end(corpus: 
     assert {row["layers"] for row in rows} == {"4"}
     total = len(model.calls[0])
     assert calls == [(0, total), (1, total), (total, total)]
-
-
-def test_a_model_without_layers_to_choose_is_evaluated_as_it_is(corpus: Corpus) -> None:
-    class Gaussian:
-        pooling, layers = "cls", 2
-
-        def represent(self, texts: list[str]) -> dict[str, np.ndarray]:
-            mu = HashedWords().represent(texts)["vectors"]
-            return {"mu": mu, "log_var": np.zeros_like(mu)}
-
-        @property
-        def similarities(self) -> dict:
-            return {
-                "gauss": lambda a, b: (
-                    -np.square(a["mu"] - b["mu"]).mean(1) - np.exp(a["log_var"] - b["log_var"]).mean(1)
-                ),
-                "l2": lambda a, b: -np.linalg.norm(a["mu"] - b["mu"], axis=1),
-            }
-
-    rows = harness.evaluate(Gaussian(), corpus, ["stsb"], layers=(1, 2), resamples=20)
-    assert {(row["layers"], row["pooling"], row["similarity"]) for row in rows} == {
-        ("2", "cls", "gauss"),
-        ("2", "cls", "l2"),
-    }
-    assert len(rows) == 4
 
 
 def test_unknown_and_absent_tasks(corpus: Corpus, tmp_path: Path) -> None:

@@ -195,6 +195,8 @@ def test_two_models_are_compared_query_by_query(corpus: Corpus, tmp_path: Path) 
     kept = read(tmp_path / "kept.parquet") or {}
     a, b = scores_by_set(kept["mean", "1"]), scores_by_set(kept["mean", "2"])
     assert list(a) == [f"retrieval:Books {metric}" for metric in METRICS]
+    assert accurate("snli-2way", np.ones(2)).key == "snli-2way", "of one metric, the name of the set"
+    assert correlated("stsb", np.ones(2), np.ones(2)).key == "stsb"
     rows = compare_systems([a], [b], 500)
     found = next(row for row in rows if row["metric"] == "map")
     x, y = (by["retrieval:Books map"].values for by in (a, b))
@@ -291,8 +293,3 @@ def test_queries_that_cannot_search_the_documents_of_another_model() -> None:
     dims, compared = retrieval.index_problems(of(4, "gauss"), of(5, "cosine"))
     assert "gives vectors of 5 dimensions and the model of 4" in dims
     assert "compares texts by 'gauss'" in compared and compared.endswith("it must be one of cosine, dot, l2, manhattan")
-
-
-def test_rows_of_other_kinds_keep_their_keys() -> None:
-    assert accurate("snli-2way", np.ones(2)).key == "snli-2way"
-    assert correlated("stsb", np.ones(2), np.ones(2)).key == "stsb"

@@ -70,9 +70,9 @@ def classifier(train: Tensors, dev: Tensors, penalty: float) -> tuple[Any, float
 @pytest.fixture(scope="module")
 def rows() -> tuple[np.ndarray, np.ndarray]:
     draws = np.random.default_rng(0)
-    codes = draws.integers(0, 3, 240)
+    codes = draws.integers(0, 3, 120)
     # Short vectors: of longer ones the early end leaves the penalty nothing to do.
-    noisy = 2 * draws.normal(size=(240, 24)) + draws.normal(size=(3, 24))[codes]
+    noisy = 2 * draws.normal(size=(120, 12)) + draws.normal(size=(3, 12))[codes]
     return (0.1 * noisy).astype(np.float32), codes
 
 
@@ -102,7 +102,7 @@ def test_cross_validation(rows: tuple[np.ndarray, np.ndarray]) -> None:
 
 
 def test_development_rows(rows: tuple[np.ndarray, np.ndarray]) -> None:
-    train, dev, asked = np.split(np.arange(240), [150, 190])
+    train, dev, asked = np.split(np.arange(120), [70, 95])
     found = []
     for penalty in senteval.GRID:
         seed()
@@ -116,13 +116,13 @@ def test_development_rows(rows: tuple[np.ndarray, np.ndarray]) -> None:
 def test_relatedness(rows: tuple[np.ndarray, np.ndarray]) -> None:
     """A softmax by squared error against the two numbers around each score; of 0.4 there is 0.4 of the 1 and nothing else."""
     features, draws = rows[0], np.random.default_rng(1)
-    scores = np.clip(2.5 + 5 * features[:, 0] + 3 * features[:, 1] + draws.normal(0, 0.3, 240), 0, 5)
-    target = np.zeros((240, 5), np.float32)
+    scores = np.clip(2.5 + 5 * features[:, 0] + 3 * features[:, 1] + draws.normal(0, 0.3, 120), 0, 5)
+    target = np.zeros((120, 5), np.float32)
     for row, score in enumerate(scores):
         for number in (int(np.floor(score)), int(np.floor(score)) + 1):
             if 1 <= number <= 5:
                 target[row, number - 1] = 1 - abs(score - number)
-    train, dev, asked = np.split(np.arange(240), [150, 190])
+    train, dev, asked = np.split(np.arange(120), [70, 95])
     numbers = torch.arange(1, 6).float()
 
     def loss(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:

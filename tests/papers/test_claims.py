@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,17 +47,17 @@ NAMED = {"latte-mix": {"backbone": ["smaller", "larger"]}}
 def found(difference: float, p: float | None, holds: bool = True, source: str = CLAIM.source) -> ClaimVerdict:
     low, high = (None, None) if p is None else (difference - 0.01, difference + 0.01)
     claim = CLAIM._replace(holds=holds, source=source)
-    return ClaimVerdict(
-        claim=claim,
-        a=0.5 + difference,
-        b=0.5,
-        models=(2, 3),
-        on=("stsb",),
-        difference=difference,
-        low=low,
-        high=high,
-        p=p,
-    )
+    return ClaimVerdict(claim, 0.5 + difference, 0.5, (2, 3), ("stsb",), difference, low, high, p)
+
+
+def page_of(verdicts: list[ClaimVerdict]) -> ClaimsData:
+    known = {"name": "claims-sed", "command": "raysts claims sed", "created_at": "2026-01-01T00:00:00+00:00"}
+    return ClaimsData("sed", **known, backbone="<tiny>", seeds=3, steps=60, verdicts=verdicts, environment={})
+
+
+def plan_of(resamples: int) -> Any:
+    evaluation = SimpleNamespace(resamples=resamples)
+    return SimpleNamespace(pipeline=SimpleNamespace(evaluation=evaluation, stages={}, recipes={}))
 
 
 @pytest.mark.parametrize(
@@ -94,43 +95,25 @@ def test_two_systems_that_say_the_same_of_every_row_measure_nothing(
     rows = {"snli-2way": accurate("snli-2way", said)}
     monkeypatch.setattr(claims_data, "_models", lambda side, *_: [rows] * (3 if side is CLAIM.a else 2))
     claim = CLAIM._replace(on=("snli-2way",), holds=holds)
-    plan = SimpleNamespace(pipeline=SimpleNamespace(evaluation=SimpleNamespace(resamples=100), stages={}, recipes={}))
-    (judged,) = conclude([claims_data._compare(claim, {"ct": plan, "flow": plan}, {})])  # type: ignore[dict-item]
+    (judged,) = conclude([claims_data._compare(claim, dict.fromkeys(("ct", "flow"), plan_of(100)), {})])
     assert judged.verdict is None and judged.why == ALIKE and judged.difference == pytest.approx(0.0)
-    data = ClaimsData(
-        paper="sed",
-        name="",
-        command="",
-        created_at="",
-        backbone="",
-        seeds=3,
-        steps=60,
-        verdicts=[judged],
-        environment={},
-    )
+    data = page_of([judged])
     assert "\n  not measured  A <is> above B  +0.00 [" in text(data) and ALIKE in text(data)
     assert f"not measured: {ALIKE}" in to_markdown(data) and 'class="interval"' not in render(data)
 
 
 @pytest.mark.parametrize("paper", CLAIMS)
-def test_every_claim_is_of_systems_that_its_command_runs(paper: str) -> None:
+def test_every_claim_is_of_systems_that_its_command_runs_and_every_system_of_use(paper: str) -> None:
     counts = dict.fromkeys(EXPERIMENTS[f"claims-{paper}"].settings, 5)
     made = pipelines(f"claims-{paper}@small", counts | NAMED.get(paper, {}), lambda backbone: 3)
+    sides = [side for claim in CLAIMS[paper] for side in claim.sides]
+    assert {*made} == {side.point for side in sides} - {OVERLAP, LONGER}
+    assert {made[side.point].members for side in sides if side.role not in ("model", "backbone")} <= {5}
     for claim in CLAIMS[paper]:
-        for side in claim.sides:
-            assert side.point in made or side.point in (OVERLAP, LONGER), side
-            if side.role not in ("model", "backbone"):
-                assert made[side.point].members == 5
         assert claim.backbone is None or claim.backbone in BACKBONES
         assert bool(claim.printed) == (claim.source != BASELINES)
     assert {one.members for one in made.values()} <= {1, 5} and {one.students for one in made.values()} <= {1, 5}
     assert any(not claim.holds for claim in CLAIMS[paper])
-
-
-def test_every_point_is_of_use() -> None:
-    for paper, claims in CLAIMS.items():
-        made = pipelines(f"claims-{paper}@small", NAMED.get(paper, {}), lambda backbone: 3)
-        assert {*made} == {side.point for claim in claims for side in claim.sides} - {OVERLAP, LONGER}
 
 
 def test_a_stand_in_is_of_the_same_task_and_selects_nothing() -> None:
@@ -142,10 +125,7 @@ def test_a_stand_in_is_of_the_same_task_and_selects_nothing() -> None:
 
 def test_the_page_its_markdown_and_its_json_say_the_same(tmp_path: Path) -> None:
     verdicts = conclude([found(0.05, 0.01), found(-0.2, 0.01, False), ClaimVerdict(claim=CLAIM, why="no data: stsb")])
-    data = ClaimsData(
-        paper="sed", name="claims-sed", command="raysts claims sed", created_at="2026-01-01T00:00:00+00:00",
-        backbone="<tiny>", seeds=3, steps=60, verdicts=[verdicts[0]._replace(transductive=True), *verdicts[1:]], environment={},
-    )  # fmt: skip
+    data = page_of([verdicts[0]._replace(transductive=True), *verdicts[1:]])
     page = render(data)
     assert text(data).startswith(
         "sed: of 3 claims: 1 seen; 1 no gain, as the paper says; 1 not measured. 3 seeds from <tiny>"
@@ -186,13 +166,12 @@ def test_how_far_two_systems_are_above_others(monkeypatch: pytest.MonkeyPatch) -
     right = {side: draws.random(400) < share for side, share in (("a", 0.9), ("b", 0.7), ("base", 0.5))}
     systems = {side: [{"stsb": accurate("stsb", rows)}] for side, rows in right.items()}
     monkeypatch.setattr(claims_data, "_models", lambda side, *_: systems[side.point])
-    plan = SimpleNamespace(pipeline=SimpleNamespace(evaluation=SimpleNamespace(resamples=200), stages={}, recipes={}))
-    plans = dict.fromkeys(systems, plan)
+    plans = dict.fromkeys(systems, plan_of(200))
     claim = CLAIM._replace(a=Side("a"), b=Side("b"), a_over=Side("base"), b_over=Side("base"))
-    (judged,) = conclude([claims_data._compare(claim, plans, {})])  # type: ignore[arg-type]
+    (judged,) = conclude([claims_data._compare(claim, plans, {})])
     gains = [100 * (right[side].mean() - right["base"].mean()) for side in "ab"]
     assert [100 * (judged.a or 0), 100 * (judged.b or 0)] == pytest.approx(gains)
     assert judged.verdict == SEEN and 100 * (judged.difference or 0) == pytest.approx(gains[0] - gains[1])
     assert (judged.low or 0) < (judged.difference or 0) < (judged.high or 0)
-    (equal,) = conclude([claims_data._compare(claim._replace(a=Side("b")), plans, {})])  # type: ignore[arg-type]
+    (equal,) = conclude([claims_data._compare(claim._replace(a=Side("b")), plans, {})])
     assert equal.why == ALIKE and judged.as_plain()["a_over"] == "base"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_commands import EVALUATION, TINY, overrides, result
+from run_commands import TINY, overrides, result
 
 from raysts.evaluation.contamination import TrainedOn, trained_on
 from raysts.recipes.recipe import Data
@@ -131,20 +131,30 @@ def test_what_stands_beside_a_model_from_elsewhere_is_left_alone(tmp_path: Path)
     assert "no record" in trained_on(tmp_path / "model").unknown[0] and (tmp_path / "run.json").read_text() == "[1]"
 
 
-@pytest.mark.parametrize("named", ["--from-run=a", "s/runs/{}/model", pytest.param("a", marks=pytest.mark.slow)])
-def test_teachers_that_a_distillation_names(
-    named: str, tmp_path: Path, small_world: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+# -- models that commands trained ------------------------------------------------------------------------------------------
+
+SHORT = {"train.max_steps": 1, "evaluation.tasks": "[stsb]", "evaluation.resamples": 0}
+FEW = {"sed.data.sample": 60, "sed.batch": 8, **SHORT}
+ONE = {**TINY, "members": 1, **SHORT}
+LEARNT = {"wikipedia/sentences", "nli/train"}
+
+
+@pytest.fixture(scope="module")
+def trained_nli(small_world: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[object]]:
+    """Return an NLI model of one step, whose run has the name a, and the options of its storage."""
+    folder = tmp_path_factory.mktemp("lineage")
+    place = ["--data", small_world, "--storage", folder / "s", "--address", "none"]
+    return Path(result("run", "nli", "--name", "a", *place, *overrides(ONE))["model"]), place
+
+
+@pytest.mark.parametrize("named", ["--from-run=a", "folder", pytest.param("a", marks=pytest.mark.slow)])
+def test_teachers_that_a_distillation_names(named: str, trained_nli: tuple[Path, list[object]]) -> None:
     """By their run, or by a folder of this storage."""
-    monkeypatch.chdir(tmp_path)
-    place = ["--data", small_world, "--storage", tmp_path / "s", "--address", "none"]
-    tiny = {**TINY, "members": 1, "evaluation.tasks": "[stsb]"}
-    first = result("run", "nli", "--name", "a", *place, *overrides(EVALUATION, tiny))
-    few = {"sed.data.sample": 60, "sed.batch": 8, "train.max_steps": 3}
-    teacher = named.format(Path(first["model"]).parent.name)
-    done = result("distill", teacher, "--name", "b", *place, *overrides(few, EVALUATION))
+    teacher, place = trained_nli
+    named = str(teacher) if named == "folder" else named
+    done = result("distill", named, "--name", "b", *place, *overrides(FEW))
     trained = trained_on(Path(done["model"]))
-    assert not trained.unknown and {text.table for text in trained.texts} == {"wikipedia/sentences", "nli/train"}
+    assert not trained.unknown and tables(trained) == LEARNT
 
 
 def test_models_without_a_record_have_the_names_that_the_user_gave(
@@ -155,24 +165,15 @@ def test_models_without_a_record_have_the_names_that_the_user_gave(
         shutil.copytree(tiny_backbone, tmp_path / name)
     (config := tmp_path / "b" / "config.json").write_text(config.read_text() + "\n")  # another content
     place = ["--data", small_world, "--storage", tmp_path / "s", "--address", "none"]
-    few = {
-        "sed.data.sample": 60,
-        "sed.batch": 8,
-        "train.max_steps": 3,
-        "backbone": tmp_path / "a",
-        "evaluation.tasks": "[stsb]",
-    }
-    done = result("distill", tmp_path / "a", tmp_path / "b", *place, *overrides(EVALUATION, few))
+    few = overrides({**FEW, "backbone": tmp_path / "a"})
+    done = result("distill", tmp_path / "a", tmp_path / "b", *place, *few)
     assert trained_on(Path(done["model"])).unknown == tuple(
         f"'{tmp_path / name}' (no record of a run beside it)" for name in ("a", "b")
     )
 
 
 @pytest.mark.parametrize("layers", [1, pytest.param(None, marks=pytest.mark.slow)])
-def test_a_backbone_that_is_a_run_of_the_storage(layers: int | None, tmp_path: Path, small_world: Path) -> None:
-    place = ["--data", small_world, "--storage", tmp_path / "s", "--address", "none"]
-    tiny = {**TINY, "members": 1, "evaluation.tasks": "[stsb]"}
-    result("run", "nli", "--name", "a", *place, *overrides(EVALUATION, tiny))
-    other = {**tiny, "backbone": "a"} | ({"backbone_layers": layers} if layers else {})
-    trained = trained_on(Path(result("run", "ct", *place, *overrides(EVALUATION, other))["model"]))
-    assert not trained.unknown and {text.table for text in trained.texts} == {"wikipedia/sentences", "nli/train"}
+def test_a_backbone_that_is_a_run_of_the_storage(layers: int | None, trained_nli: tuple[Path, list[object]]) -> None:
+    other = {**ONE, "backbone": "a"} | ({"backbone_layers": layers} if layers else {})
+    trained = trained_on(Path(result("run", "ct", *trained_nli[1], *overrides(other))["model"]))
+    assert not trained.unknown and tables(trained) == LEARNT
