@@ -225,7 +225,7 @@ def compare_spread(a: Sequence[ModelScores], b: Sequence[ModelScores], resamples
     Resamples are of rows alone: drawn with replacement, models of a system would differ less than they do.
     """
     of_a, of_b = (mean_MR.std(axis=0, ddof=1) for mean_MR in _means(a, b, resamples))
-    return _columns(a, b, of_a, of_b)
+    return _columns(of_a, of_b, len(a), len(b))
 
 
 def compare_gains(
@@ -241,7 +241,8 @@ def compare_gains(
         means_MR = _means(models, baseline, resamples)
         draws = _drawn(label, len(models), resamples), _drawn(f"{label}/over", len(baseline), resamples)
         gains.append(_mean_over_models(means_MR[0], draws[0]) - _mean_over_models(means_MR[1], draws[1]))
-    return _columns(a, b, *gains)
+    of_a, of_b = gains
+    return _columns(of_a, of_b, len(a), len(b))
 
 
 def _means(a: Sequence[ModelScores], b: Sequence[ModelScores], resamples: int) -> list[np.ndarray]:
@@ -249,12 +250,6 @@ def _means(a: Sequence[ModelScores], b: Sequence[ModelScores], resamples: int) -
     pairs = (([model[name] for model in a], [model[name] for model in b]) for name in a[0])
     by_set = [_sample(*pair, "spearman", resamples) for pair in pairs]
     return [np.mean([sides[i] for sides in by_set], axis=0) for i in (0, 1)]
-
-
-def _columns(a: Sequence[ModelScores], b: Sequence[ModelScores], of_a: np.ndarray, of_b: np.ndarray) -> ComparisonRow:
-    """Return the columns of two values, which are followed by those of each resample [1 + R]."""
-    values = {"a": float(of_a[0]), "b": float(of_b[0]), "a_models": len(a), "b_models": len(b)}
-    return {**values, "n": sum(len(scores.values) for scores in a[0].values()), **_interval(of_a - of_b)}
 
 
 def _drawn(label: str, count: int, resamples: int) -> np.ndarray:
@@ -284,9 +279,8 @@ def _sample(
 def _difference(a_MR: np.ndarray, b_MR: np.ndarray, draws: tuple[np.ndarray, np.ndarray]) -> ComparisonRow:
     """Return the columns of the difference of two systems' means, with models ``draws`` in each resample."""
     of_a, of_b = _mean_over_models(a_MR, draws[0]), _mean_over_models(b_MR, draws[1])
-    stds = (float(x_MR[:, 0].std(ddof=1)) if len(x_MR) > 1 else None for x_MR in (a_MR, b_MR))
-    values = {"a": float(of_a[0]), "b": float(of_b[0]), **dict(zip(("a_std", "b_std"), stds, strict=True))}
-    return {**values, "a_models": len(a_MR), "b_models": len(b_MR), **_interval(of_a - of_b)}
+    a_std, b_std = (float(x_MR[:, 0].std(ddof=1)) if len(x_MR) > 1 else None for x_MR in (a_MR, b_MR))
+    return {**_columns(of_a, of_b, len(a_MR), len(b_MR)), "a_std": a_std, "b_std": b_std}
 
 
 def _mean_over_models(values_MR: np.ndarray, drawn_MR: np.ndarray) -> np.ndarray:
@@ -295,11 +289,14 @@ def _mean_over_models(values_MR: np.ndarray, drawn_MR: np.ndarray) -> np.ndarray
     return np.append(values_MR[:, 0].mean(), drawn.mean(axis=0))
 
 
-def _interval(differences_R: np.ndarray) -> ComparisonRow:
-    """Return the columns of a difference, which is followed by that of each resample [1 + R]."""
+def _columns(of_a_R: np.ndarray, of_b_R: np.ndarray, a_models: int, b_models: int) -> ComparisonRow:
+    """Return the columns of two values, which are followed by those of each resample [1 + R]."""
+    differences_R = of_a_R - of_b_R
     low, high = percentile_interval(differences_R[1:]) or (None, None)
-    difference = {"difference": float(differences_R[0]), "ci_low": low, "ci_high": high}
-    return {**difference, "p": bootstrap_p(differences_R[1:])}
+    return {
+        "a": float(of_a_R[0]), "b": float(of_b_R[0]), "a_models": a_models, "b_models": b_models,
+        "difference": float(differences_R[0]), "ci_low": low, "ci_high": high, "p": bootstrap_p(differences_R[1:]),
+    }  # fmt: skip
 
 
 def _test(a: Sequence[RowScores], b: Sequence[RowScores], metric: str) -> ComparisonRow:

@@ -17,7 +17,7 @@ from raysts.evaluation import retrieval
 from raysts.evaluation.entailment import DEV, load_entailment, two_way
 from raysts.evaluation.scores import AREAS, RowScores
 from raysts.evaluation.statistics import METRICS
-from raysts.evaluation.sts import Pairs, load_pairs
+from raysts.evaluation.sts import load_pairs
 from raysts.evaluation.tasks import LabelledSet, Model, Represent, Similarities, lookup
 from raysts.models.prompts import Text
 from raysts.schema import DEVS as USER_DEVS
@@ -104,7 +104,9 @@ def load_dev(corpus: Corpus, table: str) -> Dev:
         sets += [retrieval.user_set(corpus, key) for key in searched]
     elif table in corpus.own:
         name = corpus.title(table)
-        sets += split_pairs(load_pairs(corpus, table, name=name))
+        scored = load_pairs(corpus, table, name=name)
+        parts = scored.subsets or {name: np.arange(scored.size)}
+        sets += [replace(scored.take(rows), name=part, split="dev") for part, rows in parts.items()]
     elif table == DEV:
         sets += [two_way(name, load_entailment(corpus, table), split="dev")]
     else:
@@ -113,12 +115,6 @@ def load_dev(corpus: Corpus, table: str) -> Dev:
     if problems:
         raise InputError(problems)
     return Dev(name, metrics, tuple(sets))
-
-
-def split_pairs(pairs: Pairs) -> list[Pairs]:
-    """Return each subset of pairs as a development set."""
-    parts = pairs.subsets or {pairs.name: np.arange(pairs.size)}
-    return [replace(pairs.take(rows), name=name, split="dev") for name, rows in parts.items()]
 
 
 def dev_name(table: str) -> str:

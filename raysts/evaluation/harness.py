@@ -19,7 +19,7 @@ from raysts.evaluation.statistics import RESAMPLES
 from raysts.evaluation.sts import STS_TASKS, sts_task
 from raysts.evaluation.tasks import LabelledSet, Model, Represent, Representation, Similarities, Task, lookup
 from raysts.evaluation.transfer import PROBE, TRANSFER, TransferSet
-from raysts.evaluation.words import WORDS, WordSets, is_static
+from raysts.evaluation.words import WORDS, is_static
 from raysts.models.layers import Layers
 from raysts.models.prompts import Text
 from raysts.schema import RESULTS, SCHEMA_VERSION, TESTS
@@ -145,15 +145,6 @@ def distinct_texts(sets: Iterable[LabelledSet]) -> list[Text]:
     return list(dict.fromkeys(text for labelled in sets for text in labelled.texts))
 
 
-def model_sets(corpus: Corpus, tasks: Iterable[str], contextual: bool) -> list[WordSets]:
-    """Return what the tasks ask for of a model itself: a ``contextual`` one, or word vectors.
-
-    Raises:
-        InputError: such a model cannot be measured on this data.
-    """
-    return [WORDS.read(corpus, contextual) for name in tasks if TASKS.get(name) is WORDS]
-
-
 def find_contamination(
     corpus: Corpus, tasks: Iterable[str], trained: TrainedOn, cache: Path | None = None
 ) -> Contamination:
@@ -201,9 +192,9 @@ def evaluate(
         from raysts.models.sentence_model import SentenceModel
 
         assert isinstance(model, SentenceModel), "such a task asks for token vectors"
-        for of_task in model_sets(corpus, tasks, not is_static(model)):  # before the others: it may refuse the model
-            for choice, scores in of_task.row_scores(model, layers).items():
-                of_model += rows_of(scores, {**context, "layers": str(choice)}, resamples)
+        words = WORDS.read(corpus, contextual=not is_static(model))  # before the others: it may refuse the model
+        for choice, scores in words.row_scores(model, layers).items():
+            of_model += rows_of(scores, {**context, "layers": str(choice)}, resamples)
     return evaluate_sets(model, sets_of(corpus, tasks, probe), layers, context, resamples, **options) + of_model
 
 

@@ -28,49 +28,36 @@ def write(storage: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> Path:
     The part is visible only when complete.
     """
     assert re.fullmatch(r"[\w+=][\w.+=-]*", name), f"'{name}' does not name a file"
-    return write_rows(storage / "results" / f"{name}.parquet", rows)
-
-
-def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write rows of the results table to a file, complete or absent."""
     unknown = {column for row in rows for column in row} - set(RESULTS.names)
     assert not unknown, f"not a column of the results table: {sorted(unknown)}"
+    path = storage / "results" / f"{name}.parquet"
     with Store.of(path).put(path) as draft:
         pq.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema=RESULTS), draft)
     return path
 
 
-def read(storage: Path) -> pa.Table:
-    """Return all parts of the storage's results by name, with null for columns of later versions.
+def read_rows(path: Path) -> list[ResultRow]:
+    """Return the rows of a part, null in columns of later versions, or nothing if the part is missing.
 
     Raises:
-        InputError: a part cannot be read or was written by a newer version.
+        InputError: the part cannot be read or was written by a newer version.
     """
-    store = Store.of(storage)
-    parts = [_part(path) for path in store.get_all(storage / "results", "*.parquet") if store.get(path)]
-    return pa.concat_tables(parts) if parts else RESULTS.empty_table()
-
-
-def read_rows(path: Path) -> list[ResultRow]:
-    """Return the rows of a file that :func:`write_rows` wrote, or nothing if it is missing."""
     file = Store.of(path).get(path)
-    return _part(file).to_pylist() if file else []
-
-
-def _part(path: Path) -> pa.Table:
+    if file is None:
+        return []
     try:
         # A ParquetFile: read_table would take '<key>=<value>' in the path for a partition and add a column.
-        table = pa.concat_tables([RESULTS.empty_table(), pq.ParquetFile(path).read()], promote_options="permissive")
+        table = pa.concat_tables([RESULTS.empty_table(), pq.ParquetFile(file).read()], promote_options="permissive")
         result = table.select(RESULTS.names).cast(RESULTS)
     except (pa.ArrowException, OSError, ValueError) as error:
         remedy = "remove it and run again what made it"
-        raise InputError(f"{path}: not a readable part of a results table ({error}); {remedy}") from error
+        raise InputError(f"{file}: not a readable part of a results table ({error}); {remedy}") from error
     version = pc.max(result.column("schema_version")).as_py() or 0
     if version > SCHEMA_VERSION:
         raise InputError(
-            f"{path}: has schema version {version}, this raysts reads up to {SCHEMA_VERSION}; update raysts"
+            f"{file}: has schema version {version}, this raysts reads up to {SCHEMA_VERSION}; update raysts"
         )
-    return result
+    return list(result.to_pylist())
 
 
 def git_commit() -> str:

@@ -31,6 +31,25 @@ class UndefinedCorrelationError(RunFailed):
     """The predicted values have no correlation with anything: all are equal, or some are not finite."""
 
 
+def require_finite(values: np.ndarray, before: str, after: str) -> None:
+    """Check that all rows of what a model gives are finite.
+
+    The message has the number of those that are not between the two texts.
+
+    Raises:
+        UndefinedCorrelationError: some are not.
+    """
+    if values.dtype == object:  # arrays of a text's tokens, of many lengths
+        finite = [np.isfinite(row).all() for row in values]
+    else:
+        finite = np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+    if bad := len(values) - int(np.sum(finite)):
+        raise UndefinedCorrelationError(
+            f"{before}{bad} of {len(values)} {after} not finite: the model gives NaN or infinite values (training diverged?); "
+            f"use an earlier checkpoint or a lower learning rate"
+        )
+
+
 def pearson(predicted: np.ndarray, gold: np.ndarray) -> float:
     """Return Pearson's product-moment correlation of two vectors [N].
 
@@ -129,12 +148,7 @@ def _check(predicted: np.ndarray, gold: np.ndarray) -> tuple[np.ndarray, np.ndar
     assert predicted.shape == gold.shape and gold.ndim == 1, (predicted.shape, gold.shape)
     if len(gold) < 2:
         raise InputError(f"{len(gold)} row(s): a correlation needs at least two rows; add rows or remove the set")
-    bad = int(len(predicted) - np.isfinite(predicted).sum())
-    if bad:
-        raise UndefinedCorrelationError(
-            f"{bad} of {len(predicted)} predicted similarities are not finite: the model gives NaN or infinite values "
-            f"(training diverged?); use an earlier checkpoint or a lower learning rate"
-        )
+    require_finite(predicted, "", "predicted similarities are")
     if predicted.min() == predicted.max():
         raise UndefinedCorrelationError(
             f"all {len(predicted)} predicted similarities are {predicted[0]:g}, so their correlation with the gold "

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.evaluation.scores import RowScores
-from raysts.evaluation.statistics import METRICS, UndefinedCorrelationError
+from raysts.evaluation.statistics import METRICS, require_finite
 from raysts.evaluation.tasks import (
     LabelledSet,
     Represent,
@@ -133,15 +133,7 @@ def pair_similarities(pairs: Pairs, representation: Representation, similarity: 
         UndefinedCorrelationError: a representation is not finite.
     """
     for name, values in representation.items():
-        if values.dtype == object:  # arrays of a text's tokens, of many lengths
-            bad = sum(not np.isfinite(row).all() for row in values)
-        else:
-            bad = len(values) - int(np.isfinite(values.reshape(len(values), -1)).all(axis=1).sum())
-        if bad:
-            raise UndefinedCorrelationError(
-                f"{pairs.name}: '{name}' of {bad} of {len(values)} sentences is not finite: the model gives NaN or "
-                f"infinite values (training diverged?); use an earlier checkpoint or a lower learning rate"
-            )
+        require_finite(values, f"{pairs.name}: '{name}' of ", "sentences is")
     left, right = take(representation, pairs.left), take(representation, pairs.right)
     similarities = np.asarray(similarity(left, right), dtype=np.float64)
     assert similarities.shape == pairs.gold.shape, f"{similarities.shape} similarities of {len(pairs.gold)} pairs"

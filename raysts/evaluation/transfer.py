@@ -19,7 +19,7 @@ from raysts.data.corpora import Corpus
 from raysts.data.derive import label_codes
 from raysts.evaluation import probes, senteval
 from raysts.evaluation.scores import RowScores
-from raysts.evaluation.statistics import METRICS, UndefinedCorrelationError
+from raysts.evaluation.statistics import METRICS, UndefinedCorrelationError, require_finite
 from raysts.evaluation.tasks import LabelledSet, Represent, Similarities, Source, Task, join_fingerprints
 from raysts.schema import TABLES, TEST_TABLES
 
@@ -65,21 +65,14 @@ class TransferSet(LabelledSet):
         return label_problems(self.parts[0], self.parts[1:], fewest=4 - len(self.parts))
 
     def row_scores(self, represent: Represent, similarities: Similarities) -> list[RowScores]:
-        features = [self._finite(part.features(lambda texts: represent(texts)["vectors"])) for part in self.parts]
+        features = [part.features(lambda texts: represent(texts)["vectors"]) for part in self.parts]
+        for features_ND in features:
+            require_finite(features_ND, f"{self.name}: the vectors of ", "rows are")
         called = None if self.probe == PROBE else self.probe
         if self.gold is not None:
             predicted_N = _predict_scores(PROBES[self.probe], self, features)
             return [self.make_scores(predicted_N, *METRICS, gold=self.gold, similarity=called)]
         return [self.make_scores(_predict_right(PROBES[self.probe], self, features), "accuracy", similarity=called)]
-
-    def _finite(self, features_ND: np.ndarray) -> np.ndarray:
-        bad = len(features_ND) - int(np.isfinite(features_ND).all(axis=1).sum())
-        if bad:
-            raise UndefinedCorrelationError(
-                f"{self.name}: the vectors of {bad} of {len(features_ND)} rows are not finite: the model gives NaN or "
-                f"infinite values (training diverged?); use an earlier checkpoint or a lower learning rate"
-            )
-        return features_ND
 
 
 def _read(corpus: Corpus, source: Source) -> TransferSet:

@@ -26,7 +26,7 @@ from raysts.evaluation.agreement import AGREEMENT
 from raysts.evaluation.contamination import Contamination, TrainedOn, TrainingText, merge_histories, trained_on
 from raysts.evaluation.dev import Dev, dev_name, load_dev
 from raysts.evaluation.text_overlap import normalise
-from raysts.evaluation.words import WordSets
+from raysts.evaluation.words import WORDS, WordSets
 from raysts.ids import content_id, derive_seed, file_digest, folder_id, guard_content
 from raysts.models import pretrained
 from raysts.models.embedders import find_embedder, open_embedder, short_names
@@ -403,7 +403,7 @@ class Inputs:
     def model_sets(self) -> list[WordSets]:
         """Return what the tasks ask for of each model itself."""
         contextual = self.pipeline.backbone == TINY or not is_static(self.backbone)
-        return harness.model_sets(self.corpus, self.tasks, contextual)
+        return [WORDS.read(self.corpus, contextual)] if WORDS.name in self.tasks else []
 
     @cached_property
     def test_sentences(self) -> int:

@@ -33,6 +33,11 @@ def test_each_distinct_sentence_is_embedded_once_for_all_tasks_and_layers(corpus
     # sts13: 3 aggregations and 2 subsets; stsb, which has none: 1 aggregation; 2 metrics, 2 numbers of layers.
     assert len(rows) == (5 + 1) * 2 * 2
     assert {row["layers"] for row in rows} == {"1", "2"}
+    model, calls = HashedWords(), []
+    model.layers, total = 4, len(counts)
+    rows = harness.evaluate(model, corpus, resamples=0, progress=lambda *call: calls.append(call))
+    assert {row["layers"] for row in rows} == {"4"}, "the model's own, unasked"
+    assert calls == [(0, total), (1, total), (total, total)]
 
 
 def test_rows_have_every_column_and_the_context(corpus: Corpus) -> None:
@@ -46,15 +51,6 @@ def test_rows_have_every_column_and_the_context(corpus: Corpus) -> None:
         assert row["created_at"] and row["ci_low"] <= row["ci_high"]
     with pytest.raises(AssertionError, match="colour"):
         harness.evaluate(HashedWords(), corpus, ["sts13"], context={"colour": "red"}, resamples=0)
-
-
-def test_default_layers_are_the_models_own_and_progress_reaches_the_end(corpus: Corpus) -> None:
-    model, calls = HashedWords(), []
-    model.layers = 4
-    rows = harness.evaluate(model, corpus, ["stsb"], resamples=0, progress=lambda *call: calls.append(call))
-    assert {row["layers"] for row in rows} == {"4"}
-    total = len(model.calls[0])
-    assert calls == [(0, total), (1, total), (total, total)]
 
 
 def test_unknown_and_absent_tasks(corpus: Corpus, tmp_path: Path) -> None:

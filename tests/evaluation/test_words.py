@@ -21,7 +21,6 @@ from raysts.evaluation import harness
 from raysts.evaluation import words as word_scores
 from raysts.evaluation.word_components import contextual_words, find_words, principal
 from raysts.evaluation.words import UNKNOWN, WordTable
-from raysts.models import pretrained
 from raysts.models.sentence_model import SentenceModel
 
 RNG = np.random.default_rng(0)
@@ -114,15 +113,6 @@ def test_pieces_belong_to_the_words_they_are_in(small: SentenceModel) -> None:
     assert all(first >= 1 and end < len(pieces) for _, first, end in spans)  # special tokens belong to none
     cut = SentenceModel(small.encoder, small.tokenizer, 5)
     assert len(find_words(cut, [text])[1]) < len(index)
-
-
-def test_unknown_words_have_the_mean_vector() -> None:
-    words = words_of("abcde")
-    rows = words.rows(["a", "B", "zebra"])
-    assert rows.tolist() == [0, 1, UNKNOWN]
-    found = words.vectors(rows)
-    units = words.raw_VH / np.linalg.norm(words.raw_VH, axis=1, keepdims=True)
-    np.testing.assert_allclose(found, [units[0], units[1], units.mean(axis=0)], atol=1e-6)
 
 
 def test_word_vectors_are_used_as_they_are(static: SentenceModel) -> None:
@@ -297,12 +287,3 @@ def test_scores_may_be_null_where_they_say_nothing(tmp_path: Path) -> None:
     table = pq.read_table(tmp_path / "web" / "word_analogy.parquet")
     pq.write_table(table.append_column("score", pa.nulls(len(table))), tmp_path / "web" / "word_analogy.parquet")
     assert not Corpus(tmp_path).problems(["web/word_analogy"])
-
-
-@pytest.mark.slow
-def test_lower_layers_of_a_real_model_know_words(real_data: Corpus, minilm: Path) -> None:
-    if not harness.TASKS["words"].tables(real_data):
-        pytest.skip("RAYSTS_DATA holds no words")
-    rows = harness.evaluate(pretrained.load(minilm), real_data, ["words"], layers=("only-1",), resamples=0)
-    found = {row["dataset"]: row["value"] for row in rows if row["metric"] == "spearman"}
-    assert found["men"] > 0.3 and found["simlex999"] > 0.3

@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
+import evaluation_fakes
 import pytest
 
 from raysts.cli import execute
@@ -17,24 +18,17 @@ from raysts.papers.match import MeasuredRow, MeasuredValue, empty_rows, match_va
 from raysts.papers.measured import every_row, report_data
 from raysts.papers.published import PAPERS, Measure, PrintedValue
 from raysts.papers.tables import filling, format_paper, render
-from raysts.pipeline.outcome import system_of
 from raysts.recipes.names import pipeline
 from raysts.recipes.tree import to_plain
-from raysts.schema import RESULTS
 from raysts.storage.atomic import write_json
 
 STS = ("sts12", "sts13", "sts14", "sts15", "sts16")
 SIZES = dict(zip(STS, (3108, 1500, 3750, 3000, 1186), strict=True)) | {"stsb": 1379, "sickr": 4927, "snli-2way": 9824}
 
 
-def row(system: str, dataset: str, value: float, **columns: Any) -> dict[str, Any]:
-    given = {
-        "schema_version": 1, "run_id": f"run-of-{system}", "system": system, "role": "member", "member": 0,
-        "dataset": dataset, "split": "test", "rows": "all", "aggregation": "mean", "pooling": "mean", "layers": "2",
-        "similarity": "cosine", "metric": "spearman", "value": value, "n": SIZES.get(dataset, 1000),
-        "created_at": "2026-01-01T00:00:00+00:00",
-    }  # fmt: skip
-    return dict.fromkeys(RESULTS.names) | given | columns
+def row(system: str, dataset: str, value: float, role: str = "member", **columns: Any) -> dict[str, Any]:
+    known = {"run_id": f"run-of-{system}", "member": 0, "aggregation": "mean", "n": SIZES.get(dataset, 1000)}
+    return evaluation_fakes.row(system, role, dataset, value, **known | columns)
 
 
 def labels(system: str) -> dict[str, Any]:
@@ -135,20 +129,6 @@ def test_the_average_needs_every_set_and_is_that_of_each_model() -> None:
     assert lacking and not [cell for cell in lacking if cell[0] == 3 or cell[2] == "Avg."]
     single = filled("sed", *(each for each in rows if each.row["member"] == 0))
     assert (3, "BERT-L-CT", "Max", "spearman") in single and (3, "BERT-L-CT", "STD", "spearman") not in single
-
-
-@pytest.mark.parametrize(
-    "system, role, measures",
-    [
-        ("ct-sed", "backbone", "raw"), ("ct-sed", "member", "ct"), ("ct-sed", "ensemble", "ct-ensemble"),
-        ("nli-ct-sed-flow", "member", "nli-ct"), ("nli-ct-sed-flow", "student", "nli-ct-sed-flow"),
-        ("ct-ensemble-flow", "member", "ct-flow"), ("ct-ensemble-flow", "ensemble", "ct-ensemble-flow"),
-        ("gausscse-ent+rev", "member", "gausscse-ent+rev"), ("flow", "member", "flow"), ("quickstart", "member", None),
-        ("snli-direction", "baseline", None), ("quickstart", "backbone", "raw"),
-    ],
-)  # fmt: skip
-def test_a_pipeline_measures_several_systems(system: str, role: str, measures: str | None) -> None:
-    assert system_of(system, role) == measures
 
 
 def test_a_backbone_of_the_paper_stands_beside_its_own_rows() -> None:
