@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,7 +17,13 @@ from raysts.errors import InputError, RunFailed
 from raysts.log import say, screen
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from raysts.evaluation.compression import Cost
     from raysts.models.sentence_model import SentenceModel
+
+Measure = Callable[["np.ndarray | None"], "Cost | None"]
+"""Function that measures the cost of smaller vectors, given the ranges of int8."""
 
 
 def embed(
@@ -30,12 +38,15 @@ def embed(
     side: Literal["query", "document"] | None = None,
     dims: opt.Dims = None,
     dtype: opt.Dtype = "float32",
+    data: opt.Data = None,
+    dev: opt.Dev = None,
     precision: opt.Precision = "auto",
     address: opt.Address = None,
 ) -> Result:
     """Embed a column of texts into Parquet shards. A killed job continues shard by shard.
 
-    A model that reads queries and documents differently embeds them by two calls, each with its ``side``.
+    A model that reads queries and documents differently embeds them by two calls, each with its ``side``. ``data`` and
+    ``dev`` measure what ``dims`` and ``dtype`` cost.
 
     Args:
         input: Parquet, CSV, TSV, JSONL, plain lines (.txt, column 'text'), .gz of the last four, a folder of them (if it
@@ -46,10 +57,11 @@ def embed(
             the ranges of int8.
 
     Returns:
-        status, output, rows, shards, dim.
+        status, output, rows, shards, dim; if measured also cost (on, before, after: rank correlations).
     """
     from raysts.commands.context import executor, store_of
     from raysts.commands.models import locate
+    from raysts.evaluation import compression
     from raysts.ids import folder_id
     from raysts.models import pretrained
     from raysts.models.modules import describe
@@ -68,8 +80,9 @@ def embed(
     if side is not None:
         prompt = describe(path).prompts.side_prompt(side)
     loaded = pretrained.load(path, layers=layers, prompt=prompt, device="cpu", content=content)
-    check_smaller(loaded, dims, dtype)
-    loaded.truncate_dim = dims or loaded.truncate_dim
+    compression.check(loaded, dims, dtype)
+    full_dims, loaded.truncate_dim = loaded.truncate_dim, dims or loaded.truncate_dim
+    measured = _measuring(loaded, full_dims, dtype, data, dev)
     parent_folder = Store(target.parent)
     parent_folder.check(writes=True, option="--output")
     with parent_folder.lock(f".{target.name}.lock", f"raysts embed --output {target}"):
@@ -83,6 +96,7 @@ def embed(
         finished = len(units) - len(waiting)
         say(f"embed: {_shards(len(units))}, {finished} done")
         ranges = bulk.calibrate(target, loaded, units, column) if dtype == "int8" and units else None
+        cost = measured(ranges)
         if waiting:
             with executor(address) as chosen:
                 began, options = time.monotonic(), {"content": content, "layers": layers, "precision": precision}
@@ -96,7 +110,8 @@ def embed(
                     say(f"embed: {finished + done} of {_shards(len(units))}, {rate:.0f} rows/s")
         manifest = bulk.close_output(target, shards, loaded, dtype)
     result = {"status": "done", "output": str(target), "rows": manifest["rows"], "shards": len(units)}
-    return result | {"dim": manifest["dim"]}
+    result |= {"dim": manifest["dim"]} | ({"cost": cost.as_plain()} if cost else {})
+    return result
 
 
 def _shards(count: int) -> str:
@@ -116,13 +131,15 @@ def export(
     format: Literal["sentence-transformers", "onnx"] = "sentence-transformers",  # noqa: A002
     dims: opt.Dims = None,
     dtype: opt.Dtype = "float32",
+    data: opt.Data = None,
+    dev: opt.Dev = None,
     push: Annotated[str | None, Parameter(metavar="REPO")] = None,
     private: bool = False,
 ) -> Result:
     """Write a model as a sentence-transformers directory, or as ONNX.
 
-    A directory cannot store ``dtype``: its card tells readers how to ask sentence-transformers for this type. ``dims`` becomes
-    its ``truncate_dim``. ``compare`` says how much worse the directory is.
+    A directory cannot store ``dtype``: its card tells readers how to ask sentence-transformers for this type, and its cost,
+    which ``data`` or ``dev`` measures. ``dims`` becomes its ``truncate_dim``.
 
     Args:
         to: directory to write; must not hold anything.
@@ -133,10 +150,11 @@ def export(
         private: --push makes a repository that others cannot see.
 
     Returns:
-        status, storage, model (path of the directory), and with ``push`` pushed (address).
+        status, storage, model (path of the directory); if measured also cost, and with ``push`` pushed (address).
     """
     from raysts.commands.context import store_of
     from raysts.commands.models import locate
+    from raysts.evaluation import compression
     from raysts.models import onnx, pretrained
     from raysts.models.layers import layer_indices
     from raysts.storage.atomic import remove_drafts
@@ -166,13 +184,14 @@ def export(
             f"--layers {layers}: the model's heads were trained on layers '{loaded.layers}' and give nothing of use on "
             f"others. Remove --layers, or export the model that the heads were fitted on"
         )
-    check_smaller(loaded, dims, dtype)
-    loaded.truncate_dim = dims or loaded.truncate_dim
+    compression.check(loaded, dims, dtype)
+    full_dims, loaded.truncate_dim = loaded.truncate_dim, dims or loaded.truncate_dim
     if format == "onnx":
         onnx.check(loaded)
+    cost = _measuring(loaded, full_dims, dtype, data, dev)(None)
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else None  # of any encoding
     if dims or dtype != "float32":
-        text = (text or f"# {target.name}\n") + _section(loaded, dtype)
+        text = (text or f"# {target.name}\n") + _section(loaded, dtype, cost)
     if format == "onnx":
         for lost in onnx.losses(loaded):
             say(f"{target}: {lost}")
@@ -180,6 +199,8 @@ def export(
     else:
         loaded.save(target.absolute(), text)
     result: Result = {"status": "done", "storage": store.uri, "model": str(target)}
+    if cost:
+        result["cost"] = cost.as_plain()
     if push is not None:
         result["pushed"] = _push(target, push, private)
     return result
@@ -225,27 +246,38 @@ def _export_text(result: Result) -> str:
     return "\n".join(f"{name}: {result[name]}" for name in ("model", "pushed") if name in result)
 
 
-def check_smaller(model: SentenceModel, dims: int | None, dtype: str) -> None:
-    """Check that a model's vectors can be stored with so many dimensions, as a type.
+def _measuring(
+    model: SentenceModel,
+    full_dims: int | None,
+    dtype: opt.Dtype,
+    data: str | Path | None,
+    dev: Mapping[str, str | Path] | None,
+) -> Measure:
+    """Return a function that measures and reports the cost of fewer dimensions or a smaller type.
 
-    Raises:
-        InputError: it has fewer dimensions, the type is unknown, or it compares more than vectors.
+    The development set is opened and checked here. The function returns None if the vectors stay as they are, and without a
+    development set, which it reports. For the arguments see :func:`raysts.evaluation.compression.cost`.
     """
-    from raysts.models.head import similarities_of
+    from raysts.commands.context import corpus_of
+    from raysts.data.user import UserData
+    from raysts.evaluation.compression import cost, judge
 
-    problems = []
-    if dtype not in (types := ("float32", "int8", "binary")):
-        problems.append(f"--dtype '{dtype}' must be one of {', '.join(types)}")
-    if dims is not None and not 1 <= dims <= model.dim:
-        problems.append(f"--dims {dims}: the model's vectors have {model.dim} dimensions; give a number from 1 to that")
-    elif dims is not None and len(similarities_of(model.encoder.heads, "cosine")) > 1:
-        compares = f"compares texts by '{next(iter(model.similarities))}', which needs all {model.dim}"
-        problems.append(f"--dims {dims}: the model {compares}; leave --dims out")
-    if problems:
-        raise InputError(problems)
+    if dtype == "float32" and model.truncate_dim == full_dims:
+        return lambda _: None
+    user_data = UserData.of(dev=dev)
+    data = data or os.environ.get("RAYSTS_DATA") or None
+    judged = judge(corpus_of(data, user_data=user_data)) if data or user_data else None
+
+    def measure_cost(ranges: np.ndarray | None) -> Cost | None:
+        result = cost(model, full_dims, judged, dtype, ranges) if judged else None
+        unknown = "what that costs was not measured; name a development set with --data PATH or --dev NAME=FILE"
+        say(f"{model.dim} dimensions as {dtype}: {result.text if result else unknown}")
+        return result
+
+    return measure_cost
 
 
-def _section(model: SentenceModel, dtype: opt.Dtype) -> str:
+def _section(model: SentenceModel, dtype: opt.Dtype, cost: Cost | None) -> str:
     """Return the section on smaller vectors of the card of an exported directory."""
     lines = (
         [f"The model gives the first {model.dim} of its {model.encoder.dim} dimensions."] if model.truncate_dim else []
@@ -261,6 +293,8 @@ def _section(model: SentenceModel, dtype: opt.Dtype) -> str:
             '(`quantize_embeddings(vectors, "int8", ranges=...)` of `sentence_transformers.util.quantization`; `raysts embed '
             "--dtype int8` does, and keeps them in its manifest)."
         )
+    if cost:
+        lines.append(f"What that costs: {cost.text}.")
     return "\n## Smaller vectors\n\n" + "\n".join(lines) + "\n"
 
 

@@ -22,9 +22,10 @@ import pyarrow.parquet as pq
 from raysts.data.checks import type_rule
 from raysts.data.readers import Row, content_of, files_of, format_of, is_saved, require_columns, rows_of
 from raysts.errors import InputError, RunFailed, nearest
+from raysts.evaluation.compression import MOST_CALIBRATION, Dtype, ranges_of
 from raysts.models.precision import check_finite
 from raysts.models.pretrained import load
-from raysts.models.sentence_model import Precision, SentenceModel, quantize
+from raysts.models.sentence_model import SentenceModel, quantize
 from raysts.schema import Column
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.checksums import checksum
@@ -180,7 +181,7 @@ def is_done(unit: Unit, shard: Path) -> bool:
 
 
 def calibrate(output: Path, model: SentenceModel, units: Sequence[Unit], column: str) -> np.ndarray:
-    """Return the ``int8`` ranges, float32 [2, D], of about 10,000 sampled rows, or all.
+    """Return the ``int8`` ranges, float32 [2, D], of at most ``MOST_CALIBRATION`` sampled rows.
 
     The seeded sample is from 64 of the units. ``_calibration.json`` keeps the ranges, so that all shards share one
     scale, also those of a file that changes later.
@@ -190,7 +191,7 @@ def calibrate(output: Path, model: SentenceModel, units: Sequence[Unit], column:
     if calibration is None:
         rng, read = np.random.default_rng(0), Reader()
         chosen = [units[i] for i in sorted(rng.permutation(len(units))[:64])]
-        share = 10_000 / sum(unit.rows for unit in chosen)
+        share = MOST_CALIBRATION / sum(unit.rows for unit in chosen)
         texts = [
             text
             for unit in chosen
@@ -198,8 +199,7 @@ def calibrate(output: Path, model: SentenceModel, units: Sequence[Unit], column:
             for text, draw in zip(_texts(batch, column), rng.random(batch.num_rows), strict=True)
             if draw < share
         ]
-        vectors_ND = check_finite(model.encode(texts), "the model")
-        calibration = {"rows": len(texts), "ranges": [vectors_ND.min(0).tolist(), vectors_ND.max(0).tolist()]}
+        calibration = {"rows": len(texts), "ranges": ranges_of(check_finite(model.encode(texts), "the model")).tolist()}
         store.write_json("_calibration.json", calibration)
     return np.array(calibration["ranges"], np.float32)
 
@@ -214,7 +214,7 @@ class EmbedFile:
     """
 
     def __init__(
-        self, device: str | None, model: Path, options: Mapping[str, Any], column: str, dims: int | None, dtype: Precision,
+        self, device: str | None, model: Path, options: Mapping[str, Any], column: str, dims: int | None, dtype: Dtype,
         ranges: np.ndarray | None,
     ) -> None:  # fmt: skip
         self.path, self.model = model, load(model, device=device, **options)
@@ -284,7 +284,7 @@ class Reader:
 
 
 def close_output(
-    output: Path, shards: dict[Unit, Path], model: SentenceModel, dtype: Precision = "float32"
+    output: Path, shards: dict[Unit, Path], model: SentenceModel, dtype: Dtype = "float32"
 ) -> dict[str, Any]:
     """Write the manifest that seals the job and return it.
 

@@ -18,7 +18,9 @@ import pytest
 from run_commands import raysts, result
 from small_runs import HIDDEN
 
+from raysts.evaluation.statistics import spearman
 from raysts.models.pretrained import load
+from raysts.ops.similarity import cosine
 from raysts.storage.atomic import ASIDE
 
 TEXTS = [
@@ -31,6 +33,15 @@ TOKEN = "hf_secretsecretsecret"
 def source(tmp_path: Path) -> Path:
     pq.write_table(pa.table({"text": TEXTS}), tmp_path / "texts.parquet", row_group_size=5)
     return tmp_path / "texts.parquet"
+
+
+@pytest.fixture
+def dev(tmp_path: Path) -> Path:
+    pairs = [
+        {"sentence1": a, "sentence2": b, "score": i * j % 7} for i, a in enumerate(TEXTS) for j, b in enumerate(TEXTS)
+    ]
+    (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    return tmp_path / "mine.jsonl"
 
 
 def embed(model: Path, source: Path, output: Path, *more: object) -> dict[str, Any]:
@@ -76,10 +87,26 @@ def test_ranges_stay_those_of_the_first_draw(tiny_backbone: Path, source: Path, 
     assert stored(tmp_path / "out").shape == (3, HIDDEN)
 
 
-def test_the_card_says_what_is_smaller(tiny_backbone: Path, tmp_path: Path) -> None:
-    result("export", tiny_backbone, "--to", tmp_path / "model", "--dims", 8, "--dtype", "binary")
+def test_what_it_costs_on_dev(tiny_backbone: Path, source: Path, dev: Path, tmp_path: Path) -> None:
+    """Signs are compared by their cosine, which orders pairs as the Hamming distance does."""
+    said = ["--dims", 8, "--dtype", "binary", "--dev", f"mine={dev}"]
+    found = result("export", tiny_backbone, "--to", tmp_path / "model", *said)
+    vectors = load(tiny_backbone, device="cpu").encode(TEXTS)
+    left, right = (np.repeat(vectors, len(TEXTS), 0), np.tile(vectors, (len(TEXTS), 1)))
+    gold = np.array([i * j % 7 for i in range(len(TEXTS)) for j in range(len(TEXTS))], float)
+    assert found["cost"]["on"] == "mine"
+    assert found["cost"]["before"] == pytest.approx(spearman(cosine(left, right), gold), abs=1e-4)
+    distance = ((left[:, :8] > 0) != (right[:, :8] > 0)).sum(1)
+    assert found["cost"]["after"] == pytest.approx(spearman(-distance, gold), abs=1e-6)
     card = (tmp_path / "model" / "README.md").read_text()
-    assert "first 8 of its 32 dimensions" in card and 'precision="binary"' in card
+    assert (
+        "first 8 of its 32 dimensions" in card
+        and 'precision="binary"' in card
+        and "on mine the rank correlation" in card
+    )
+    told = raysts("embed", tiny_backbone, "--input", source, "--column", "text", "--output", tmp_path / "out",
+                  "--address", "none", *said)  # fmt: skip
+    assert told.code == 0 and "8 dimensions as binary: on mine the rank correlation is" in told.err
 
 
 def test_a_card_of_others_is_kept_whatever_it_is_written_in(
@@ -98,7 +125,7 @@ def test_a_card_of_others_is_kept_whatever_it_is_written_in(
 def test_a_directory_of_fewer_dimensions(tiny_backbone: Path, tmp_path: Path) -> None:
     sentence_transformers = pytest.importorskip("sentence_transformers")
     told = raysts("export", tiny_backbone, "--to", tmp_path / "model", "--dims", 8)
-    assert told.code == 0
+    assert told.code == 0 and "what that costs was not measured; name a development set" in told.err
     whole = load(tiny_backbone, device="cpu").encode(TEXTS)
     loaded = sentence_transformers.SentenceTransformer(str(tmp_path / "model"), device="cpu")
     np.testing.assert_allclose(loaded.encode(TEXTS), whole[:, :8], atol=1e-5)

@@ -18,8 +18,8 @@ from damage import BYTES
 from run_commands import raysts, result
 from safetensors.torch import load_file, save_file
 
-from raysts.commands.use import check_smaller
 from raysts.errors import InputError
+from raysts.evaluation import compression
 from raysts.log import screen
 from raysts.models.head import GaussianHead
 from raysts.models.precision import native_bf16
@@ -350,10 +350,10 @@ def refused(model: Path, source: Path, column: str, output: Path, *more: object)
 def test_first_dimensions_are_of_models_that_compare_vectors_alone(tiny_backbone: Path) -> None:
     model = load(tiny_backbone, device="cpu")
     model.similarity_name = "dot"
-    check_smaller(model, 4, "float32")
+    compression.check(model, 4, "float32")
     model.encoder = model.encoder.followed_by(GaussianHead(model.dim, model.dim))
     with pytest.raises(InputError, match="by 'gauss', which needs all"):
-        check_smaller(model, 4, "float32")
+        compression.check(model, 4, "float32")
 
 
 def test_wrong_input(tiny_backbone: Path, tmp_path: Path) -> None:
@@ -376,6 +376,8 @@ def test_wrong_input(tiny_backbone: Path, tmp_path: Path) -> None:
     assert "not a readable Parquet file" in refused(tiny_backbone, tmp_path / "a.parquet", "text", output)
     assert "layers=9" in refused(tiny_backbone, source, "text", output, "--layers", 9)
     assert "layers=0" in refused(tiny_backbone, source, "text", output, "--layers", 0)
+    smaller = ("--dims", 4, "--dev", "mine=none.csv")
+    assert "none.csv': no such file" in refused(tiny_backbone, source, "text", output, *smaller)
     assert not output.parent.exists()
 
 
