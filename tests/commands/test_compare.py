@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from run_commands import EVALUATION, TINY, Finished, overrides, raysts, result
 
+from raysts.evaluation import results
+
 NAME = "first"
 
 
@@ -34,11 +36,8 @@ def measured(options: list[object], role: str, layers: str = "1") -> dict[str, l
     """Spearman of every model of a role, by set, as the run recorded it."""
     import pyarrow.parquet as pq
 
-    rows = [
-        row
-        for path in (Path(str(options[3])) / "results").glob("*.parquet")
-        for row in pq.ParquetFile(path).read().to_pylist()
-    ]
+    files = [path for path in Path(str(options[3]), "results").glob("*.parquet") if results.EVALUATION not in path.name]
+    rows = [row for path in files for row in pq.ParquetFile(path).read().to_pylist()]
     wanted = {"role": role, "layers": layers, "metric": "spearman", "aggregation": "all", "rows": "all"}
     wanted["system"] = "nli-ct-sed"
     found: dict[str, dict[str, float]] = {}
