@@ -26,6 +26,7 @@ from raysts.commands import parser, study
 from raysts.commands.distill import student_search
 from raysts.commands.options import RunOptions
 from raysts.data.corpora import Corpus
+from raysts.data.fetch import sources
 from raysts.recipes.names import RECIPES, pipeline
 
 ROOT = Path(__file__).parent.parent
@@ -95,7 +96,9 @@ def test_the_commands_of_a_page_parse(page: Path) -> None:
     for program, *arguments in commands(page):
         assert program in {"raysts", "pip", *OTHERS.get(page.stem, ())}
         if program == "raysts":
-            parser.parse(arguments)
+            _, bound, _ = parser.parse(arguments)
+            for wanted in bound.get("tables") or ():
+                assert any(name == wanted or name.startswith(f"{wanted}/") for name in sources()), wanted
     text = page.read_text(encoding="utf-8")
     for words in re.findall(r"`raysts ([a-z][^`]*)`", text):  # in a sentence, perhaps without its arguments
         assert words.split()[0] in {name.split()[0] for name in parser.COMMANDS}, words

@@ -92,8 +92,8 @@ def open_distillation(
         models, overrides = [keep_index], {**(overrides or {}), "keep_index": True}
     if prompt is not None:
         overrides = {**(overrides or {}), "teacher_prompt": prompt}
-    source, combine = from_run or from_study, (overrides or {}).get("combine", "distilled") or "members"
-    name = options.pop("name", None) or (f"{source}-{combine}" if source else combine)
+    source, result = from_run or from_study, _result_name(overrides)
+    name = options.pop("name", None) or (f"{source}-{result}" if source else result)
     options.setdefault("command", f"raysts.distill({list(models)!r}, {dict(overrides or {})!r})")
     opened = RunOptions.from_arguments(name=name, **options)
     store = store_of(opened.storage)
@@ -121,8 +121,13 @@ def open_student(models: Sequence[str], overrides: Mapping[str, Any], options: R
 
     if not models:
         raise InputError("distill needs teachers: name them behind it, or as teachers: [A, B] in a run file")
-    named = replace(options, name=options.name or "distilled")
+    named = replace(options, name=options.name or _result_name(overrides))
     return pipeline_of(_models_pipeline(models, None, overrides, {}, named), overrides)
+
+
+def _result_name(overrides: Mapping[str, Any] | None) -> str:
+    """Return the name of a run without a name, by what it makes of the teachers."""
+    return (overrides or {}).get("combine", "distilled") or "members"
 
 
 def student_search(models: Sequence[str], overrides: Mapping[str, Any], options: RunOptions) -> Search:

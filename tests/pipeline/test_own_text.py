@@ -241,6 +241,8 @@ def test_a_distillation_is_planned_by_command_python_and_file(
     assert {node["status"] for node in nodes} == {"done"}
     for plan in (by_python, raysts.plan(file)):
         assert [step.id for step in plan.steps] == [node["id"] for node in nodes]
+    combined = {"backbone": teachers[0], "teachers": teachers, "combine": "ensemble"}
+    assert raysts.plan("distill", combined, **places).pipeline.name == "ensemble"  # as the command calls it
     shown = command("show", file)
     assert shown.code == 0 and f"- {teachers[1]}" in shown.out
     for wrong, why in (
