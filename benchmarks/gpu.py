@@ -13,7 +13,6 @@ import measure
 import training_speed
 
 SIDES = {
-    "raysts fp32, no compiled layers": ("raysts", {"precision": "fp32", "compiled": False}),
     "raysts fp32": ("raysts", {"precision": "fp32", "compiled": True}),
     "raysts auto": ("raysts", {"precision": "auto", "compiled": True}),
     "sentence-transformers fp32": ("st", {"bf16": False, "attention": "sdpa"}),

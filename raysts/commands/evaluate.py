@@ -129,7 +129,8 @@ def evaluate(
     if graph is None and (computed := resolve(precision, next(loaded.encoder.parameters()).device)) != "fp32":
         id_parts.append(computed)
         context["system"] = f"{context['system']}, {computed}"
-    id_parts += [] if probe in (None, PROBE) else [str(probe)]
+    if probe not in (None, PROBE):
+        id_parts.append(str(probe))
     if mteb is not None and "cosine" not in similarities:
         raise InputError(
             f"--mteb: MTEB's main score is by cosine, and this model has {', '.join(similarities)}. Remove --mteb"

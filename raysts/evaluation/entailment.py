@@ -204,23 +204,23 @@ def _read_direction(corpus: Corpus, source: Source) -> Direction:
     )
 
 
-def _task(name: str, table: str, *own_thresholds: str) -> Task:
-    """Return the task of two-way inference, or of direction, on a labelled table."""
-    source = Source(name, (table,), _read_direction, labels=True)
-    if name.endswith("-2way"):
-        source = Source(name, (table, DEV), _read_two_way, own_thresholds, labels=True)
-    return Task(name, (source,), unasked=not name.startswith("xnli"))  # of which the paper has nothing
+def two_way_task(name: str, table: str, *own_thresholds: str, unasked: bool = True) -> Task:
+    """Return the task of two-way inference on a table, perhaps with thresholds of another table."""
+    return Task(name, (Source(name, (table, DEV), _read_two_way, own_thresholds, labels=True),), unasked=unasked)
 
 
-ENTAILMENT_TASKS: dict[str, Task] = {
-    task.name: task
-    for task in (
-        _task("snli-2way", "nli/snli_test"),
-        _task("sick-2way", "sick/sick_test", "sick/sick_trial"),
-        _task("snli-direction", "nli/snli_test"),
-        _task("sick-direction", "sick/sick_test"),
-        _task("xnli-2way", "nli/xnli_en_test"),
-        _task("xnli-direction", "nli/xnli_en_test"),
-    )
-}
+def direction_task(name: str, table: str, unasked: bool = True) -> Task:
+    """Return the task of the direction of entailment on a labelled table."""
+    return Task(name, (Source(name, (table,), _read_direction, labels=True),), unasked=unasked)
+
+
+_TASKS = (
+    two_way_task("snli-2way", "nli/snli_test"),
+    two_way_task("sick-2way", "sick/sick_test", "sick/sick_trial"),
+    direction_task("snli-direction", "nli/snli_test"),
+    direction_task("sick-direction", "sick/sick_test"),
+    two_way_task("xnli-2way", "nli/xnli_en_test", unasked=False),
+    direction_task("xnli-direction", "nli/xnli_en_test", unasked=False),
+)
+ENTAILMENT_TASKS: dict[str, Task] = {task.name: task for task in _TASKS}
 """The tasks of GaussCSE, and the same on XNLI, of which the paper has nothing."""

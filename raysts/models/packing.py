@@ -126,7 +126,9 @@ def attend(
         q_BATE, k_BATE, v_BATE = (packed.pad(x).transpose(1, 2) for x in (q_NAE, k_NAE, v_NAE))
         mixed_BTAE = _attend_padded(q_BATE, k_BATE, v_BATE, mask, scaling, dropout)
         mixed_NAE = mixed_BTAE.flatten(0, 1).index_select(0, packed.places_N)
-    return F.pad(mixed_NAE, (0, 0, 0, 0, 0, filled - tokens))[None], None
+    if filled > tokens:
+        mixed_NAE = F.pad(mixed_NAE, (0, 0, 0, 0, 0, filled - tokens))  # which copies, also by zero
+    return mixed_NAE[None], None
 
 
 def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
