@@ -31,13 +31,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "tests"), str(Path(__file__).parents[1] / "tests" / "pipeline")]
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / folder) for folder in (".", "tests", "tests/pipeline", "tests/cluster")]
 
 import s3_faults  # noqa: E402
 import s3_server  # noqa: E402
 import two_writers  # noqa: E402
+from damage import BYTES  # noqa: E402
 from run_commands import overrides, raysts, result  # noqa: E402
-from test_damage import DAMAGE, FILES, NOT_MADE_AGAIN, READERS, SMALL, Reference, content, damaged  # noqa: E402
+from test_damage import FILES, NOT_MADE_AGAIN, READERS, SMALL, Reference, content, damaged  # noqa: E402
 
 from raysts.storage import atomic, checksums  # noqa: E402
 from raysts.storage.store import Store  # noqa: E402
@@ -77,7 +79,7 @@ def main() -> None:
 
 
 def files() -> None:
-    ways = [*DAMAGE, "missing"]
+    ways = [*BYTES, "missing"]
     print("| damaged file | " + " | ".join(ways) + " |\n" + "|---" * (1 + len(ways)) + "|")
     with tempfile.TemporaryDirectory() as folder:
         reference = Reference(Path(folder) / "reference")
@@ -111,12 +113,13 @@ def writers(count: int, at_once: int) -> None:
     ways = [two_writers.WAYS[seed % len(two_writers.WAYS)] for seed in range(count)]
     with two_writers.ground() as (endpoint, bucket), ThreadPoolExecutor(at_once) as pool:
         trials = list(pool.map(lambda seed: two_writers.trial(ways[seed], seed, endpoint, bucket), range(count)))
-    print("| the first writer | trials | requests that came through late | stale reads | ended with the reason |")
-    print("|---|---|---|---|---|")
+    columns = ["trials", "requests that came through late", "double holders", "stale reads", "ended with the reason"]
+    print("| the first writer | " + " | ".join(columns) + " |\n" + "|---" * (1 + len(columns)) + "|")
     for way in two_writers.WAYS:
         of = [trial for trial in trials if trial.way == way]
+        counts = [len(of)] + [sum(getattr(trial, name) for trial in of) for name in ("late", "double", "stale")]
         said = sum("this process lost locks/" in trial.said for trial in of)
-        print(f"| {way} | {len(of)} | {sum(t.late for t in of)} | {sum(t.stale for t in of)} | {said} |")
+        print(f"| {way} | " + " | ".join(map(str, [*counts, said])) + " |")
 
 
 def drivers(count: int, at_once: int) -> None:
@@ -147,6 +150,7 @@ def drivers(count: int, at_once: int) -> None:
     columns = [
         "trials",
         "requests that came through late",
+        "double holders",
         "stale reads",
         "same models",
         "ended with the reason",
@@ -204,6 +208,7 @@ def trial(
             "requests that came through late": sum(
                 "/locks/" not in q.path and "writer.lock" not in q.path for q in late
             ),
+            "double holders": sum("/locks/nli-sed" in q.path for q in late),
             "stale reads": stale,
             "same models": models(reader) == calm,
             "ended with the reason": first.returncode == 3 and "this process lost" in said,

@@ -62,11 +62,12 @@ except RunFailed as error:
 
 class Trial(NamedTuple):
     """What came of one: whether another's record was read once the second had written; requests of the first that
-    changed an object once the second had the lease; what the first said in the end."""
+    changed an object once the second had the lease; those of them that changed the lease; what the first said in the end."""
 
     way: str
     stale: int
     late: int
+    double: int
     said: str
 
 
@@ -129,8 +130,9 @@ def trial(way: str, seed: int, endpoint: str, bucket: str) -> Trial:
             stale += json.loads(content).get("who") != "second"
             time.sleep(0.02)
         said = first.hears("")
-        late = [request for request in between.log if request.at > took and _changes(request, name)]
-        return Trial(way, stale, len(late), str(said.get("lost")))
+        late = [request for request in between.log if request.at > took]
+        changed = (sum(_changes(request, key) for request in late) for key in (f"/pipelines/{name}", f"/locks/{name}"))
+        return Trial(way, stale, *changed, str(said.get("lost")))
 
 
 def _back(first: Writer, between: s3_faults.Proxy) -> None:
@@ -138,9 +140,8 @@ def _back(first: Writer, between: s3_faults.Proxy) -> None:
     first.process.send_signal(signal.SIGCONT)
 
 
-def _changes(request: s3_faults.Request, name: str) -> bool:
-    changing = request.method in ("PUT", "DELETE", "POST") and request.status < 300
-    return changing and f"/pipelines/{name}" in request.path
+def _changes(request: s3_faults.Request, key: str) -> bool:
+    return request.method in ("PUT", "DELETE", "POST") and request.status < 300 and key in request.path
 
 
 @contextlib.contextmanager

@@ -116,7 +116,7 @@ class Corpus(dict[str, Table]):
     @property
     def where(self) -> str:
         """The folder, or its URI, for messages."""
-        return self.uri or "an absent data folder (--data)"
+        return self.uri or "the data folder (--data names none)"
 
     @property
     def sources_text(self) -> str:
