@@ -17,10 +17,12 @@ from raysts.models.tokens import LocalBatch
 from raysts.objectives.objective import Batch, VectorObjective, token_columns
 from raysts.ops import collective, losses
 from raysts.ops.gaussian import Gaussians, kl_divergence
+from raysts.ops.similarity import cosine_deviation
 from raysts.recipes.catalog import DistillationSettings
 
 TEMPERATURE = 0.05
-BANK_TEMPERATURE = 0.05
+COLDEST = 1e-3
+"""Lowest temperature of the bank's scores: the texts of a bank may all be alike."""
 
 
 class Distillation(VectorObjective):
@@ -28,7 +30,8 @@ class Distillation(VectorObjective):
 
     By default it is the mean squared error from the mean of the members' embeddings (equations 1 and 2). With
     Matryoshka widths the first dimensions learn those of the target, and by ``similarity`` the cosines of the whole
-    target. With ``settings.bank`` it also learns how the teachers score each text against a bank of texts.
+    target. With ``settings.bank`` it also learns how the teachers score each text against a bank of texts. The temperature
+    of these scores is a share of the standard deviation of the teachers' cosines: some teachers' lie close together.
 
     Held arrays: ``to_target`` [E, D] maps the teachers' vectors to the target; ``bank`` [N, E] are the teachers' vectors
     of the bank, and ``bank_rows`` [N] its rows.
@@ -52,6 +55,7 @@ class Distillation(VectorObjective):
             nn.init.zeros_(self.log_variance.bias)
         self.to_target_ED: Tensor | None = None
         self.bank: tuple[Tensor, Tensor, Tensor] | None = None
+        self.bank_temperature = COLDEST
 
     def hold(self, arrays: Mapping[str, np.ndarray], device: torch.device) -> None:
         tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
@@ -60,6 +64,8 @@ class Distillation(VectorObjective):
             bank_NE = tensors["bank"].float()
             target_ND = F.normalize(self._to_target(bank_NE), dim=-1)
             self.bank = tensors["bank_rows"], F.normalize(bank_NE, dim=-1), target_ND
+            deviation = cosine_deviation(arrays["bank"])
+            self.bank_temperature = max(COLDEST, self.settings.bank_temperature * deviation)
 
     def _to_target(self, vectors_NE: Tensor) -> Tensor:
         if self.to_target_ED is None:
@@ -93,7 +99,7 @@ class Distillation(VectorObjective):
         if (width := student_BD.shape[-1]) < target_ND.shape[-1]:
             target_ND = F.normalize(target_ND[:, :width], dim=-1)
         divergence_B = losses.bank_divergence(
-            student_BD, target_ND, batch["teacher"], bank_NE, own_BN, BANK_TEMPERATURE
+            student_BD, target_ND, batch["teacher"], bank_NE, own_BN, self.bank_temperature
         )
         divergence = collective.mean(divergence_B, batch["weight"])
         return matched + self.settings.bank * divergence, scalars | {"bank": divergence.detach()}

@@ -29,6 +29,26 @@ def _dot(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
     return np.einsum("nd,nd->n", a_ND, b_ND)
 
 
+def cosine_deviation(vectors_ND: np.ndarray) -> float:
+    """Return the standard deviation of the cosines between every two rows, 0 of fewer than two rows.
+
+    The sums over all pairs come from the sum of the unit vectors and from their products [D, D], in float64.
+    """
+    count, width = vectors_ND.shape
+    total_D, products_DD, squares = np.zeros(width), np.zeros((width, width)), 0.0
+    for begin in range(0, count, step := max(1, BLOCK // width)):
+        block_BD = vectors_ND[begin : begin + step].astype(np.float64)
+        norms_B1 = np.linalg.norm(block_BD, axis=1, keepdims=True)
+        block_BD = np.divide(block_BD, norms_B1, out=block_BD, where=norms_B1 > 0)
+        total_D += block_BD.sum(axis=0)
+        products_DD += block_BD.T @ block_BD
+        squares += np.einsum("bd,bd->", block_BD, block_BD)  # of the pairs of a row with itself
+    if (pairs := count * (count - 1)) == 0:
+        return 0.0
+    mean, square = (total_D @ total_D - squares) / pairs, (np.square(products_DD).sum() - squares) / pairs
+    return float(np.sqrt(max(0.0, square - mean**2)))
+
+
 def jensen_shannon(a_NVK: np.ndarray, b_NVK: np.ndarray) -> np.ndarray:
     """Return minus the Jensen-Shannon divergence, mean over V -> float64 [N], from -ln 2 to 0."""
 

@@ -16,6 +16,8 @@ from raysts.recipes.tree import Tree, read_data
 BANK_TEXTS = 20_000
 """Texts of a bank at most: a step scores each of its texts against all of them."""
 
+BANK_TEMPERATURE = 0.45
+
 MOST_WIDE = 10_000
 """Limit of the dimensions and layers of a head: a larger head fills the memory before training starts."""
 
@@ -136,6 +138,8 @@ class DistillationSettings(Settings):
     temperature: float | None = Field(None, gt=0, description="of infonce; none: 0.05")
     bank: float = Field(0.0, ge=0, description="weight of the divergence between the teachers' and the student's scores of "
         "each text against all training texts (of more than 20,000 so many are drawn)")
+    bank_temperature: float = Field(BANK_TEMPERATURE, gt=0, description="of these scores, in standard deviations of the "
+        "teachers' cosines between these texts")
     axes: Literal["teachers", "student"] = Field("teachers", description="axes of the target's vectors: those of the "
         "teachers or of their reduction; or those of the student, to which the target is turned, for a student with another "
         "start")
@@ -163,6 +167,8 @@ class DistillationSettings(Settings):
             yield f"bank={self.bank}: loss=similarity leaves the student a space of its own, and scores need one; leave it out"
         if self.temperature is not None and "infonce" not in self.terms:
             yield f"temperature={self.temperature} is of loss=infonce alone; leave it out"
+        if self.bank_temperature != BANK_TEMPERATURE and not self.bank:
+            yield f"bank_temperature={self.bank_temperature} is of a bank; set bank, or leave it out"
 
     @property
     def terms(self) -> dict[TargetLoss, float]:

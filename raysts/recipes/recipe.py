@@ -299,6 +299,8 @@ class Recipe(Tree):
             branch, _, leaf = path.rpartition(".")
             if get_path(plain, branch).get(leaf) == value:
                 get_path(plain, branch).pop(leaf, None)
+        if "bank" not in plain["settings"]:
+            plain["settings"].pop("bank_temperature", None)
         return plain
 
     @property

@@ -53,9 +53,10 @@ def bank_of(texts: int, width: int = 16, seed: int = 1) -> np.ndarray:
 
 
 def test_the_bank_term_is_the_divergence_of_scores() -> None:
-    """KL by scipy, in float64, of softmax(cosines / 0.05), each text's own row left out of both."""
+    """KL by scipy, in float64, of softmax(cosines / temperature), each text's own row left out of both. The temperature is half
+    of the deviation of the cosines in the bank."""
     special = pytest.importorskip("scipy.special")
-    objective = Distillation(DistillationSettings(loss="cosine", bank=0.5), tiny_encoder())
+    objective = Distillation(DistillationSettings(loss="cosine", bank=0.5, bank_temperature=0.5), tiny_encoder())
     bank, teacher = bank_of(9), bank_of(4, seed=2)
     rows = np.array([2, 3, 5, 7, 11, 13, 17, 19, 23])
     objective.hold({"bank": bank, "bank_rows": rows}, torch.device("cpu"))
@@ -64,16 +65,25 @@ def test_the_bank_term_is_the_divergence_of_scores() -> None:
     loss, scalars = objective(batch)
     student = objective.encoder(batch["sentence"], batch["sentence_length"]).detach().double().numpy()
     unit = [vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (student, teacher, bank)]
+    cosines = (unit[2].astype(np.float64) @ unit[2].T)[~np.eye(9, dtype=bool)]
     expected = []
     for row, of_student, of_teacher in zip([3, 4, 23, 2], unit[0], unit[1], strict=True):
         others = unit[2][rows != row].astype(np.float64)
-        p, q = (special.softmax(others @ vector / 0.05) for vector in (of_teacher, of_student))
+        p, q = (special.softmax(others @ vector / (cosines.std() / 2)) for vector in (of_teacher, of_student))
         expected.append(special.rel_entr(p, q).sum())
     assert float(scalars["bank"]) == pytest.approx(np.mean(expected), rel=1e-4)
     cosine = 1 - (unit[0] * unit[1]).sum(1).mean()
     assert float(loss.detach()) == pytest.approx(cosine + 0.5 * np.mean(expected), rel=1e-4)
     loss.backward()
     assert "bank" not in "".join(objective.state_dict()), "a checkpoint does not hold the bank"
+
+
+def test_a_bank_of_equal_texts_teaches_nothing() -> None:
+    objective = Distillation(DistillationSettings(loss="cosine", bank=0.5), tiny_encoder())
+    objective.hold({"bank": bank_of(1).repeat(5, axis=0), "bank_rows": np.arange(10, 15)}, torch.device("cpu"))
+    share = share_of({"sentence": TEXTS, "teacher": bank_of(4, seed=2)}, [(0,), (1,)], np.ones(2, np.float32))
+    loss, scalars = objective(objective.collate(share._replace(ids=np.arange(4))))
+    assert float(scalars["bank"]) == pytest.approx(0, abs=1e-3) and torch.isfinite(loss)
 
 
 def test_a_student_that_is_its_teacher_scores_the_bank_as_it_does() -> None:

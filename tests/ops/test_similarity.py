@@ -67,6 +67,15 @@ def density(x: float, mu: np.ndarray, log_var: np.ndarray) -> float:
     return float(scipy.stats.norm.pdf(x, mu[:, 0], np.exp(log_var[:, 0] / 2)).mean())
 
 
+def test_the_deviation_of_the_cosines_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(similarity, "BLOCK", 70)  # ten rows at once
+    vectors = np.random.default_rng(0).normal(2.0, size=(37, 7)).astype(np.float32)
+    expected = 1 - scipy.spatial.distance.pdist(vectors.astype(np.float64), "cosine")
+    assert similarity.cosine_deviation(vectors) == pytest.approx(expected.std(), rel=1e-9)
+    assert similarity.cosine_deviation(vectors[:1]) == 0 == similarity.cosine_deviation(vectors[:0])
+    assert similarity.cosine_deviation(vectors[:1].repeat(4, axis=0)) < 1e-6
+
+
 def test_jensen_shannon_against_scipy() -> None:
     a, b = distributions(6, 4, 9, 1), distributions(6, 4, 9, 2)
     expected = [

@@ -15,6 +15,7 @@ from raysts.data.world import EMBEDDED
 from raysts.ids import content_id, derive_seed, folder_id
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import Step
+from raysts.recipes.catalog import BANK_TEMPERATURE
 from raysts.recipes.names import RECIPES, pipeline
 from raysts.recipes.tree import paths, to_plain
 
@@ -114,6 +115,16 @@ def test_a_run_id_changes_with_every_field(
 def test_a_run_id_changes_with_spans_and_without_them_it_is_as_before(plan: Planner) -> None:
     assert ids(plan("simcse-unsup", {"data.spans": 4}))[0] != ids(plan("simcse-unsup"))[0]
     assert "spans" not in plan("simcse-unsup").pipeline.stages["simcse-unsup"].identity["data"]
+
+
+def test_the_temperature_of_a_bank_is_in_the_id_of_a_student_that_has_one(plan: Planner) -> None:
+    settings = [
+        plan("nli-sed", {f"sed.{name}": value for name, value in given.items()})
+        .pipeline.recipes["sed"]
+        .identity["settings"]
+        for given in ({}, {"bank": 0.1}, {"bank": 0.1, "bank_temperature": 0.4})
+    ]
+    assert [found.get("bank_temperature") for found in settings] == [None, BANK_TEMPERATURE, 0.4]
 
 
 def test_a_run_id_is_without_what_changes_no_number(plan: Planner) -> None:

@@ -226,6 +226,7 @@ SETTINGS = [
     of_sed("nli-sed", "projection=8: loss=similarity compares cosines", target="similarity", projection=8),
     of_sed("nli-sed", "projection=8: loss=similarity compares cosines", loss="similarity", projection=8),
     of_sed("nli-sed", "temperature=0.1 is of loss=infonce alone", temperature=0.1),
+    of_sed("nli-sed", "bank_temperature=0.4 is of a bank; set bank", bank_temperature=0.4),
     of_sed("nli-sed", "bank=0.1: loss=similarity leaves the student a space of its own", loss="similarity", bank=0.1),
     of_sed("nli-sed", "temperature=0.0 must be above 0", loss="infonce", temperature=0.0),
     of_sed("nli-sed", "loss={'cosine': 1, 'cosinus': 2}: must be one of mse", loss={"cosine": 1, "cosinus": 2}),
