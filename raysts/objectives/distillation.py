@@ -54,8 +54,7 @@ class Distillation(VectorObjective):
             nn.init.zeros_(self.log_variance.weight)  # every variance is 1 before the first step
             nn.init.zeros_(self.log_variance.bias)
         self.to_target_ED: Tensor | None = None
-        self.bank: tuple[Tensor, Tensor, Tensor] | None = None
-        self.bank_temperature = COLDEST
+        self.bank: tuple[Tensor, Tensor, Tensor, float] | None = None
 
     def hold(self, arrays: Mapping[str, np.ndarray], device: torch.device) -> None:
         tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
@@ -63,9 +62,8 @@ class Distillation(VectorObjective):
         if "bank" in tensors:
             bank_NE = tensors["bank"].float()
             target_ND = F.normalize(self._to_target(bank_NE), dim=-1)
-            self.bank = tensors["bank_rows"], F.normalize(bank_NE, dim=-1), target_ND
-            deviation = cosine_deviation(arrays["bank"])
-            self.bank_temperature = max(COLDEST, self.settings.bank_temperature * deviation)
+            temperature = max(COLDEST, self.settings.bank_temperature * cosine_deviation(arrays["bank"]))
+            self.bank = tensors["bank_rows"], F.normalize(bank_NE, dim=-1), target_ND, temperature
 
     def _to_target(self, vectors_NE: Tensor) -> Tensor:
         if self.to_target_ED is None:
@@ -94,13 +92,11 @@ class Distillation(VectorObjective):
         matched, scalars = self._match(vectors, batch)
         if self.bank is None:
             return matched, scalars
-        rows_N, bank_NE, target_ND = self.bank
+        rows_N, bank_NE, target_ND, temperature = self.bank
         student_BD, own_BN = vectors[0], batch["row"][:, None] == rows_N
         if (width := student_BD.shape[-1]) < target_ND.shape[-1]:
             target_ND = F.normalize(target_ND[:, :width], dim=-1)
-        divergence_B = losses.bank_divergence(
-            student_BD, target_ND, batch["teacher"], bank_NE, own_BN, self.bank_temperature
-        )
+        divergence_B = losses.bank_divergence(student_BD, target_ND, batch["teacher"], bank_NE, own_BN, temperature)
         divergence = collective.mean(divergence_B, batch["weight"])
         return matched + self.settings.bank * divergence, scalars | {"bank": divergence.detach()}
 

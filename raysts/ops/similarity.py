@@ -1,4 +1,4 @@
-"""Similarities of paired rows, in float64, for evaluation.
+"""Similarities of paired rows, and the spread of those of all pairs, in float64.
 
 Distances are negated: larger is more similar. Shapes: N pairs, D dimensions, V variables, K classes, T and S tokens.
 """
@@ -35,6 +35,8 @@ def cosine_deviation(vectors_ND: np.ndarray) -> float:
     The sums over all pairs come from the sum of the unit vectors and from their products [D, D], in float64.
     """
     count, width = vectors_ND.shape
+    if count < 2:
+        return 0.0
     total_D, products_DD, squares = np.zeros(width), np.zeros((width, width)), 0.0
     for begin in range(0, count, step := max(1, BLOCK // width)):
         block_BD = vectors_ND[begin : begin + step].astype(np.float64)
@@ -43,8 +45,7 @@ def cosine_deviation(vectors_ND: np.ndarray) -> float:
         total_D += block_BD.sum(axis=0)
         products_DD += block_BD.T @ block_BD
         squares += np.einsum("bd,bd->", block_BD, block_BD)  # of the pairs of a row with itself
-    if (pairs := count * (count - 1)) == 0:
-        return 0.0
+    pairs = count * (count - 1)
     mean, square = (total_D @ total_D - squares) / pairs, (np.square(products_DD).sum() - squares) / pairs
     return float(np.sqrt(max(0.0, square - mean**2)))
 

@@ -17,6 +17,7 @@ BANK_TEXTS = 20_000
 """Texts of a bank at most: a step scores each of its texts against all of them."""
 
 BANK_TEMPERATURE = 0.45
+"""Default of ``bank_temperature``, by benchmarks/RESULTS.md; it is 0.05 for all-MiniLM-L6-v2 on paragraphs."""
 
 MOST_WIDE = 10_000
 """Limit of the dimensions and layers of a head: a larger head fills the memory before training starts."""

@@ -299,7 +299,7 @@ class Recipe(Tree):
             branch, _, leaf = path.rpartition(".")
             if get_path(plain, branch).get(leaf) == value:
                 get_path(plain, branch).pop(leaf, None)
-        if "bank" not in plain["settings"]:
+        if "bank" not in plain["settings"]:  # with a bank every id names it: an earlier temperature was a constant
             plain["settings"].pop("bank_temperature", None)
         return plain
 
