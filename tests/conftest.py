@@ -60,14 +60,16 @@ GROUPS = {
     ),
     "gloo": (
         "objectives/test_conformance.py", "ops/test_collective.py", "storage/test_remote_storage.py",
-        "storage/test_remote_commands.py",
+        "storage/test_remote_commands.py", "commands/test_follow.py", "data/test_remote_data.py",
+        "evaluation/contamination/test_lineage.py", "training/test_loop.py::test_a_checkpoint_",
+        "training/test_trackers.py::test_a_storage_",
     ),
     "experiments": ("commands/test_experiment.py",),
 }  # fmt: skip
 """Tests that run on one worker, for they share what is made once: a cluster, the finished runs, the processes of gloo, the
-server of which these and the killed ones are forks; or for they start Ray's nodes of their own, one after the other, and not
-before that cluster is up (two nodes that start in the same moment may hang). They come first, and two files behind them, for they
-take longest. Every other file is a group of its own."""
+server of which these and the killed ones are forks, an object store; or for they start Ray's nodes of their own, one after the
+other, and not before that cluster is up (two nodes that start in the same moment may hang). They come first, and two files
+behind them, for they take longest. Every other file is a group of its own."""
 SHARED = {"cluster": "ray", "own_nodes": "nodes", "finished": "finished", "processes": "gloo", "two_processes": "gloo"}
 """The group of the tests that take a fixture."""
 
@@ -282,6 +284,19 @@ def small_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def few_world(tmp_path_factory: pytest.TempPathFactory, small_world: Path) -> Path:
+    """The first rows of the small world, for pipelines that run whole and whose numbers nobody records."""
+    import pyarrow.parquet as pq
+
+    folder, rows = tmp_path_factory.mktemp("few"), {"nli/train": 900, "wikipedia/sentences": 600}
+    for file in small_world.rglob("*.parquet"):
+        name = file.relative_to(small_world)
+        (folder / name).parent.mkdir(exist_ok=True)
+        pq.write_table(pq.read_table(file).slice(0, rows.get(str(name.with_suffix("")), 80)), folder / name)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def small_corpus(small_world: Path) -> Corpus:
     from raysts.data.corpora import Corpus
 
@@ -306,15 +321,18 @@ def stage(tmp_path_factory: pytest.TempPathFactory, small_corpus: Corpus, tiny_b
 
 @pytest.fixture(scope="session")
 def processes(
-    tmp_path_factory: pytest.TempPathFactory, stage: small_runs.Stage
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, stage: small_runs.Stage
 ) -> tuple[dict[int, list[dict[str, Any]]], dict[str, Any]]:
     """What two and three gloo processes found (one dict a rank), and what one finds for the same jobs: one spawn
-    for all."""
+    for all the objectives that tests of this session name."""
     import gloo_ranks
 
     from raysts.recipes.catalog import CATALOG
 
-    return gloo_ranks.run(tmp_path_factory.mktemp("gloo"), stage, list(CATALOG))
+    tests = (item for item in request.session.items if "processes" in getattr(item, "fixturenames", ()))
+    named = {item.callspec.params.get("name") for item in tests if hasattr(item, "callspec")}
+    named |= {gloo_ranks.RESUMED, *gloo_ranks.SPREAD}
+    return gloo_ranks.run(tmp_path_factory.mktemp("gloo"), stage, [name for name in CATALOG if name in named])
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gloo_ranks import IN_BF16, RESUMED, SPREAD, WORLDS, batch_of, names_in
-from small_runs import MAX_LENGTH, Interrupted, Stage, Watched, difference, interrupted_at, metrics, without
+from small_runs import ALIKE, FEW, MAX_LENGTH, Interrupted, Stage, Watched, difference, interrupted_at, metrics, without
 
 from raysts.data.batches import BatchOrder, examples_in, read_batches, rows_per_batch
 from raysts.data.windows import Windows
@@ -38,9 +38,6 @@ TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house", 
 CLOSED_FORM = ("whiten", "centre")
 """What is fitted in one pass, without a parameter that an optimiser moves."""
 
-ALIKE = ("simcse-unsup", "centre", "latte-ae", "latte-normal")
-"""What shares its module's state with an objective that stands before it."""
-
 
 def each(names: Iterable[str], alike: pytest.Mark | tuple[()] = ()) -> pytest.MarkDecorator:
     """The objectives as cases, with a mark on those that are ``ALIKE``."""
@@ -58,7 +55,7 @@ def build(name: str, stage: Stage, seed: int = 0, **settings: Any) -> Objective:
     spec = CATALOG[name]
     encoder = load(stage.backbone, max_length=MAX_LENGTH, device="cpu").encoder
     torch.manual_seed(seed)
-    return MODULES[name](spec.settings(**settings), encoder).eval()
+    return MODULES[name](spec.settings(**FEW.get(name, {}) | settings), encoder).eval()
 
 
 def batch_for(name: str, stage: Stage, objective: Objective, examples: int = EXAMPLES) -> Batch:
@@ -200,9 +197,9 @@ def test_candidates_are_saved_and_loaded_as_they_represent(name: str, stage: Sta
 
 @each_module
 def test_a_run_that_is_killed_twice_resumes_bit_for_bit(name: str, stage: Stage, tmp_path: Path) -> None:
-    """Dropout on, dev evaluated, checkpoints every 4 steps, killed at steps that the name decides."""
+    """Dropout on, dev evaluated, a checkpoint every other step, killed at steps that the name decides."""
     rows = rows_per_batch(DEFAULTS[name].group, 16) * 4 + 7
-    job = stage.job(name, tmp_path / "whole", rows=rows, epochs=2.0, eval_every=3, checkpoint_every=4)
+    job = stage.job(name, tmp_path / "whole", rows=rows, epochs=1.0, eval_every=3, checkpoint_every=2)
     whole = Watched()
     record = train(job, whole)
     killed = without(job, folder=tmp_path / "killed")
@@ -240,7 +237,14 @@ def test_a_diverging_run_fails_and_leaves_no_broken_checkpoint(name: str, stage:
 # -- several processes ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("world", "name"), [(world, name) for world in WORLDS for name in names_in(world, CATALOG)])
+@pytest.mark.parametrize(
+    ("world", "name"),
+    [
+        pytest.param(world, name, marks=pytest.mark.slow if name in ALIKE else ())
+        for world in WORLDS
+        for name in names_in(world, CATALOG)
+    ],
+)
 def test_several_processes_are_one(name: str, world: int, processes: Worlds) -> None:
     """Same global batch, dropout off, fp32; batches that 3 (and mostly 2) does not divide, a last one of one group.
 
