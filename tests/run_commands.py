@@ -109,7 +109,8 @@ class Results(dict[str, dict[str, Any]]):
 
 
 def _arguments(results: Results, name: str, **more: Any) -> list[object]:
-    chosen = overrides(TINY, EVALUATION, {key.replace("__", "."): value for key, value in more.items()})
+    few = {"settings.dims": 4} if "latte" in name else {}
+    chosen = overrides(TINY, EVALUATION, few, {key.replace("__", "."): value for key, value in more.items()})
     return [name, "--data", results.data, "--storage", results.storage, *chosen]
 
 

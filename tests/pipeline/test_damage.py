@@ -23,11 +23,10 @@ from raysts.pipeline.local import LocalExecutor
 from raysts.recipes.overrides import parse_overrides
 from raysts.storage import checksums
 from raysts.storage.atomic import ASIDE
-from tools.world.generate import write_world
 
 SMALL = {
     "backbone": "tiny", "members": 2, "train.max_steps": 4, "train.eval_every": 4, "train.checkpoint_every": 2,
-    "sed.data.sample": 1400, "evaluation.resamples": 4, "evaluation.tasks": "[stsb]", "evaluation.layers": "[1]",
+    "sed.data.sample": 500, "evaluation.resamples": 4, "evaluation.tasks": "[stsb]", "evaluation.layers": "[1]",
     "evaluation.compare": 1,
 }  # fmt: skip
 CLOCKS = {
@@ -81,9 +80,9 @@ SEARCH = {
 class Reference:
     """A finished run, and the command that made it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, world: Path) -> None:
         self.folder, self.storage = folder, folder / "storage"
-        write_world(folder / "data", size="small")
+        shutil.copytree(world, folder / "data")
         self.found = result(*self.command(self.storage))
         self.content = content(self.storage)
         rows = self.found["results"]
@@ -107,9 +106,9 @@ class Reference:
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reference]:
-    with small_windows(200):  # tables have several
-        yield Reference(tmp_path_factory.mktemp("damage"))
+def reference(tmp_path_factory: pytest.TempPathFactory, few_world: Path) -> Iterator[Reference]:
+    with small_windows(70):  # tables have several
+        yield Reference(tmp_path_factory.mktemp("damage"), few_world)
 
 
 def content(storage: Path) -> dict[str, Any]:
@@ -117,11 +116,8 @@ def content(storage: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path in sorted(path for path in storage.rglob("*") if path.is_file() and not path.name.startswith(".")):
         name = path.relative_to(storage).as_posix()
-        if (
-            ".damaged" in name
-            or name.startswith(("reports/", "logs/", "rates/"))
-            or name.endswith((".lock", ".manifest.json", "README.md"))
-        ):
+        endings = (".lock", ".manifest.json", "README.md")
+        if ".damaged" in name or name.startswith(("reports/", "logs/", "rates/")) or name.endswith(endings):
             continue
         if name.startswith("results/"):
             found[name] = pq.read_table(path).drop_columns(["created_at", "git_commit"]).to_pylist()
@@ -195,20 +191,12 @@ def test_killed_in_every_step_it_does_no_unit_twice_and_ends_as_undisturbed(
 def test_a_second_run_removes_what_an_interrupted_one_left(reference: Reference, tmp_path: Path) -> None:
     storage = reference.copy(tmp_path / "storage")
     (evaluated, *_) = reference.files(storage, "results/*.parquet")
+    run = f"runs/{reference.ids['MEMBER']}"
+    folders = (".", "results", "tables", "evaluations", "row_scores", f"{run}/model")
     left = [
-        storage / "runs" / reference.ids["MEMBER"] / "checkpoints" / "step-0000004.pt",
+        storage / run / "checkpoints" / "step-0000004.pt",
         storage / "evaluations" / evaluated.stem / "model-000.parquet",
-        *(
-            storage / folder / f"{ASIDE}x.another-host.1.2"
-            for folder in (
-                ".",
-                "results",
-                "tables",
-                "evaluations",
-                "row_scores",
-                f"runs/{reference.ids['MEMBER']}/model",
-            )
-        ),
+        *(storage / folder / f"{ASIDE}x.another-host.1.2" for folder in folders),
     ]
     for path in left:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -242,36 +230,45 @@ def test_whatever_is_done_is_read_through_when_asked(reference: Reference, tmp_p
     check(raysts(*reference.command(storage)), storage, reference)
 
 
+TOGETHER = (
+    ("model of a member", "backbone", "metrics"),
+    ("configuration of a model", "recipe of a run", "manifest of a token store", "results"),
+    ("run record", "token store", "manifest of the means", "search for training text"),
+    ("teacher means", "what was measured", "record of the pipeline"),
+)
+"""Kinds that are all looked at, whichever of them are damaged."""
+
+
 def cases() -> list[Any]:
-    """Every kind of file with a flipped bit, the worst; in every other way when slow tests run too."""
-    return [
-        pytest.param(kind, how, marks=() if how == "flipped" else pytest.mark.slow)
-        for kind in FILES
-        for how in ("flipped", *sorted(BYTES.keys() - {"flipped"}), "missing")
-    ]
+    """Every kind of file with a flipped bit, the worst; each alone, in every way, when slow tests run too."""
+    assert sorted(kind for kinds in TOGETHER for kind in kinds) == sorted(FILES)
+    alone = [((kind,), how) for kind in FILES for how in (*BYTES, "missing")]
+    return [(kinds, "flipped") for kinds in TOGETHER] + [pytest.param(*case, marks=pytest.mark.slow) for case in alone]
 
 
-@pytest.mark.parametrize(("kind", "how"), cases())
-def test_one_damaged_file(
-    kind: str, how: str, reference: Reference, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("kinds", "how"), cases())
+def test_damaged_files(
+    kinds: tuple[str, ...], how: str, reference: Reference, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     storage = reference.copy(tmp_path / "storage")
-    path = reference.files(storage, FILES[kind])[0]
-    damaged(path, how)
-    for reader in READERS.get(kind, ()):
+    paths = {kind: reference.files(storage, FILES[kind])[0] for kind in kinds}
+    for path in paths.values():
+        damaged(path, how)
+    for reader in {reader for kind in kinds for reader in READERS.get(kind, ())}:
         shutil.rmtree(reference.files(storage, reader)[0])
     outcome = raysts(*reference.command(storage))
-    without = {path.relative_to(storage).as_posix()} if kind in NOT_MADE_AGAIN else set()
-    check(outcome, storage, reference, without)
-    named = f"{path.name} is damaged" in caplog.text or f"{path.parent} is damaged" in caplog.text
-    assert named or how == "missing" or kind in NOT_MADE_AGAIN  # a report may not be asked for
+    for_ever = {path.relative_to(storage).as_posix() for kind, path in paths.items() if kind in NOT_MADE_AGAIN}
+    check(outcome, storage, reference, for_ever)
+    for kind, path in paths.items():
+        named = f"{path.name} is damaged" in caplog.text or f"{path.parent} is damaged" in caplog.text
+        assert named or how == "missing" or kind in NOT_MADE_AGAIN, kind  # a report may not be asked for
 
 
 @pytest.fixture(scope="module")
-def search(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def search(tmp_path_factory: pytest.TempPathFactory, few_world: Path) -> tuple[Path, dict[str, Any]]:
     """A folder with data and the storage of a finished search, and its result."""
     folder = tmp_path_factory.mktemp("search")
-    write_world(folder / "data", size="small")
+    shutil.copytree(few_world, folder / "data")
     return folder, searched(folder, folder / "storage")
 
 

@@ -300,24 +300,18 @@ def command_of(tmp_path: Path, data: Path, name: str = "nli", **more: Any) -> li
 
 
 def test_a_run_that_fails_says_which_and_why_and_how_to_go_on(small_world: Path, tmp_path: Path) -> None:
-    failed = raysts(*command_of(tmp_path, small_world, optim__lr=1e30, train__eval_every=100))
+    few = {"evaluation__tasks": "[stsb]", "evaluation__resamples": 0}
+    failed = raysts(*command_of(tmp_path, small_world, optim__lr=1e30, train__eval_every=100, **few))
     assert failed.code == 3 and failed.out == ""
-    for part in (
-        "member 0",
-        "member 1",
-        "nan",
-        "optim.lr",
-        "error.log",
-        "0 of 2 finished",
-        "run the same command again",
-    ):
+    said = ("member 0", "member 1", "nan", "optim.lr", "error.log", "0 of 2 finished", "run the same command again")
+    for part in said:
         assert part in failed.err, (part, failed.err)
     logs = list((tmp_path / "storage" / "runs").glob("*/error.log"))
     assert len(logs) == 2 and all(str(log) in failed.err for log in logs)
     assert all("Traceback" in log.read_text(encoding="utf-8") for log in logs)
     page = (tmp_path / "storage" / "reports" / "nli" / "index.html").read_text(encoding="utf-8")
     assert "failed" in page
-    healthy = result(*command_of(tmp_path, small_world))
+    healthy = result(*command_of(tmp_path, small_world, **few))
     assert {row["role"] for row in healthy["results"]} == {"backbone", "member"}
 
 
@@ -359,7 +353,8 @@ class Interrupting(io.StringIO):
 
 def test_ctrl_c_says_how_to_go_on(small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, which is not to end by it; one that does is in tests/search/test_progress.py."""
-    arguments = command_of(tmp_path, small_world, members=1, train__max_steps=8, train__eval_every=2)
+    few = {"evaluation__tasks": "[stsb]", "evaluation__resamples": 0}
+    arguments = command_of(tmp_path, small_world, members=1, train__max_steps=4, train__eval_every=2, **few)
     with monkeypatch.context() as patch:
         patch.setattr(os, "_exit", sys.exit)
         with (
@@ -413,7 +408,7 @@ def test_a_full_disk(small_disk: Any, small_world: Path) -> None:
     threads = threading.active_count()
     for kilobytes, where in ((4, "record"), (1550, "tokens"), (2800, "checkpoint"), (9500, "teacher or student")):
         place = small_disk(kilobytes)
-        arguments = command_of(place, small_world, "nli-sed")
+        arguments = command_of(place, small_world, "nli-sed", evaluation__tasks="[stsb]", sed__data__sample=400)
         full = raysts(*arguments)
         assert full.code == 3 and full.out == "", (where, full.err)
         assert "run the same command again" in full.err

@@ -21,7 +21,7 @@ def student_of(finished: run_commands.Finished, start: str) -> dict[str, Any]:
     return result(
         "run", "nli-sed", *finished.options(), "--address", "none", "--name", f"start-{start}",
         *overrides(TINY, EVALUATION, {"student_start": start, "sed.optim.lr": 1e-9}),
-        *overrides({"sed.data.sample": 64, "evaluation.tasks": "[stsb]"}),
+        *overrides({"sed.data.sample": 64, "sed.train.max_steps": 1, "evaluation.tasks": "[stsb]"}),
     )  # fmt: skip
 
 
@@ -47,9 +47,9 @@ def test_a_student_starts_where_it_is_told(finished: run_commands.Finished) -> N
     assert small_runs.difference(expected["average"], first) > 1e-5
 
 
-def test_a_student_of_mean_and_variance(small_world: Path, tmp_path: Path, finished: run_commands.Finished) -> None:
+def test_a_student_of_mean_and_variance(few_world: Path, tmp_path: Path, finished: run_commands.Finished) -> None:
     """It has the direction of entailment, which a student of vectors has not."""
-    common = ["gausscse-ent+rev-sed", "--data", small_world, "--storage", tmp_path, "--address", "none"]
+    common = ["gausscse-ent+rev-sed", "--data", few_world, "--storage", tmp_path, "--address", "none"]
     settings = {"backbone": "tiny", "members": 1, "train.max_steps": 3, "train.max_length": 16, "data.sample": 64,
                 "evaluation.resamples": 0, "evaluation.tasks": ["snli-direction"]}  # fmt: skip
     found = result("run", *common, *overrides(settings | {"sed.target": "gaussian"}))
@@ -58,17 +58,15 @@ def test_a_student_of_mean_and_variance(small_world: Path, tmp_path: Path, finis
     student = load(Path(found["model"]), device="cpu")
     assert {"vectors", "log_var"} <= {*student.represent_layers(["a text"], (student.layers,))[student.layers]}
     teacher = next(row["run_id"] for row in found["results"] if row["role"] == "member")
-    named = ["--data", small_world, "--storage", tmp_path, "--address", "none", "--name", "of-one"]
+    named = ["--data", few_world, "--storage", tmp_path, "--address", "none", "--name", "of-one"]
     small = {key: value for key, value in settings.items() if key not in ("members", "backbone")}
-    again = result("distill", teacher, *named, *overrides(small | {"sed.target": "gaussian"}))
-    assert {"gauss", "variance"} <= {row["similarity"] for row in again["results"] if row["role"] == "student"}
     other = {"backbone": small_runs.write_backbone(tmp_path / "other", "bert"), "sed.target": "gaussian"}
     wide = load(tmp_path / "runs" / teacher / "model", device="cpu").dim
     narrow = ["distill", teacher, *named[:-1], "narrow", *overrides(small | other)]
     refused = raysts(*narrow)
     assert refused.code == 2 and f"--set sed.projection={wide}" in refused.err
     projected = result(*narrow, "--set", f"sed.projection={wide}")
-    assert "variance" in {row["similarity"] for row in projected["results"] if row["role"] == "student"}
+    assert {"gauss", "variance"} <= {row["similarity"] for row in projected["results"] if row["role"] == "student"}
     static = raysts("distill", teacher, *named, *overrides({"student": "static", "sed.target": "gaussian"}))
     assert static.code == 2 and "a table of tokens has no variance" in static.err
     two = raysts("run", *common, *overrides(settings | {"members": 2, "sed.target": "gaussian"}))
