@@ -93,7 +93,7 @@ WHOLE = (
 )  # fmt: skip
 """Recipes that have every way to combine members, every kind of head and of post stage among them."""
 EVERY = [name if name in WHOLE else pytest.param(name, marks=pytest.mark.slow) for name in RECIPES]
-"""Every named recipe, for tests that run them whole: the others are planned always and run with the slow tests."""
+"""Every named recipe, for tests that run them whole: the others are planned (`test_ids.py`), and run when slow tests do."""
 
 
 class Results(dict[str, dict[str, Any]]):

@@ -7,7 +7,7 @@ import pytest
 import run_commands
 from run_commands import EVALUATION, EVERY, TINY, overrides, raysts, result
 
-from raysts.recipes.names import RECIPES, pipeline
+from raysts.recipes.names import pipeline
 from raysts.recipes.overrides import load_pipeline
 from raysts.recipes.recipe import Pipeline
 
@@ -31,7 +31,7 @@ def _trained(chosen: Pipeline) -> int:
     return sum(len(chosen.stages_of(member)) for member in range(chosen.members))
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_plan_writes_nothing_and_shows_everything(name: str, small_world: Path, tmp_path: Path) -> None:
     found = result("plan", name, "--data", small_world, "--storage", tmp_path / "new", "--set", "backbone=tiny")
     assert not list(tmp_path.iterdir())
