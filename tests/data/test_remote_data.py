@@ -32,15 +32,15 @@ TABLES = ("nli/train", "sts/stsb_dev", "sts/stsb_test", "wikipedia/sentences")
 
 
 @pytest.fixture
-def data(s3_endpoint: str, small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def data(s3_endpoint: str, few_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """URI of a bucket with some tables of the small world, one of them in two shards."""
     s3_server.environment(s3_endpoint, tmp_path / "mirrors", monkeypatch.setenv)
     uri = f"s3://{s3_server.new_bucket()}/corpus"
     bucket = Bucket(canonical(uri))
     for table in TABLES:
-        bucket.upload(Corpus(small_world).files(table)[0], f"{table}.parquet")
+        bucket.upload(Corpus(few_world).files(table)[0], f"{table}.parquet")
     bucket.delete("nli/train.parquet")
-    whole = Corpus(small_world).read("nli/train")
+    whole = Corpus(few_world).read("nli/train")
     for number, part in enumerate((whole.slice(0, 50), whole.slice(50))):
         pq.write_table(part, tmp_path / "part.parquet")
         bucket.upload(tmp_path / "part.parquet", f"nli/train/{number}.parquet")
@@ -62,7 +62,7 @@ def test_text_in_a_bucket(data: str, tmp_path: Path) -> None:
         open_text(f"{data}/own/none.csv", "text")
 
 
-def test_a_run_on_data_in_a_bucket_is_one_on_a_folder(data: str, small_world: Path, tmp_path: Path) -> None:
+def test_a_run_on_data_in_a_bucket_is_one_on_a_folder(data: str, few_world: Path, tmp_path: Path) -> None:
     shards = Corpus(data)
     folder = tmp_path / "folder"
     for table in ("nli/train", "sts/stsb_dev", "sts/stsb_test"):

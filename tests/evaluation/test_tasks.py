@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Sequence
 from dataclasses import fields
@@ -28,18 +29,19 @@ def represent(texts: Sequence[str]) -> dict[str, np.ndarray]:
     return {"vectors": HashedWords().represent(list(texts))["vectors"], "log_var": spread.astype(np.float32)}
 
 
-def measured(name: str, corpus: Corpus) -> list[tuple[LabelledSet, list[RowScores]]]:
-    sets = harness.TASKS[name].sets(corpus)
+@functools.cache
+def measured(name: str, world: Path) -> list[tuple[LabelledSet, list[RowScores]]]:
+    sets = harness.TASKS[name].sets(Corpus(world))
     if not sets:
         pytest.skip(f"the embedded world has no {name}")
     return [(labelled, labelled.row_scores(represent, HashedWords().similarities)) for labelled in sets]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_row_scores_are_of_the_rows_of_the_tables(name: str, small_world: Path) -> None:
-    corpus = Corpus(small_world)
+def test_row_scores_are_of_the_rows_of_the_tables(name: str, few_world: Path) -> None:
+    corpus = Corpus(few_world)
     assert harness.TASKS[name].problems(corpus) == []
-    for labelled, found in measured(name, corpus):
+    for labelled, found in measured(name, few_world):
         assert len(set(labelled.texts)) == len(labelled.texts)
         assert {table: len(rows) for table, rows in labelled.rows.items()} == {t: corpus.rows(t) for t in labelled.rows}
         assert sum(int(rows.sum()) for rows in labelled.rows.values()) == labelled.size
@@ -52,7 +54,7 @@ def test_row_scores_are_of_the_rows_of_the_tables(name: str, small_world: Path) 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_values_are_arithmetic_on_row_scores(name: str, small_world: Path) -> None:
+def test_values_are_arithmetic_on_row_scores(name: str, few_world: Path) -> None:
     """Against scipy and scikit-learn, on all rows and on the clean ones; intervals hold the values of most resamples."""
     from sklearn import metrics
 
@@ -62,11 +64,11 @@ def test_values_are_arithmetic_on_row_scores(name: str, small_world: Path) -> No
         "average_precision": lambda values, gold: metrics.average_precision_score(gold, values),
         "auc_pr": lambda values, gold: metrics.auc(*metrics.precision_recall_curve(gold, values)[1::-1]),
     }
-    for labelled, found in measured(name, Corpus(small_world)):
+    for labelled, found in measured(name, few_world):
         clean = np.arange(labelled.size) % 5 != 0
         for of in found:
             for mask, kept in ((None, np.ones_like(clean)), (clean, clean)):
-                rows = result_rows(of, 100, mask)
+                rows = result_rows(of, 50, mask)
                 whole = [row for row in rows if row["subset"] is None and row["aggregation"] in (None, "all")]
                 assert [row["metric"] for row in whole] == list(of.metrics)
                 for row in whole:
@@ -77,8 +79,8 @@ def test_values_are_arithmetic_on_row_scores(name: str, small_world: Path) -> No
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_row_scores_are_kept_to_the_last_bit(name: str, small_world: Path, tmp_path: Path) -> None:
-    found = [of for _, of_set in measured(name, Corpus(small_world)) for of in of_set]
+def test_row_scores_are_kept_to_the_last_bit(name: str, few_world: Path, tmp_path: Path) -> None:
+    found = [of for _, of_set in measured(name, few_world) for of in of_set]
     scores.write(tmp_path / "kept.parquet", {("mean", "1"): found, ("cls", "2"): found[:1]})
     kept = scores.read(tmp_path / "kept.parquet")
     assert kept is not None and {choice: len(of) for choice, of in kept.items()} == {
@@ -91,8 +93,8 @@ def test_row_scores_are_kept_to_the_last_bit(name: str, small_world: Path, tmp_p
 
 
 @pytest.mark.parametrize("table", DEVS)
-def test_a_development_set_is_a_set_and_its_metric(table: str, small_world: Path) -> None:
-    dev = load_dev(Corpus(small_world), table)
+def test_a_development_set_is_a_set_and_its_metric(table: str, few_world: Path) -> None:
+    dev = load_dev(Corpus(few_world), table)
     (labelled,) = dev.sets
     found = labelled.row_scores(represent, HashedWords().similarities)
     scored = dev.scores(HashedWords())

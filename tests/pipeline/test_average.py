@@ -114,10 +114,10 @@ class Mortal(LocalExecutor):
             yield made
 
 
-def test_a_greedy_average_goes_on_after_a_kill(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+def test_a_greedy_average_goes_on_after_a_kill(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     """It scores no average twice, ends as an undisturbed one, and its record says what is in it and who chose."""
     changes = CHANGES | {"backbone": str(tiny_backbone)}
-    calm, short = (plan_recipe("nli-greedy-soup", changes, small_world, tmp_path / name) for name in ("calm", "short"))
+    calm, short = (plan_recipe("nli-greedy-soup", changes, few_world, tmp_path / name) for name in ("calm", "short"))
     driver.run(calm, Mortal(99), "calm", "")
     scored = []
     for _ in range(9):
@@ -126,10 +126,8 @@ def test_a_greedy_average_goes_on_after_a_kill(small_world: Path, tiny_backbone:
             found = driver.run(short, executor, "short", "")
             break
         except Interrupted:
-            assert (
-                short.soups["greedy-soup"].record["status"] == "running"
-                and not short.soups["greedy-soup"].output.exists()
-            )
+            begun = short.soups["greedy-soup"]
+            assert begun.record["status"] == "running" and not begun.output.exists()
         finally:
             scored.append(executor.scored)
     (soup,), record = short.soups.values(), short.soups["greedy-soup"].record
@@ -151,8 +149,8 @@ def test_a_greedy_average_goes_on_after_a_kill(small_world: Path, tiny_backbone:
     assert set(short.states().values()) == {"done"}
 
 
-def test_an_average_of_the_best_members(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
-    made = plan_recipe("nli-soup", CHANGES | {"backbone": str(tiny_backbone), "select_top": 2}, small_world, tmp_path)
+def test_an_average_of_the_best_members(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+    made = plan_recipe("nli-soup", CHANGES | {"backbone": str(tiny_backbone), "select_top": 2}, few_world, tmp_path)
     driver.run(made, LocalExecutor(threads=1), "top", "")
     (soup,) = made.soups.values()
     by_score = sorted(made.members, key=lambda member: -member.record["dev"]["kept"])
@@ -163,8 +161,8 @@ def test_an_average_of_the_best_members(small_world: Path, tiny_backbone: Path, 
     assert soup.record["selected_by"] == "stsb-dev" and made.outcome.selected == soup.id
 
 
-def test_members_of_several_objectives_are_averaged(small_world: Path, tmp_path: Path) -> None:
-    found = result("run", "nli-sts-soup", "--data", small_world, "--storage", tmp_path, "--address", "none",
+def test_members_of_several_objectives_are_averaged(few_world: Path, tmp_path: Path) -> None:
+    found = result("run", "nli-sts-soup", "--data", few_world, "--storage", tmp_path, "--address", "none",
                    *overrides(CHANGES | {"routes": [["nli"], ["sts"]]}))  # fmt: skip
     record = read_json(Path(found["model"]).parent / "run.json")
     recipes = [read_json(tmp_path / "runs" / run / "recipe.json") for run in record["parents"]]
@@ -175,41 +173,36 @@ def test_members_of_several_objectives_are_averaged(small_world: Path, tmp_path:
     assert "sts" in card
 
 
-def test_what_is_averaged_decides_the_id(small_world: Path, tmp_path: Path) -> None:
+def test_what_is_averaged_decides_the_id(few_world: Path, tmp_path: Path) -> None:
     def soup(recipe: str, **changes: Any) -> str:
-        return plan_recipe(recipe, CHANGES | changes, small_world, tmp_path).soups.popitem()[1].id
+        return plan_recipe(recipe, CHANGES | changes, few_world, tmp_path).soups.popitem()[1].id
 
     first = soup("nli-soup")
     assert first == soup("nli-soup", name="another", **{"resources.cpus": 2, "evaluation.resamples": 3})
-    others = [
-        soup("nli-greedy-soup"),
-        soup("nli-soup", members=2),
-        soup("nli-soup", seed=1),
-        soup("nli-soup", select_top=2),
-    ]
-    assert len({first, *others}) == 5
+    others = [soup("nli-soup", **changed) for changed in ({"members": 2}, {"seed": 1}, {"select_top": 2})]
+    assert len({first, soup("nli-greedy-soup"), *others}) == 5
 
 
-def test_members_and_students_are_those_of_systems_without_an_average(small_world: Path, tmp_path: Path) -> None:
-    plain, best = (plan_recipe("nli-sed", CHANGES | more, small_world, tmp_path) for more in ({}, {"deliver": "best"}))
+def test_members_and_students_are_those_of_systems_without_an_average(few_world: Path, tmp_path: Path) -> None:
+    plain, best = (plan_recipe("nli-sed", CHANGES | more, few_world, tmp_path) for more in ({}, {"deliver": "best"}))
     assert [*best.soups] == ["soup", "greedy-soup"] and not plain.soups
     made, of_best = ({step.id for step in plan.steps if step.kind != "scores"} for plan in (plain, best))
     assert made < of_best, "what may be handed over is scored on dev, so evaluated anew"
-    assert not plan_recipe("nli-sed", CHANGES | {"deliver": "best", "members": 1}, small_world, tmp_path).soups
+    assert not plan_recipe("nli-sed", CHANGES | {"deliver": "best", "members": 1}, few_world, tmp_path).soups
 
 
-def test_members_with_heads_of_their_own_are_refused(small_world: Path, tmp_path: Path) -> None:
+def test_members_with_heads_of_their_own_are_refused(few_world: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="head of its own.*-ensemble"):
-        plan_recipe("gausscse-ent-soup", CHANGES, small_world, tmp_path)
+        plan_recipe("gausscse-ent-soup", CHANGES, few_world, tmp_path)
     changes = CHANGES | {"deliver": "best"}
-    assert not plan_recipe("gausscse-ent-sed", changes, small_world, tmp_path).soups
+    assert not plan_recipe("gausscse-ent-sed", changes, few_world, tmp_path).soups
 
 
 @pytest.mark.slow  # a kill here, above; another machine, in storage/test_remote_storage.py
-def test_another_machine_goes_on_with_an_average(s3: str, small_world: Path, tmp_path: Path) -> None:
+def test_another_machine_goes_on_with_an_average(s3: str, few_world: Path, tmp_path: Path) -> None:
     """Of a storage in a bucket nothing is here any more: the scores that were sent are not made again."""
     for most in (2, 9):
-        plan, executor = plan_recipe("nli-greedy-soup", CHANGES | {"members": 2}, small_world, s3), Mortal(most)
+        plan, executor = plan_recipe("nli-greedy-soup", CHANGES | {"members": 2}, few_world, s3), Mortal(most)
         with contextlib.suppress(Interrupted):
             found = driver.run(plan, executor, "remote", "")
         shutil.rmtree(tmp_path / "mirrors")

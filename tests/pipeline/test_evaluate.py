@@ -42,11 +42,11 @@ class Watched(LocalExecutor):
 
 
 def test_pipelines_share_what_is_measured_of_an_equal_model(
-    small_world: Path, tiny_backbone: Path, tmp_path: Path
+    few_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     """The backbone is measured for the first of them, members and ensemble for the first that has them; rows are each
     pipeline's own: where other rows are clean, they are a mask on what was measured."""
-    data = Path(shutil.copytree(small_world, tmp_path / "data"))
+    data = Path(shutil.copytree(few_world, tmp_path / "data"))
     train, test = (pq.read_table(data / f"sts/{name}.parquet") for name in ("stsb_train", "sts12"))
     pq.write_table(
         pa.concat_tables([train, test.slice(0, 30)], promote_options="permissive"), data / "sts/stsb_train.parquet"

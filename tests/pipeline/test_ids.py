@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +16,29 @@ from raysts.data.world import EMBEDDED
 from raysts.ids import content_id, derive_seed, folder_id
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import Step
-from raysts.recipes.catalog import BANK_TEMPERATURE
+from raysts.recipes.catalog import BANK_TEMPERATURE, CATALOG
 from raysts.recipes.names import RECIPES, pipeline
 from raysts.recipes.tree import paths, to_plain
 
 Planner = Callable[..., Plan]
 
 
-@pytest.fixture
-def plan(small_corpus: Corpus, tiny_backbone: Path, tmp_path: Path) -> Planner:
+@pytest.fixture(scope="module")
+def plan(small_corpus: Corpus, tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Planner:
     """plan(name, overrides, corpus=..., storage=...) on the small world with the tiny backbone."""
+    places = {"corpus": small_corpus, "storage": tmp_path_factory.mktemp("planned")}
 
     def made(name: str, overrides: dict[str, Any] | None = None, **options: Any) -> Plan:
         found = pipeline(name, {"backbone": str(tiny_backbone), "members": 2} | (overrides or {}))
-        return Plan(
-            pipeline=found, corpus=options.get("corpus", small_corpus), storage=options.get("storage", tmp_path)
-        )
+        return Plan(pipeline=found, **(places | options))
 
     return made
+
+
+@pytest.fixture(scope="module")
+def of_nli(plan: Planner) -> list[list[str]]:
+    """The ids of ``nli`` as it is."""
+    return ids(plan("nli"))
 
 
 def ids(plan: Plan) -> list[list[str]]:
@@ -98,7 +104,7 @@ def test_the_table_above_has_every_field_of_a_recipe() -> None:
 
 @pytest.mark.parametrize("field", [name for name in CHANGED if CHANGED[name] is not None or name == "optim.clip"])
 def test_a_run_id_changes_with_every_field(
-    field: str, plan: Planner, small_corpus: Corpus, small_world: Path, tmp_path: Path
+    field: str, plan: Planner, of_nli: list[list[str]], small_corpus: Corpus, small_world: Path, tmp_path: Path
 ) -> None:
     if field == "data.table":  # the world has one table of pairs to train on
         copy = shutil.copytree(small_world, tmp_path / "world")
@@ -109,7 +115,7 @@ def test_a_run_id_changes_with_every_field(
         changed = plan("nli", {f"nli.{field}": sources})
     else:
         changed = plan("nli", {f"nli.{field}": CHANGED[field]})
-    assert ids(changed)[0] != ids(plan("nli"))[0]
+    assert ids(changed)[0] != of_nli[0]
 
 
 def test_a_run_id_changes_with_spans_and_without_them_it_is_as_before(plan: Planner) -> None:
@@ -127,18 +133,16 @@ def test_the_temperature_of_a_bank_is_in_the_id_of_a_student_that_has_one(plan: 
     assert [found.get("bank_temperature") for found in settings] == [None, BANK_TEMPERATURE, 0.4]
 
 
-def test_a_run_id_is_without_what_changes_no_number(plan: Planner) -> None:
+def test_a_run_id_is_without_what_changes_no_number(plan: Planner, of_nli: list[list[str]]) -> None:
     """So a run that has too little memory, or too few checkpoints, goes on where it was with another value."""
     saving = plan("nli", {"train.checkpoint_every": 2, "train.gradient_checkpointing": True})
-    assert ids(saving) == ids(plan("nli"))
-    assert {"checkpoint_every": None, "gradient_checkpointing": False}.items() <= saving.pipeline.stages[
-        "nli"
-    ].identity["train"].items()
+    assert ids(saving) == of_nli
+    identity = saving.pipeline.stages["nli"].identity["train"]
+    assert {"checkpoint_every": None, "gradient_checkpointing": False}.items() <= identity.items()
 
 
-def test_a_run_id_changes_with_the_seed_and_the_member(plan: Planner) -> None:
-    assert ids(plan("nli", {"seed": 1}))[0] != ids(plan("nli"))[0]
-    assert ids(plan("nli"))[0] != ids(plan("nli"))[1]
+def test_a_run_id_changes_with_the_seed_and_the_member(plan: Planner, of_nli: list[list[str]]) -> None:
+    assert ids(plan("nli", {"seed": 1}))[0] != of_nli[0] != of_nli[1]
 
 
 def test_a_run_id_does_not_change_with_place_or_resources(plan: Planner, small_world: Path, tmp_path: Path) -> None:
@@ -156,17 +160,15 @@ def test_a_run_id_does_not_change_with_place_or_resources(plan: Planner, small_w
 
 
 def test_a_run_id_changes_with_the_backbones_content_not_its_path(
-    plan: Planner, tiny_backbone: Path, copy_of: Callable[[Path, str], Path]
+    plan: Planner, of_nli: list[list[str]], tiny_backbone: Path, copy_of: Callable[[Path, str], Path]
 ) -> None:
     copy = copy_of(tiny_backbone, "copy")
-    before = ids(plan("nli"))
-    assert ids(plan("nli", {"backbone": str(copy)})) == before
     (copy / "README.md").write_text("a model card")
-    assert ids(plan("nli", {"backbone": str(copy)})) == before
+    assert ids(plan("nli", {"backbone": str(copy)})) == of_nli
     weights = bytearray((copy / "model.safetensors").read_bytes())
     weights[-1] ^= 1
     (copy / "model.safetensors").write_bytes(weights)
-    assert all(a != b for a, b in zip(ids(plan("nli", {"backbone": str(copy)})), before, strict=True))
+    assert all(a != b for a, b in zip(ids(plan("nli", {"backbone": str(copy)})), of_nli, strict=True))
 
 
 def test_a_run_id_changes_with_the_data(plan: Planner, small_world: Path, tmp_path: Path) -> None:
@@ -179,11 +181,11 @@ def test_a_run_id_changes_with_the_data(plan: Planner, small_world: Path, tmp_pa
     assert ids(plan("ct"))[0] == ids(plan("ct", corpus=Corpus(copy)))[0]
 
 
-def test_dev_counts_where_it_selects(plan: Planner, small_world: Path, tmp_path: Path) -> None:
+def test_dev_counts_where_it_selects(plan: Planner, of_nli: list[list[str]], small_world: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(small_world, tmp_path / "world"))
     table = pq.read_table(copy / "sts" / "stsb_dev.parquet")
     pq.write_table(table.slice(1), copy / "sts" / "stsb_dev.parquet")
-    assert ids(plan("nli")) == ids(plan("nli", corpus=Corpus(copy)))
+    assert of_nli == ids(plan("nli", corpus=Corpus(copy)))
     assert ids(plan("sts")) != ids(plan("sts", corpus=Corpus(copy)))
     stops = {"nli.train.patience": 2}  # it keeps the last step, and dev says which that is
     assert ids(plan("nli", stops)) != ids(plan("nli", stops, corpus=Corpus(copy)))
@@ -251,11 +253,8 @@ def test_seeds_are_the_same_on_every_machine() -> None:
 
 def test_content_ids_do_not_depend_on_the_order_of_keys() -> None:
     assert content_id({"a": 1, "b": [1, 2]}) == content_id({"b": [1, 2], "a": 1})
-    assert (
-        content_id([1, 2]) != content_id([2, 1])
-        and content_id(1) != content_id("1")
-        and content_id(None) != content_id([])
-    )
+    for one, other in (([1, 2], [2, 1]), (1, "1"), (None, [])):
+        assert content_id(one) != content_id(other)
     assert len(content_id("ü")) == 16
 
 
@@ -277,18 +276,18 @@ def test_a_folder_id_sees_names_and_bytes(tmp_path: Path) -> None:
     assert folder_id(tmp_path / "one") != folder_id(tmp_path / "two")
 
 
-def test_objective_versions_count(plan: Planner, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
-    from raysts.recipes.catalog import CATALOG
-
-    before = ids(plan("nli"))
+def test_objective_versions_count(plan: Planner, of_nli: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CATALOG, "nli", replace(CATALOG["nli"], version=2))
-    assert ids(plan("nli")) != before
+    assert ids(plan("nli")) != of_nli
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Corpus:
+    return Corpus(EMBEDDED)
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_ids_are_those_of_the_golden_record(name: str, tmp_path: Path, golden: Golden) -> None:
+def test_ids_are_those_of_the_golden_record(name: str, embedded: Corpus, tmp_path: Path, golden: Golden) -> None:
     """On the embedded tables: if one moves, everything that anybody has trained is trained again."""
-    made = Plan(pipeline=pipeline(name, {"backbone": "tiny"}), corpus=Corpus(EMBEDDED), storage=tmp_path)
+    made = Plan(pipeline=pipeline(name, {"backbone": "tiny"}), corpus=embedded, storage=tmp_path)
     golden.check(f"ids/{name}", {step.title: step.id for step in made.steps})

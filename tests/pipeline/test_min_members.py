@@ -7,14 +7,14 @@ from typing import Any
 from run_commands import EVALUATION, overrides, raysts, result
 
 SMALL = {
-    "members": 3, "train.max_steps": 4, "train.eval_every": 4, "train.max_length": 16, "sed.data.sample": 64,
-    "sed.train.max_steps": 2, "evaluation.layers": "[1]", "evaluation.compare": 1, "student_pooling": 1,
+    "members": 3, "train.max_steps": 2, "train.eval_every": 2, "train.max_length": 16, "sed.data.sample": 64,
+    "sed.train.max_steps": 1, "evaluation.layers": "[1]", "evaluation.compare": 1, "student_pooling": 1,
 }  # fmt: skip
 
 
-def test_an_ensemble_of_the_members_that_finished(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+def test_an_ensemble_of_the_members_that_finished(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     """One of three has a broken checkpoint: exit 3, until two are said to be enough; mended, all three make a new student."""
-    data, storage = ("--data", small_world), tmp_path / "storage"
+    data, storage = ("--data", few_world), tmp_path / "storage"
 
     def arguments(command: str, **more: Any) -> list[object]:
         address = [] if command == "plan" else ["--address", "none"]

@@ -119,11 +119,11 @@ def test_how_a_choice_is_said() -> None:
 
 
 @pytest.mark.parametrize("objective", CATALOG)
-def test_a_development_set_has_the_name_that_results_give_it(objective: str, small_world: Path) -> None:
+def test_a_development_set_has_the_name_that_results_give_it(objective: str, few_world: Path) -> None:
     from raysts.data.corpora import Corpus
 
     table = CATALOG[objective].dev
-    assert dev_name(table) == load_dev(Corpus(small_world), table).name
+    assert dev_name(table) == load_dev(Corpus(few_world), table).name
 
 
 def test_the_systems_of_a_run() -> None:
@@ -157,8 +157,8 @@ def _run(name: str, data: Path, storage: Path, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow  # several students in one run are also in commands/test_experiment.py
-def test_of_several_students_all_mean_the_one_that_is_handed_over(small_world: Path, tmp_path: Path) -> None:
-    found = _run("nli-sed", small_world, tmp_path, members=2, students=2, **{"sed.data.sample": 64})
+def test_of_several_students_all_mean_the_one_that_is_handed_over(few_world: Path, tmp_path: Path) -> None:
+    found = _run("nli-sed", few_world, tmp_path, members=2, students=2, **{"sed.data.sample": 64})
     students = list(dict.fromkeys(row["run_id"] for row in found["results"] if row["role"] == "student"))
     handed_over = Path(found["model"])
     assert len(students) == 2 and handed_over.parent.name == students[0]
@@ -175,9 +175,9 @@ def test_of_several_students_all_mean_the_one_that_is_handed_over(small_world: P
     assert not (tmp_path / "runs" / students[1] / "model" / "README.md").exists()
 
 
-def test_a_member_that_a_dev_score_chose_is_said_to_be_so(small_world: Path, tmp_path: Path) -> None:
+def test_a_member_that_a_dev_score_chose_is_said_to_be_so(few_world: Path, tmp_path: Path) -> None:
     small = {"settings.dims": 8, "settings.classes": 8}
-    found = _run("latte", small_world, tmp_path, members=2, **small, **{"train.max_steps": 6, "train.keep": "last"})
+    found = _run("latte", few_world, tmp_path, members=2, **small, **{"train.max_steps": 6, "train.keep": "last"})
     model = Path(found["model"])
     runs = {row["run_id"] for row in found["results"] if row["role"] == "member"}
     scores = {
@@ -190,5 +190,5 @@ def test_a_member_that_a_dev_score_chose_is_said_to_be_so(small_world: Path, tmp
     assert f", with the highest score on stsb-dev ({model.parent.name})." in card
     by = {(row["run_id"], row["selected_by"]) for row in found["results"] if row["role"] == "member"}
     assert by == {(run, "stsb-dev" if run == model.parent.name else None) for run in runs}
-    again = result("compare", "latte", "latte:members", "--storage", tmp_path, "--data", small_world, "--tasks", "stsb")
+    again = result("compare", "latte", "latte:members", "--storage", tmp_path, "--data", few_world, "--tasks", "stsb")
     assert {row["difference"] for row in again["comparison"]} == {0.0}, "all of them, not the one handed over"

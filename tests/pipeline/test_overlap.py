@@ -19,9 +19,9 @@ TRAINED = 30
 
 
 @pytest.fixture(scope="module")
-def data(small_world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(few_world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small world, whose ``sts/stsb_train`` holds the first pairs of its ``sts12``."""
-    folder = Path(shutil.copytree(small_world, tmp_path_factory.mktemp("contaminated") / "data"))
+    folder = Path(shutil.copytree(few_world, tmp_path_factory.mktemp("contaminated") / "data"))
     columns = ["sentence1", "sentence2", "score"]
     corpus = Corpus(folder)
     train, test = (corpus.read(name, columns) for name in ("sts/stsb_train", "sts/sts12"))
@@ -35,7 +35,7 @@ def where(data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[object]:
     return ["--data", data, "--storage", tmp_path_factory.mktemp("overlap") / "storage"]
 
 
-ASKED = [*overrides(TINY, EVALUATION, {"sed.data.sample": 64}), "--address", "none"]
+ASKED = [*overrides(TINY, EVALUATION, {"sed.data.sample": 64, "train.max_steps": 1}), "--address", "none"]
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +71,8 @@ def test_evaluating_one_model_of_the_run_knows_its_whole_chain(found: dict[str, 
     run = next(row["run_id"] for row in found["results"] if row["role"] == "student")
     again = result("evaluate", run, *where, "--tasks", "sts12", "--resamples", 0)
     (entry,) = again["contamination"]
-    assert entry["trained_rows"] == TRAINED and set(entry["training_tables"]) == {
-        "wikipedia/sentences",
-        "sts/stsb_train",
-    }
+    assert entry["trained_rows"] == TRAINED
+    assert set(entry["training_tables"]) == {"wikipedia/sentences", "sts/stsb_train"}
 
     def clean(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], float]:
         keys = ("layers", "metric", "aggregation", "subset", "n")

@@ -47,15 +47,15 @@ def test_an_observed_step_prices_others_of_its_kind(tmp_path: Path) -> None:
     assert len(json.loads(file.read_text())["observed"]) == price.KEPT
 
 
-def test_a_model_that_another_run_has_scored_costs_nothing(small_world: Path, tmp_path: Path) -> None:
-    settings, place = {**TINY, **EVALUATION, "evaluation.tasks": "[stsb]"}, (small_world, tmp_path)
+def test_a_model_that_another_run_has_scored_costs_nothing(few_world: Path, tmp_path: Path) -> None:
+    settings, place = {**TINY, **EVALUATION, "evaluation.tasks": "[stsb]"}, (few_world, tmp_path)
 
     def left() -> list[float]:
         plan = plan_of("ct", {**settings, "evaluation.tasks": ["stsb"]}, *place)
         return [evaluation.step.left(plan.store) for evaluation in plan.evaluations]
 
     assert left() == [1, 1]
-    result("run", "nli", "--data", small_world, "--storage", tmp_path, "--address", "none", *overrides(settings))
+    result("run", "nli", "--data", few_world, "--storage", tmp_path, "--address", "none", *overrides(settings))
     assert left() == [0, 1], "the backbone, not the members"
 
 
@@ -88,18 +88,9 @@ def test_prices_are_read_from_options_and_files(tmp_path: Path) -> None:
     assert price.parse_prices(str(file)) == {"gpu-hour": 2, "gb-moved": 0.09}
 
 
-def test_a_run_says_its_price_and_the_next_plan_knows_its_rates(small_world: Path, tmp_path: Path) -> None:
-    short = overrides(
-        TINY,
-        {
-            "train.max_steps": 8,
-            "batch": 8,
-            "sed.data.sample": 200,
-            "evaluation.tasks": ["stsb"],
-            "evaluation.resamples": 0,
-        },
-    )
-    arguments = ["ct-sed", "--data", small_world, "--storage", tmp_path, *short]
+def test_a_run_says_its_price_and_the_next_plan_knows_its_rates(few_world: Path, tmp_path: Path) -> None:
+    short = {"batch": 8, "sed.data.sample": 200, "evaluation.tasks": ["stsb"], "evaluation.resamples": 0}
+    arguments = ["ct-sed", "--data", few_world, "--storage", tmp_path, *overrides(TINY, short)]
     before = result("plan", *arguments, "--price", "1/cpu-hour")
     assert before["price"]["measured"] == 0 and before["price"]["money"] > 0
     run = raysts("run", *arguments, "--address", "none", "--price", "1/cpu-hour", "--json")
@@ -116,8 +107,19 @@ def test_a_run_says_its_price_and_the_next_plan_knows_its_rates(small_world: Pat
     assert [node["seconds"] for node in done["nodes"]] == [record["seconds"][node["id"]] for node in done["nodes"]]
 
 
-def test_a_probe_measures_training_and_leaves_rates_alone(small_world: Path, tmp_path: Path) -> None:
-    arguments = ["ct-sed", "--data", small_world, "--storage", tmp_path, *overrides(TINY), "--set", "batch=8"]
+def test_a_probe_measures_training_and_leaves_rates_alone(few_world: Path, tmp_path: Path) -> None:
+    arguments = [
+        "ct-sed",
+        "--data",
+        few_world,
+        "--storage",
+        tmp_path,
+        *overrides(TINY),
+        "--set",
+        "batch=8",
+        "--set",
+        "members=1",
+    ]
     probed = result("plan", *arguments, "--probe")
     assert probed["price"]["measured"] > 0.2 and {path.name for path in tmp_path.iterdir()} == {"rates"}
 

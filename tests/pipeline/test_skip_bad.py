@@ -20,8 +20,8 @@ SHORT = [*overrides(TINY, EVALUATION, {"members": 1, "train.max_steps": 2}), "--
 
 
 @pytest.fixture
-def world(small_world: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(small_world, tmp_path / "data"))
+def world(few_world: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(few_world, tmp_path / "data"))
 
 
 @pytest.mark.parametrize("kind", ["truncated", "flipped", "other columns"])
@@ -37,15 +37,8 @@ def test_a_run_is_refused_before_it_starts(kind: str, world: Path, tmp_path: Pat
 def test_a_run_goes_on_without_it_and_says_so_everywhere(world: Path, tmp_path: Path) -> None:
     paths = damage.shards(world, "nli/train")
     storage = tmp_path / "s"
-    arguments = [
-        "nli-sed",
-        "--data",
-        world,
-        "--storage",
-        storage,
-        *overrides(TINY, EVALUATION, {"members": 1, "sed.data.sample": 64}),
-    ]
-    arguments += ["--set", "train.max_steps=2"]
+    few = {"members": 1, "sed.data.sample": 64, "train.max_steps": 2, "evaluation.tasks": "[stsb]"}
+    arguments = ["nli-sed", "--data", world, "--storage", storage, *overrides(TINY, EVALUATION, few)]
     whole = result("plan", *arguments)
     assert whole["skipped"] == []
     damage.flipped(paths[2])

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_runs import Stage, tiny_encoder
+from small_runs import ALIKE, Stage, tiny_encoder
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import raysts
@@ -142,7 +142,9 @@ def test_the_count_sees_what_makes_a_host_wait() -> None:
     assert (traffic.reads.total(), traffic.creations.total(), traffic.copies.total()) == (5, 1, 2)
 
 
-@pytest.mark.parametrize("name", CATALOG)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ()) for name in CATALOG]
+)
 def test_a_step_reads_nothing_and_copies_once(name: str, stage: Stage, tmp_path: Path) -> None:
     run = long_run(name, stage, tmp_path / "run")
     step(run)  # makes the optimiser's state; a flow asks whether it is fitted

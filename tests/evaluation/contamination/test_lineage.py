@@ -140,10 +140,10 @@ LEARNT = {"wikipedia/sentences", "nli/train"}
 
 
 @pytest.fixture(scope="module")
-def trained_nli(small_world: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[object]]:
+def trained_nli(few_world: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[object]]:
     """Return an NLI model of one step, whose run has the name a, and the options of its storage."""
     folder = tmp_path_factory.mktemp("lineage")
-    place = ["--data", small_world, "--storage", folder / "s", "--address", "none"]
+    place = ["--data", few_world, "--storage", folder / "s", "--address", "none"]
     return Path(result("run", "nli", "--name", "a", *place, *overrides(ONE))["model"]), place
 
 
@@ -158,13 +158,13 @@ def test_teachers_that_a_distillation_names(named: str, trained_nli: tuple[Path,
 
 
 def test_models_without_a_record_have_the_names_that_the_user_gave(
-    tmp_path: Path, small_world: Path, tiny_backbone: Path
+    tmp_path: Path, few_world: Path, tiny_backbone: Path
 ) -> None:
     """Each once, also two models of one folder."""
     for name in ("a", "b"):
         shutil.copytree(tiny_backbone, tmp_path / name)
     (config := tmp_path / "b" / "config.json").write_text(config.read_text() + "\n")  # another content
-    place = ["--data", small_world, "--storage", tmp_path / "s", "--address", "none"]
+    place = ["--data", few_world, "--storage", tmp_path / "s", "--address", "none"]
     few = overrides({**FEW, "backbone": tmp_path / "a"})
     done = result("distill", tmp_path / "a", tmp_path / "b", *place, *few)
     assert trained_on(Path(done["model"])).unknown == tuple(
