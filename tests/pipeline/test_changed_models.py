@@ -21,21 +21,12 @@ from raysts.errors import RunFailed
 from raysts.ids import folder_id, guard_content
 from raysts.models.pretrained import load
 
-WORDS = (
-    ("small", "old", "red"),
-    ("dog", "cat", "man"),
-    ("runs", "sleeps", "eats", "sits"),
-    ("house", "river", "tree", "road"),
-)
+WORDS = (("small", "old", "red"), ("dog", "cat", "man"), ("runs", "sleeps", "eats", "sits"), ("house", "river", "tree"))
 TEXTS = [f"the {size} {who} {does} {where} the {place}" for size, who, does, place in itertools.product(*WORDS)
          for where in ("near", "behind")]  # fmt: skip
 SMALL = {
-    "train.max_steps": 3,
-    "train.max_length": 16,
-    "sed.batch": 8,
-    "sed.target": "concat",
-    "evaluation.resamples": 2,
-}
+    "train.max_steps": 2, "train.max_length": 16, "sed.batch": 8, "sed.target": "concat", "evaluation.resamples": 2,
+}  # fmt: skip
 
 
 def by_rename(source: Path, target: Path) -> None:
@@ -61,14 +52,9 @@ def models(tmp_path: Path) -> dict[str, Path]:
 def distil(models: dict[str, Path], folder: Path, say: Callable[[str], None] = str) -> dict[str, Any]:
     text = folder / "texts.txt"
     text.write_text("\n".join(TEXTS))
+    teachers, asked = [str(models["a"]), str(models["b"])], {**SMALL, "backbone": str(models["student"])}
     with listening(say):
-        return raysts.distill(
-            [str(models["a"]), str(models["b"])],
-            {**SMALL, "backbone": str(models["student"])},
-            text=text,
-            storage=folder / "storage",
-            address="none",
-        )
+        return raysts.distill(teachers, asked, text=text, storage=folder / "storage", address="none")
 
 
 @pytest.fixture(scope="module")
