@@ -128,7 +128,7 @@ def test_no_secret_is_written_down(small_world: Path, tmp_path: Path, monkeypatc
         monkeypatch.setenv(name, value)
     storage = tmp_path / "storage"
     arguments = ["run", "nli-sed", "--data", small_world, "--storage", storage, "--address", "none"]
-    sets = run_commands.overrides(run_commands.TINY, run_commands.EVALUATION, {"sed.data.sample": 60})
+    sets = run_commands.overrides(run_commands.TINY, run_commands.EVALUATION, {"members": 1, "sed.data.sample": 60})
     outcome = run_commands.raysts(*arguments, *sets, "--name", "named-hf_Very", "--json")
     assert outcome.code == 0, outcome.err
     texts = written(storage)

@@ -123,7 +123,7 @@ def test_the_front_of_nsga2_is_that_of_the_whole_grid(small_world: Path, tmp_pat
 def test_a_search_of_two_measures_with_a_race(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     settings = {
         "backbone": tiny_backbone, "data.sample": 96, "space.optim.lr": "1e-9,1e-2", "seeds": 3, "race": "true",
-        "cost": "bytes", "train.max_steps": 6, "batch": 16, "train.eval_every": 6,
+        "cost": "bytes", "train.max_steps": 3, "batch": 16, "train.eval_every": 3,
     }  # fmt: skip
     place = ["--data", small_world, "--storage", tmp_path, "--address", "none"]
     found = result("tune", "simcse-unsup", *place, *overrides(settings))

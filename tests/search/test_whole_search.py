@@ -31,7 +31,7 @@ from raysts.search.trial import TrialRuntime, run_trial
 LR = "sts.optim.lr"
 BOUND = "sts.settings.lower_bound"
 SPEARMAN = RunMetric("spearman", "sts/stsb_dev")
-SHORT = {"train.max_steps": 4, "train.max_length": 24, "sts.data.sample": 64}
+SHORT = {"train.max_steps": 2, "train.max_length": 24, "sts.data.sample": 64}
 
 
 # -- one trial -----------------------------------------------------------------------------------------------------------
@@ -137,9 +137,6 @@ def test_a_search_its_second_call_more_seeds_and_the_hand_over(
     kept = {p["run"] for p in more["points"] if p["overrides"] == more["best"]["overrides"]}
     members = {row["run_id"] for row in ended["results"] if row["role"] == "member"}
     assert len(members) == 4 and kept < members  # the best bound's three, and a fourth that was trained for it
-    assert {name: written(storage)[name] for name in kept} == {
-        name: written_ for name, written_ in written(storage).items() if name in kept
-    }
     assert {row["role"] for row in ended["results"]} == {"backbone", "member", "ensemble", "student"}
     assert (Path(ended["model"]) / "model.safetensors").is_file()
 
@@ -149,13 +146,8 @@ def test_a_study_by_points_of_a_recipe_file_of_any_name_becomes_a_student(
     combine: str | None, small_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     """Members of another precision than the default are those of the study. Students are teachers themselves."""
-    short = {
-        "backbone": str(tiny_backbone),
-        "precision": "fp32",
-        "train.max_steps": 1,
-        "data.sample": 64,
-        "name": "mine",
-    }
+    short = {"precision": "fp32", "train.max_steps": 1, "data.sample": 64, "name": "mine"}
+    short |= {"backbone": str(tiny_backbone)}
     system, trained = ("sts", 4) if combine is None else ("sts-sed", 5)
     members = {"members": 1} if combine else {}
     (tmp_path / "own.yaml").write_text(dump(pipeline(system, {**short, **members})))
@@ -177,23 +169,22 @@ def test_a_study_by_points_of_a_recipe_file_of_any_name_becomes_a_student(
 
 def test_sed_5_5_is_one_command(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     overrides = {
-        **TWO, "backbone": str(tiny_backbone), "members": 3, "sed.data.sample": 40, "evaluation.tasks": ["stsb"],
-        "evaluation.resamples": 4,
+        **TWO, "seeds": 1, "backbone": str(tiny_backbone), "members": 2, "sed.data.sample": 40,
+        "evaluation.tasks": ["stsb"], "evaluation.resamples": 4,
     }  # fmt: skip
     planned = describe_plan("sts-grid-sed", overrides, small_world, tmp_path / "storage")
     runs = [node for node in planned["nodes"] if node["kind"] == "train"]
-    assert len(runs) == 4 + 2 and {node["status"] for node in runs} == {
-        "waiting"
-    }  # the grid, a third member, the student
+    # The grid, a second member, the student.
+    assert len(runs) == 2 + 2 and {node["status"] for node in runs} == {"waiting"}
     shown = show_recipe("sts-grid-sed@small", overrides)["recipe"]
-    assert shown["search"]["space"] == {BOUND: "0.0,0.6"} and shown["then"]["members"] == 3
+    assert shown["search"]["space"] == {BOUND: "0.0,0.6"} and shown["then"]["members"] == 2
     found = run_recipe("sts-grid-sed", overrides, small_world, tmp_path / "storage", address="none")
-    assert found["best"]["overrides"][BOUND] in (0.0, 0.6) and len(found["points"]) == 4
+    assert found["best"]["overrides"][BOUND] in (0.0, 0.6) and len(found["points"]) == 2
     members = {row["run_id"] for row in found["results"] if row["role"] == "member"}
     chosen = {p["run"] for p in found["points"] if p["overrides"] == found["best"]["overrides"]}
-    assert len(members) == 3 and chosen < members
+    assert len(members) == 2 and chosen < members
     assert {row["split"] for row in found["results"]} == {"test"} and Path(found["report"]).is_file()
-    assert len(list((tmp_path / "storage" / "runs").iterdir())) == 4 + 1 + 1  # one more member, the student
+    assert len(list((tmp_path / "storage" / "runs").iterdir())) == 2 + 1 + 1  # one more member, the student
     again = describe_plan("sts-grid-sed", overrides, small_world, tmp_path / "storage")
     assert {node["status"] for node in again["nodes"]} == {"done"}
 
@@ -211,7 +202,7 @@ def test_a_system_begins_with_a_search_and_its_members_are_the_best_points_or_tr
 ) -> None:
     storage, system = tmp_path / "storage", f"sts-{combine}"
     overrides = {
-        **SHORT, "space.lower_bound": "0,0.3,0.6", "seeds": 2, "train.eval_every": 2, "backbone": str(tiny_backbone),
+        **SHORT, "space.lower_bound": "0,0.3,0.6", "seeds": 2, "backbone": str(tiny_backbone),
         "evaluation.tasks": ["stsb"], "evaluation.resamples": 4, **settings,
     }  # fmt: skip
     overrides |= {"sed.data.sample": 40} if combine == "sed" else {}
@@ -259,16 +250,16 @@ def test_best_checkpoints_of_a_sampled_study_become_an_ensemble_and_another_star
     small_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     storage, options = tmp_path / "storage", {"address": "none"}
-    base = {"backbone": str(tiny_backbone), "train.max_steps": 3, "train.max_length": 24, "data.sample": 64}
-    space = {"space.settings.classes": "4,8", "space.settings.dims": "4,6", "num_samples": 3, "keep": 2}
+    base = {"backbone": str(tiny_backbone), "train.max_steps": 1, "train.max_length": 24, "data.sample": 64}
+    space = {"space.settings.classes": "4,8", "space.settings.dims": "4,6", "num_samples": 2, "keep": 2}
     others = ("tau", "reconstruction", "inputs", "variance", "free_bits_of", "beta", "layout")
     space |= {f"space.settings.{key}": None for key in others} | {"space.optim.lr": None}
     found = run_search("latte-mix", {**base, **space, "latte.data.sources": []}, small_world, storage, **options)
-    assert found["trials"] == 3 and len(list(storage.glob("runs/*/model"))) == 2
-    assert len({json.dumps(point["overrides"]) for point in found["points"]}) == 3
+    assert found["trials"] == 2 == len(list(storage.glob("runs/*/model")))
+    assert len({json.dumps(point["overrides"]) for point in found["points"]}) == 2
     warm = {**base, **space, "latte.data.sources": [], "optim.lr": 2e-3}
     other = run_search("latte-mix", warm, small_world, storage, name="second", warm_start="latte-mix", **options)
-    assert other["trials"] == 3
+    assert other["trials"] == 2
     with pytest.raises(InputError, match="no study 'third'"):
         run_search("latte-mix", warm, small_world, storage, name="fourth", warm_start="third", **options)
     with pytest.raises(InputError, match="models that study 'latte-mix' keeps, 2"):
