@@ -110,39 +110,30 @@ def test_the_pure_files_know_no_files_and_no_configuration() -> None:
         assert {name.split(".")[0] for name in imported_names(parsed(path))} <= allowed, path.name
 
 
-def modules_after(statement: str) -> set[str]:
-    program = f"import sys\n{statement}\nprint(' '.join(sys.modules))"
+def modules_after(*statements: str) -> list[set[str]]:
+    """The modules of one process after each of several statements."""
+    program = "".join(f"{each}\nprint('modules:', *sys.modules)\n" for each in ("import sys", *statements))
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    return set(found.stdout.split())
+    lines = [line.split() for line in found.stdout.splitlines() if line.startswith("modules:")]
+    return [set(line) for line in lines[1:]]
 
 
-def test_import_raysts_is_cheap() -> None:
-    assert not {"torch", "ray", "transformers", "pyarrow"} & modules_after("import raysts")
-
-
-def test_what_names_a_recipe_needs_no_torch() -> None:
-    """Neither to show it and to list them, nor to say that there is none of that name."""
-    found = modules_after(
-        "from raysts.cli import execute\nfrom raysts.commands import look\n"
-        "look.show('quickstart'), look.recipes(), execute(['plan', 'nli-cst']), execute(['run', 'nli', '--set', 'a.b=1'])"
-    )
-    assert "raysts.recipes.names" in found and not {"torch", "transformers", "ray"} & found
-
-
-def test_what_plans_a_run_needs_no_torch(tmp_path: Path, tiny_backbone: Path) -> None:
-    """Checking data and model, estimating, asking what is done: torch and transformers take longer to import than all of it."""
+def test_what_is_imported_when(tmp_path: Path, tiny_backbone: Path) -> None:
+    """No torch to show, list or refuse a recipe, nor to check data and model, estimate and ask what is done: torch and
+    transformers take longer to import than all of it. No Ray to train."""
     storage = ["--storage", str(tmp_path)]
     model = ["--set", f"backbone={tiny_backbone}"]
-    found = modules_after(
-        f"from raysts.cli import execute\n"
-        f"assert execute({['plan', 'quickstart', *storage]}) == execute({['plan', 'nli-ct-sed', *model, *storage]}) == 0"
+    at_first, for_recipes, for_plans, for_training = modules_after(
+        "import raysts",
+        "from raysts.cli import execute\nfrom raysts.commands import look\nlook.show('quickstart'), look.recipes()\n"
+        "assert execute(['plan', 'nli-cst']) == execute(['run', 'nli', '--set', 'a.b=1']) == 2",
+        f"assert execute({['plan', 'quickstart', *storage]}) == execute({['plan', 'nli-ct-sed', *model, *storage]}) == 0",
+        "import raysts.commands.context, raysts.pipeline.local, raysts.training.loop",
     )
-    assert "raysts.pipeline.validate" in found and not {"torch", "transformers", "ray"} & found
-
-
-def test_the_core_imports_without_ray() -> None:
-    found = modules_after("import raysts.commands.context, raysts.cli, raysts.pipeline.local, raysts.training.loop")
-    assert "torch" in found and not {"ray", "sentence_transformers", "datasets", "matplotlib"} & found
+    assert not {"torch", "ray", "transformers", "pyarrow"} & at_first
+    assert "raysts.recipes.names" in for_recipes and "raysts.pipeline.validate" in for_plans
+    assert not {"torch", "transformers", "ray"} & for_plans
+    assert "torch" in for_training and not {"ray", "sentence_transformers", "datasets", "matplotlib"} & for_training
 
 
 def test_no_file_is_called_misc() -> None:

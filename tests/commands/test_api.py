@@ -151,7 +151,7 @@ def test_evaluating_without_labels(finished: run_commands.Finished, tmp_path: Pa
 # -- distill -------------------------------------------------------------------------------------------------------------
 
 
-FEW = {"train.max_steps": 3, "sed.data.sample": 64}
+FEW = {"train.max_steps": 2, "sed.data.sample": 64}
 
 
 def distilled(*arguments: object) -> dict[str, Any]:
@@ -160,9 +160,9 @@ def distilled(*arguments: object) -> dict[str, Any]:
 
 def test_distilling_the_best_members_of_a_run(finished: run_commands.Finished) -> None:
     """From a run that has no student: the members' run ids, backbone and data come from its record."""
-    run = finished.results["nli-ct"]
-    found = distilled("--from-run", "nli-ct", "--top", "1", "--storage", finished.storage)
-    assert found["name"] == "nli-ct-distilled"
+    run = finished.results["nli"]
+    found = distilled("--from-run", "nli", "--top", "1", "--storage", finished.storage)
+    assert found["name"] == "nli-distilled"
     records = {
         row["run_id"]: json.loads((finished.storage / "runs" / row["run_id"] / "run.json").read_text(encoding="utf-8"))
         for row in run["results"]

@@ -21,13 +21,7 @@ from raysts.commands.run import run
 run("nli", eval(sys.argv[1]), sys.argv[2], sys.argv[3], address="none", command="raysts run nli")
 """
 
-FOREVER = {
-    **TINY,
-    "train.max_steps": 10**6,
-    "train.epochs": 10**4,
-    "train.checkpoint_every": 1,
-    "evaluation.tasks": ["stsb"],
-}
+FOREVER = {**TINY, "train.max_steps": 10**6, "train.epochs": 10**4, "train.checkpoint_every": 1}
 
 
 def state(storage: Path) -> set[str]:

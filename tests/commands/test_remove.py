@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from run_commands import EVALUATION, TINY, overrides, raysts, result
 
@@ -30,7 +31,9 @@ def made(tmp_path_factory: pytest.TempPathFactory, small_world: Path) -> Path:
     storage = tmp_path_factory.mktemp("made") / "storage"
     place = ["--data", small_world, "--storage", storage, "--address", "none"]
     result("run", "nli", "--name", "members", *place, *SETTINGS)
-    text = ["--text", small_world / "wikipedia" / "sentences.parquet", "--column", "sentence"]
+    texts = pq.read_table(small_world / "wikipedia" / "sentences.parquet").slice(0, 300)
+    pq.write_table(texts, storage.with_name("mine.parquet"))
+    text = ["--text", storage.with_name("mine.parquet"), "--column", "sentence"]
     result("distill", "--from-run", "members", "--name", "student", *text, *place, *STUDENT)
     return storage
 
@@ -72,16 +75,19 @@ def test_what_another_run_needs_stays(storage: Path) -> None:
     assert not [path for path in files(storage) if path.startswith(MADE)]
 
 
-def test_a_teacher_that_a_path_names_stays(tmp_path: Path, small_world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However it and the storage are written."""
+def test_a_teacher_that_a_path_names_stays(
+    storage: Path, tmp_path: Path, small_world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However it and the storage are written. The other member goes."""
+    result("remove", "student", "--storage", storage, "--yes")
+    teacher, other = json.loads((storage / "pipelines" / "members.json").read_text())["members"]
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     place = ["--data", small_world, "--storage", "../storage", "--address", "none"]
-    made = Path(result("run", "nli", "--name", "a", *place, *SETTINGS, "--set", "members=1")["model"])
-    assert made.is_relative_to(tmp_path / "storage"), "without '..'"
-    result("distill", f"../here/../storage/runs/{made.parent.name}/model", "--name", "b", *place, *STUDENT)
-    result("remove", "a", "--storage", tmp_path / "storage", "--yes")
-    assert made.is_dir()
+    made = result("distill", f"../here/../storage/runs/{teacher}/model", "--name", "b", *place, *STUDENT)["model"]
+    assert Path(made).is_relative_to(storage), "without '..'"
+    result("remove", "members", "--storage", storage, "--yes")
+    assert (storage / "runs" / teacher / "model").is_dir() and not (storage / "runs" / other).exists()
 
 
 def test_a_study_goes_with_its_trials_and_what_they_share(tmp_path: Path, small_world: Path) -> None:

@@ -78,16 +78,15 @@ def test_in_a_pipeline_and_between_two_of_its_models(data: Path, own: Path, tmp_
     assert rows["retrieval:partners", "map"]["a"] == pytest.approx(ensemble["value"], abs=1e-6)
 
 
-def test_a_folder_of_ones_own_selects(own: Path, tmp_path: Path) -> None:
+def test_a_folder_of_ones_own_selects(own: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     """By nDCG@10; beside scored pairs by the mean of that and of the rank correlation."""
     text = tmp_path / "text.txt"
     text.write_text("".join(f"the dog number {i} runs\n" for i in range(64)))
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("sentence1,sentence2,score\na dog runs,a cat sleeps,1\na dog runs,the dog runs,5\na cat,a dog,2\n")
-    backbone = write_backbone(tmp_path / "bert", "bert")
     options = ["--text", text, "--storage", tmp_path / "storage", "--address", "none", "--dev", f"mine={own}"]
-    short = overrides({"backbone": backbone, "members": 1, "evaluation.layers": "[1]", "evaluation.resamples": 20})
-    short += overrides({"train.max_steps": 3, "ct.train.keep": "dev", "ct.train.eval_every": 1, "batch": 8})
+    short = overrides({"backbone": tiny_backbone, "members": 1, "evaluation.layers": "[1]", "evaluation.resamples": 20})
+    short += overrides({"train.max_steps": 2, "ct.train.keep": "dev", "ct.train.eval_every": 1, "batch": 8})
 
     def kept(*more: object) -> dict[str, float]:
         model = Path(result("run", "ct", *options, *short, *more)["model"])
@@ -106,25 +105,16 @@ def test_a_folder_of_ones_own_selects(own: Path, tmp_path: Path) -> None:
     assert both["mean"] == pytest.approx((rank + ndcg) / 2, abs=1e-6)
 
 
-def test_a_search_goes_by_a_retrieval_set(own: Path, tmp_path: Path) -> None:
+def test_a_search_goes_by_a_retrieval_set(own: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     """By its first score, which no other score may replace."""
-    (tmp_path / "text.txt").write_text("".join(f"the dog number {i} runs\n" for i in range(64)))
-    backbone = write_backbone(tmp_path / "bert", "bert")
-    arguments = [
-        "tune",
-        "simcse-unsup",
-        "--text",
-        tmp_path / "text.txt",
-        "--storage",
-        tmp_path / "s",
-        "--address",
-        "none",
-    ]
-    arguments += ["--dev", f"mine={own}", *overrides({"backbone": backbone, "train.max_steps": 3, "batch": 8})]
+    text, storage = tmp_path / "text.txt", tmp_path / "s"
+    text.write_text("".join(f"the dog number {i} runs\n" for i in range(64)))
+    arguments = ["tune", "simcse-unsup", "--text", text, "--storage", storage, "--address", "none"]
+    arguments += ["--dev", f"mine={own}", *overrides({"backbone": tiny_backbone, "train.max_steps": 2, "batch": 8})]
     arguments += overrides({"space.optim.lr": "1e-5,1e-3", "train.keep": "best", "train.eval_every": 1})
     found = result(*arguments)
     assert (found["metric"], found["mode"], found["trials"]) == (METRICS[0], "max", 2)
-    run = json.loads((tmp_path / "s" / "runs" / found["best_run"]["run"] / "run.json").read_text())
+    run = json.loads((storage / "runs" / found["best_run"]["run"] / "run.json").read_text())
     assert found["best"]["value"] == pytest.approx(run["dev"]["scores"][METRICS[0]])
     refused = raysts(*arguments, "--set", "metric=pearson")
     assert refused.code == 2 and "remove metric" in refused.err
@@ -147,7 +137,9 @@ def test_a_search_goes_by_a_retrieval_set(own: Path, tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("option", ["--dev", "--test"])
-def test_a_folder_of_no_use_is_refused(option: str, part: str, content: str | None, why: str, tmp_path: Path) -> None:
+def test_a_folder_of_no_use_is_refused(
+    option: str, part: str, content: str | None, why: str, tiny_backbone: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "set"
     folder.mkdir()
     tables = {"corpus.csv": "doc_id,text\nd,a dog\n", "queries.csv": "query_id,text\nq,who runs\n"}
@@ -157,9 +149,8 @@ def test_a_folder_of_no_use_is_refused(option: str, part: str, content: str | No
             (folder / name).write_text(text)
     text = tmp_path / "text.txt"
     text.write_text("".join(f"text {i}\n" for i in range(40)))
-    backbone = write_backbone(tmp_path / "bert", "bert")
-    storage = ["--storage", tmp_path / "storage"]
-    refused = raysts("plan", "ct", "--text", text, option, f"x={folder}", "--set", f"backbone={backbone}", *storage)
+    given = ["--set", f"backbone={tiny_backbone}", "--storage", tmp_path / "storage"]
+    refused = raysts("plan", "ct", "--text", text, option, f"x={folder}", *given)
     assert refused.code == 2 and re.search(why, refused.err), refused.err
 
 

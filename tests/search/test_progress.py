@@ -6,29 +6,40 @@ import fcntl
 import os
 import pty
 import re
-import subprocess
-import sys
+import select
 import termios
 import time
 from pathlib import Path
 
+import killed
 from run_commands import overrides, raysts
 
 ESCAPE = "\x1b["
 TRIALS, STEPS = 3, 8
+ON_A_TERMINAL = """
+import fcntl, os, signal, sys, termios
+terminal, *arguments = sys.argv[1:]
+os.setsid()
+opened = os.open(terminal, os.O_RDWR)
+fcntl.ioctl(opened, termios.TIOCSCTTY, 0)
+for stream in (0, 1, 2):
+    os.dup2(opened, stream)
+sys.stdin, sys.stdout, sys.stderr = (os.fdopen(stream, mode, buffering=1) for stream, mode in enumerate("rww"))
+os.environ["TERM"] = "xterm"
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.argv = ["raysts", *arguments]
+from raysts.__main__ import main
+main()
+"""
 
 
 class Terminal:
     """A command on a terminal of its own; Ctrl-C is what the terminal makes of the key."""
 
     def __init__(self, arguments: list[str]) -> None:
-        self.master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, b"\x28\x00\xa0\x00\x00\x00\x00\x00")  # 40 lines of 160 columns
-        self.process = subprocess.Popen(
-            [sys.executable, *arguments], stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-            env={**os.environ, "TERM": "xterm"}, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )  # fmt: skip
-        os.close(slave)
+        self.master, self.slave = pty.openpty()
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, b"\x28\x00\xa0\x00\x00\x00\x00\x00")  # 40 lines of 160 columns
+        self.process = killed.start(ON_A_TERMINAL, os.ttyname(self.slave), *arguments)
         self.shown = ""
 
     def read_until(self, pattern: str, seconds: float = 300.0) -> None:
@@ -43,13 +54,18 @@ class Terminal:
         while self._read():
             pass
         os.close(self.master)
-        return self.process.wait(timeout=300)
+        self.process.join(300)
+        return int(self.process.exitcode)
 
     def _read(self) -> bool:
+        if not select.select([self.master], [], [], 300.0)[0]:
+            return False
         try:
             found = os.read(self.master, 65536)
         except OSError:  # nobody writes any more
             return False
+        if not self.shown:  # the command has the terminal now, and alone: where it ends, so does what is read
+            os.close(self.slave)
         self.shown += found.decode(errors="replace")
         return bool(found)
 
@@ -57,26 +73,18 @@ class Terminal:
 def test_a_live_table_on_a_terminal_ctrl_c_and_plain_lines_elsewhere(
     small_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
-    sets = overrides(
-        {
-            "backbone": tiny_backbone,
-            "space.lower_bound": "0,0.3,0.6",
-            "seeds": 1,
-            "train.max_steps": STEPS,
-            "train.eval_every": 4,
-            "train.max_length": 24,
-            "sts.data.sample": 96,
-        }  # fmt: skip
-    )
+    space = {"backbone": tiny_backbone, "space.lower_bound": "0,0.3,0.6", "seeds": 1}
+    short = {"train.max_steps": STEPS, "train.eval_every": 4, "train.max_length": 24, "sts.data.sample": 96}
+    sets = overrides(space, short)
     arguments = ["tune", "lower-bound", *sets, "--data", small_world, "--storage", tmp_path / "s", "--address", "none"]
-    terminal = Terminal(["-m", "raysts", *map(str, arguments)])
+    terminal = Terminal([*map(str, arguments)])
     try:
         terminal.read_until(rf"1/{TRIALS}  lower_bound=")
         os.write(terminal.master, b"\x03")
         code = terminal.end()
     finally:
         terminal.process.kill()
-        terminal.process.wait()
+        terminal.process.join()
     assert code == 130
     # One bar over all trials, drawn over, and gone at the end.
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.shown)

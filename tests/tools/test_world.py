@@ -34,23 +34,8 @@ from tools.world.text import Draws, Realiser, all_surfaces
 
 TEXTS = ("sentence", "sentence1", "sentence2", "premise", "hypothesis", "text", "title")
 FUNCTION_WORDS = {
-    "a",
-    "an",
-    "the",
-    "is",
-    "are",
-    "was",
-    "were",
-    "being",
-    "by",
-    "not",
-    "did",
-    "do",
-    "does",
-    "there",
-    "that",
-    "of",
-}
+    "a", "an", "the", "is", "are", "was", "were", "being", "by", "not", "did", "do", "does", "there", "that", "of",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -166,12 +151,12 @@ def label_by_possible_worlds(premise: Meaning, hypothesis: Meaning) -> str:
 
 
 def test_labels_hold_in_every_possible_world() -> None:
-    pairs = Writer(11, "soundness", "train").nli_pairs(600)
+    pairs = Writer(11, "soundness", "train").nli_pairs(200)
     assert {label for _, label in pairs} == set(LABELS)
     for pair, label in pairs:
         assert label_by_possible_worlds(pair.first, pair.second) == label, (pair, label)
     for profile in PROFILES:
-        for pair in Writer(12, profile, "test").sts_pairs(60, profile):
+        for pair in Writer(12, profile, "test").sts_pairs(20, profile):
             for first, second in ((pair.first, pair.second), (pair.second, pair.first)):
                 assert label_by_possible_worlds(first, second) == infer(first, second), pair
 
@@ -203,15 +188,15 @@ def test_a_sentence_has_one_meaning_and_a_word_one_concept() -> None:
     draws = Draws(5, "one meaning")
     facts, realiser = Facts("train", draws), Realiser(draws)
     meanings: dict[str, Meaning] = {}
-    for _ in range(4000):
+    for _ in range(1500):
         meaning = facts.fresh(modifiers=draws.pick((0.0, 0.5)))
         assert meanings.setdefault(realiser.sentence(meaning), meaning) == meaning
 
 
-def test_same_seed_same_bytes_other_seed_other_world(tmp_path: Path) -> None:
-    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
-        generate.write_world(tmp_path / name, seed=seed, size="small")
-    same, again, other = (digests(tmp_path / name) for name in "abc")
+def test_same_seed_same_bytes_other_seed_other_world(small_world: Path, tmp_path: Path) -> None:
+    generate.write_world(tmp_path / "again", size="small")
+    generate.write_world(tmp_path / "other", seed=4, size="small")
+    same, again, other = map(digests, (small_world, tmp_path / "again", tmp_path / "other"))
     assert same == again
     assert same.keys() == other.keys()
     # only the categories of words have nothing drawn in them
