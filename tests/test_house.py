@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import house
-import pytest
 from house import ROOT, edges, imported_names, module_of, parsed
 
 FILES = house.python_files()
@@ -138,11 +137,3 @@ def test_what_is_imported_when(tmp_path: Path, tiny_backbone: Path) -> None:
 
 def test_no_file_is_called_misc() -> None:
     assert not {path.stem for path in FILES} & {"utils", "helpers", "common", "misc", "util", "helper"}
-
-
-def test_jobs_are_thin() -> None:
-    jobs = sorted((ROOT.parent / "jobs").glob("*.py"))
-    if not jobs:
-        pytest.skip("installed without the jobs folder")
-    for path in jobs:
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= 40, path.name

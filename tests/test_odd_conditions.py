@@ -169,10 +169,8 @@ def test_a_table_that_was_replaced(tiny_backbone: Path, tmp_path: Path) -> None:
     other = pq.read_table(table).slice(20)
     pq.write_table(other, table)
     replaced = raysts("plan", "ct", *options)
-    assert (
-        replaced.code == 2
-        and f"{table}: is not what raysts wrote there: it was replaced, or is damaged" in replaced.err
-    )
+    said = f"{table}: is not what raysts wrote there: it was replaced, or is damaged"
+    assert replaced.code == 2 and said in replaced.err
     assert pq.read_table(table).equals(other) and not list(data.rglob("*.damaged"))
     table.with_name(f".{table.name}.checksum").unlink()
     assert raysts("plan", "ct", *options).code == before.code == 0
@@ -193,18 +191,9 @@ def test_a_student_whose_weights_are_no_numbers(
     weights["encoder.layer.1.output.dense.weight"][3, 5] = number
     save_file(weights, student / "model.safetensors", metadata={"format": "pt"})
     text.write_text("".join(f"the dog number {number} runs\n" for number in range(300)))
-    options = (
-        "--text",
-        text,
-        "--storage",
-        tmp_path / "storage",
-        "--address",
-        "none",
-        *overrides({"backbone": student}),
-    )
-    done = raysts("distill", tiny_backbone, *options)
+    options = ("--text", text, "--storage", tmp_path / "storage", "--address", "none")
+    done = raysts("distill", tiny_backbone, *options, *overrides({"backbone": student}))
     (line,) = done.err.splitlines()
-    assert (
-        done.code == 2 and str(student / "model.safetensors") in line and "encoder.layer.1.output.dense.weight" in line
-    )
+    assert done.code == 2 and str(student / "model.safetensors") in line
+    assert "encoder.layer.1.output.dense.weight" in line
     assert not (tmp_path / "storage").exists()

@@ -236,34 +236,14 @@ def spoiled(table: pa.Table, drawn: random.Random) -> tuple[pa.Table, str]:
 def damaged(path: Path, drawn: random.Random) -> str:
     """What becomes of a file as such."""
     content = path.read_bytes() or b" "
-    way = drawn.choice(
-        [
-            "as it is",
-            "as it is",
-            "as it is",
-            "empty",
-            "torn",
-            "bytes",
-            "zeros",
-            "folder",
-            "pipe",
-            "loop",
-            "device",
-            "junk",
-        ]
-    )
+    ways = ["empty", "torn", "bytes", "zeros", "folder", "pipe", "loop", "device", "junk"]
+    way = drawn.choice([*["as it is"] * 3, *ways])
     if way == "as it is":
         return way
     path.unlink()
     if way in ("empty", "torn", "zeros", "junk"):
-        path.write_bytes(
-            {
-                "empty": b"",
-                "torn": content[: len(content) // 2],
-                "zeros": bytes(len(content)),
-                "junk": drawn.randbytes(999),
-            }[way]
-        )
+        half, junk = content[: len(content) // 2], drawn.randbytes(999)
+        path.write_bytes({"empty": b"", "torn": half, "zeros": bytes(len(content)), "junk": junk}[way])
     elif way == "bytes":
         changed = bytearray(content)
         for _ in range(drawn.choice([1, 8, 64])):

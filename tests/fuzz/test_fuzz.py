@@ -115,11 +115,7 @@ def _storage(arguments: list[str], new: Path) -> list[str]:
 
 
 def problems(
-    kind: str,
-    seeds: range,
-    ground: Ground,
-    surprises: list[BaseException],
-    messages: dict[str, str] | None = None,
+    kind: str, seeds: range, ground: Ground, surprises: list[BaseException], messages: dict[str, str] | None = None
 ) -> list[str]:
     """One line for each input that was met badly; ``-s`` shows them as they come."""
     found = []
@@ -151,11 +147,7 @@ def test_wrong_inputs(
 
 @pytest.mark.slow
 def test_many_wrong_records(
-    finished_storage: Path,
-    small_world: Path,
-    tiny_backbone: Path,
-    tmp_path: Path,
-    _nothing_starts: list[BaseException],
+    finished_storage: Path, small_world: Path, tiny_backbone: Path, tmp_path: Path, _nothing_starts: list[BaseException]
 ) -> None:
     ground = Ground(small_world, tiny_backbone, finished_storage, tmp_path / "place")
     assert problems("records", range(ALL["records"]), ground, _nothing_starts) == []

@@ -16,16 +16,7 @@ from typing import Any
 import pytest
 
 from raysts.errors import InputError, nearest
-from raysts.storage.atomic import (
-    ASIDE,
-    atomic_write,
-    draft_name,
-    is_locked,
-    lock,
-    remove_drafts,
-    start_of,
-    writable,
-)
+from raysts.storage.atomic import ASIDE, atomic_write, draft_name, is_locked, lock, remove_drafts, start_of, writable
 from raysts.storage.store import Store
 
 

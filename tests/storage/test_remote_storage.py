@@ -23,15 +23,9 @@ from raysts.storage.store import Store
 from raysts.training import checkpoint
 
 SHORT = {
-    "members": 2,
-    "train.max_steps": 6,
-    "train.eval_every": 6,
-    "train.checkpoint_every": 3,
-    "train.max_length": 24,
-    "sed.data.sample": 100,
-    "evaluation.tasks": ["stsb"],
-    "evaluation.resamples": 4,
-}
+    "members": 2, "train.max_steps": 6, "train.eval_every": 6, "train.checkpoint_every": 3, "train.max_length": 24,
+    "sed.data.sample": 100, "evaluation.tasks": ["stsb"], "evaluation.resamples": 4,
+}  # fmt: skip
 WEIGHTS = "model/model.safetensors"
 
 
@@ -153,14 +147,8 @@ def test_a_run_id_is_a_model_wherever_the_bucket_is(
     card = content(store_of(uri).root, f"runs/{run_id}/model/README.md")
     assert (tmp_path / "exported/README.md").read_text() == card.decode()
     stsb = ("--tasks", "stsb", "--resamples", 4, "--data", small_world)
-    vectors = (
-        "--input",
-        small_world / "sts/stsb_dev.parquet",
-        "--column",
-        "sentence1",
-        "--output",
-        tmp_path / "vectors",
-    )
+    texts = ("--input", small_world / "sts/stsb_dev.parquet", "--column", "sentence1")
+    vectors = (*texts, "--output", tmp_path / "vectors")
     for arguments in (
         ("compare", run_id, "nli-sed:ensemble", *stsb),
         ("embed", run_id, *vectors, "--address", "none"),
