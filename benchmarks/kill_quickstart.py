@@ -148,7 +148,7 @@ def one_round(runs: Runs, storage: Path, length: float, dice: random.Random, mos
             else:
                 os.kill(pid, signal.SIGKILL)
             continue
-        (command.kill_group if kind == "group" else lambda c=command: c.signal_driver(signal.SIGKILL))()
+        (os.killpg if kind == "group" else os.kill)(command.pid, signal.SIGKILL)  # it leads its group
         command.process.wait()
         died, dead = time.monotonic(), command
         kept = finished_files(storage)

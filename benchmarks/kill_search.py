@@ -128,7 +128,7 @@ def one_round(
         if kind == "driver":
             command.signal_driver(signal.SIGKILL)
         elif kind == "group":
-            command.kill_group()
+            os.killpg(command.pid, signal.SIGKILL)
         else:
             os.killpg(command.pid, signal.SIGINT)
         command.process.wait()

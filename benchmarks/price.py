@@ -66,9 +66,7 @@ def run(name: str, storage: Path) -> dict[str, Any]:
     settings, models = {**COMMON, **settings}, [options.teacher] if system == "distill" else []
     more = {"models": models} if models else {}
     began = time.monotonic()
-    planned = describe_plan(system, settings, storage=storage, probe=True, price=PRICES, name=name, **more, **places)[
-        "price"
-    ]
+    planned = describe_plan(system, settings, storage=storage, probe=True, price=PRICES, **more, **places)["price"]
     probed, seen, ended = time.monotonic() - began, list[tuple[float, float, float]](), threading.Event()
     thread = threading.Thread(target=watch, args=(seen, ended))
     thread.start()

@@ -111,7 +111,8 @@ class SentenceTransformers:
         attention: str,
     ) -> None:
         from datasets import Dataset, disable_progress_bars
-        from sentence_transformers import SentenceTransformer, losses
+        from sentence_transformers import SentenceTransformer
+        from sentence_transformers.sentence_transformer import losses
         from torch import nn
         from transformers.utils import logging as transformers_logging
 

@@ -131,8 +131,10 @@ def trial(way: str, seed: int, endpoint: str, bucket: str) -> Trial:
             time.sleep(0.02)
         said = first.hears("")
         late = [request for request in between.log if request.at > took]
-        changed = (sum(_changes(request, key) for request in late) for key in (f"/pipelines/{name}", f"/locks/{name}"))
-        return Trial(way, stale, *changed, str(said.get("lost")))
+        records, locks = (
+            sum(_changes(each, f"/{folder}/{name}") for each in late) for folder in ("pipelines", "locks")
+        )
+        return Trial(way, stale, records, locks, str(said.get("lost")))
 
 
 def _back(first: Writer, between: s3_faults.Proxy) -> None:
