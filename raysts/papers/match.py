@@ -190,11 +190,16 @@ def _lookup(tree: Any, path: str) -> Any:
 
 def stands_beside(measured: str, published_backbone: str, backbones: set[str | None]) -> bool:
     """Return True if a measured backbone fits a published one of a table with these ``backbones``."""
-    name = measured.rsplit("/", 1)[-1].split(" ")[0].lower()
-    identity = next((paper for paper, backbone in BACKBONES.items() if re.fullmatch(backbone.names, name)), None)
+    identity = _identify(measured)
     if identity is not None and identity in backbones:
         return identity == published_backbone
     return is_static(identity) == is_static(published_backbone)
+
+
+@lru_cache
+def _identify(measured: str) -> str | None:
+    name = measured.rsplit("/", 1)[-1].split(" ")[0].lower()
+    return next((paper for paper, backbone in BACKBONES.items() if re.fullmatch(backbone.names, name)), None)
 
 
 def _over_models(models: Sequence[Sequence[MeasuredRow]], value: PrintedValue) -> MeasuredValue | None:
