@@ -130,10 +130,8 @@ def trial(way: str, seed: int, endpoint: str, bucket: str) -> Trial:
             stale += json.loads(content).get("who") != "second"
             time.sleep(0.02)
         said = first.hears("")
-        late = [request for request in between.log if request.at > took]
-        records, locks = (
-            sum(_changes(each, f"/{folder}/{name}") for each in late) for folder in ("pipelines", "locks")
-        )
+        late = [each for each in between.log if each.at > took]
+        records, locks = (sum(_changes(each, f"/{key}/{name}") for each in late) for key in ("pipelines", "locks"))
         return Trial(way, stale, records, locks, str(said.get("lost")))
 
 

@@ -136,7 +136,7 @@ def paper_tables(paper: str, rows: Iterable[MeasuredRow]) -> list[PaperTable]:
         fitting.setdefault((row.system, row.row["dataset"], row.row["metric"]), []).append(row)
     filled = []
     for table in published.load(paper).tables:
-        backbones = {row.backbone for row in table.rows}
+        backbones = frozenset(row.backbone for row in table.rows)
         measured = {
             (i, j, k): values
             for i, row in enumerate(table.rows)
@@ -151,7 +151,7 @@ def paper_tables(paper: str, rows: Iterable[MeasuredRow]) -> list[PaperTable]:
 
 
 def match_value(
-    value: PrintedValue, system: str, backbone: str, backbones: set[str | None], fitting: Fitting
+    value: PrintedValue, system: str, backbone: str, backbones: frozenset[str | None], fitting: Fitting
 ) -> dict[str, MeasuredValue]:
     """Return the measurements of a value: by column, the latest run with all of it, in one protocol."""
     runs: dict[tuple[Any, ...], list[dict[tuple[Any, ...], MeasuredRow]]] = {}
@@ -188,18 +188,12 @@ def _lookup(tree: Any, path: str) -> Any:
     return tree
 
 
-def stands_beside(measured: str, published_backbone: str, backbones: set[str | None]) -> bool:
-    """Return True if a measured backbone fits a published one of a table with these ``backbones``."""
-    identity = _identify(measured)
-    if identity is not None and identity in backbones:
-        return identity == published_backbone
-    return is_static(identity) == is_static(published_backbone)
-
-
 @lru_cache
-def _identify(measured: str) -> str | None:
+def stands_beside(measured: str, published: str, backbones: frozenset[str | None]) -> bool:
+    """Return True if a measured backbone fits a published one of a table with these ``backbones``."""
     name = measured.rsplit("/", 1)[-1].split(" ")[0].lower()
-    return next((paper for paper, backbone in BACKBONES.items() if re.fullmatch(backbone.names, name)), None)
+    identity = next((paper for paper, backbone in BACKBONES.items() if re.fullmatch(backbone.names, name)), None)
+    return identity == published if identity and identity in backbones else is_static(identity) == is_static(published)
 
 
 def _over_models(models: Sequence[Sequence[MeasuredRow]], value: PrintedValue) -> MeasuredValue | None:
@@ -266,7 +260,7 @@ def empty_rows(paper: str, shown: PaperTable, rows: Sequence[MeasuredRow]) -> li
     """
     filled, printed = {i for i, *_ in shown.measured}, shown.table.rows
     command = commands()[paper, shown.table.number].partition("@")[0]
-    backbones = {row.backbone for row in printed}
+    backbones = frozenset(row.backbone for row in printed)
     empty = []
     for row in (row for i, row in enumerate(printed) if i not in filled):
         of_system = [result for result in rows if result.system == row.system and row.backbone]

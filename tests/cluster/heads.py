@@ -20,7 +20,7 @@ from typing import Any
 from ports import free_ports
 from processes import Command, wait_until
 
-from raysts.cluster.connect import LOOPBACK
+from raysts.cluster.connect import LOOPBACK, PRIVATE
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "token-of-the-test-head"
@@ -91,7 +91,7 @@ def running_head(
     (temporary / "token").write_text(TOKEN)
     (temporary / "token").chmod(0o600)
     given = {
-        LOOPBACK: "1",  # unlike the private clusters of the tests: nodes have the address of the machine
+        **PRIVATE | {LOOPBACK: "1"},  # unlike private clusters: nodes have the address of the machine
         "RAY_TMPDIR": str(temporary),
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(temporary / "token"),

@@ -165,7 +165,7 @@ def test_a_cell_holds_one_protocol_and_one_copy_of_a_set(names: tuple[str, ...])
         fitting: dict[Any, list[MeasuredRow]] = {}
         for one in sorted((each for part in rows for each in part), key=lambda each: each.created_at):
             fitting.setdefault((one.system, one.row["dataset"], one.row["metric"]), []).append(one)
-        (found,) = match_value(value, "ct", "BERT-large", {"BERT-large"}, fitting).values()
+        (found,) = match_value(value, "ct", "BERT-large", frozenset({"BERT-large"}), fitting).values()
         return found.value, found.n
 
     first = measured(0, 0.5, 1), measured(1, 0.6, 1)
