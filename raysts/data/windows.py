@@ -54,7 +54,7 @@ class StoreSpec:
     data: Data
     prompt: str = ""
     query_prompt: str | None = None
-    """Before texts of the query side; None: the table has none."""
+    """Before queries, or before every other span where the table has none. None: all texts are read alike."""
 
     @property
     def id(self) -> str:
@@ -156,7 +156,9 @@ def tokenize_group(group: GroupPart, spec: StoreSpec, tokenizer: Any, folder: Pa
 
 def text_windows(group: GroupPart, spec: StoreSpec) -> Iterator[tuple[int, dict[str, pa.Array]]]:
     """Yield (first, columns) of each window of the group's selected rows."""
-    columns = [*spec.texts, *spec.values] + ([QUERY] if spec.query_prompt is not None else [])
+    columns = [*spec.texts, *spec.values]
+    if spec.query_prompt is not None and QUERY in open_parquet(group.path, remedy(spec.table)).schema_arrow.names:
+        columns += [QUERY]
     pending: list[pa.RecordBatch] = []
     waiting = done = 0
     for batch in selected_rows(group, spec.table, columns):
@@ -186,13 +188,14 @@ def _record_batch(
     """Return a window as it is stored, and how many of its texts had more tokens than are kept."""
     size, cut, prompt = len(next(iter(columns.values()))), 0, spec.prompt
     arrays: dict[str, pa.Array] = {"row": pa.array(np.arange(first, first + size, dtype=np.int64))}
-    if spec.query_prompt is not None:
-        arrays[QUERY], prompt = columns[QUERY], ""
+    are_queries = np.arange(first, first + size) % (1 + spec.data.spans) % 2 == 1  # every other span
+    if QUERY in columns:
+        arrays[QUERY], are_queries = columns[QUERY], columns[QUERY].to_numpy(zero_copy_only=False)
     for name in spec.texts:
         texts = columns[name].to_pylist()
         if spec.query_prompt is not None:
-            prompts = [spec.prompt, spec.query_prompt]
-            texts = [prompts[side] + text for side, text in zip(columns[QUERY].to_pylist(), texts, strict=True)]
+            prompts, prompt = [spec.prompt, spec.query_prompt], ""
+            texts = [prompts[side] + text for side, text in zip(are_queries.tolist(), texts, strict=True)]
         tokens, cut_here = tokenize_counted(tokenizer, texts, spec.max_length, prompt)
         cut += cut_here
         arrays[name] = pa.ListArray.from_arrays(pa.array(tokens.offsets.astype(np.int32)), pa.array(tokens.flat))

@@ -478,7 +478,8 @@ class Inputs:
                 texts = (rows - self.queries(recipe)) // (1 + spans)
                 notes.append(
                     f"{stage}: trains on {texts:,} texts and on {spans} spans of each ({shortest} to {longest} words): "
-                    f"{spans * texts / rows:.0%} of its rows are spans."
+                    f"{spans * texts / rows:.0%} of its rows are spans"
+                    f"{', every other one read as a query' * self.span_queries(recipe)}."
                 )
         return notes
 
@@ -512,14 +513,23 @@ class Inputs:
         )
 
     def sides(self, recipe: Recipe, prompts: Prompts, named: str | None) -> dict[str, Any]:
-        """Return the prompts of a token store: that of the texts, and of queries if the table has some.
+        """Return the prompts of a token store: for texts, and for queries or spans in their place.
 
-        ``named``: what the pipeline names for all texts. None: each side has its own, if there are queries.
+        ``named``: what the pipeline names for all texts. None: each side has its own.
         """
-        if not self.queries(recipe):
-            return {"prompt": prompts.resolve(named)}
         sides: dict[str, Side] = {"prompt": "document", "query_prompt": "query"}
-        return {key: prompts.side_prompt(s) if named is None else prompts.resolve(named) for key, s in sides.items()}
+        of_sides = {
+            key: prompts.side_prompt(s) if named is None else prompts.resolve(named) for key, s in sides.items()
+        }
+        asks = self.queries(recipe) or (self.span_queries(recipe) and len({*of_sides.values()}) > 1)
+        return of_sides if asks else {"prompt": prompts.resolve(named)}
+
+    def span_queries(self, recipe: Recipe) -> bool:
+        """Return True if spans stand for queries: the student has a prompt for those, the table none."""
+        asks = (
+            self.prompts.side_prompt("query") != self.prompts.side_prompt("document") and self.pipeline.prompt is None
+        )
+        return asks and recipe.data.spans > 0 and not self.queries(recipe)
 
     def queries(self, recipe: Recipe) -> int:
         """Return the number of texts of the query side that a recipe reads."""

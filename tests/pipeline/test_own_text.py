@@ -28,6 +28,7 @@ from transformers import BertConfig, BertModel
 
 import raysts
 from raysts.commands.follow import report
+from raysts.commands.look import describe_plan
 from raysts.data.corpora import Corpus
 from raysts.data.user import TEXT, UserData, open_text
 from raysts.data.windows import Windows
@@ -405,11 +406,50 @@ def test_a_student_table_with_spans_and_a_bank_that_is_killed_ends_as_one_that_i
     assert record(ended["killed"]) == record(ended["whole"])
 
 
-def test_queries_are_read_behind_their_prompts(own: Path, documents: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def sided(own: Path, tmp_path: Path) -> dict[str, Path]:
+    """Two models that read queries and documents behind prompts of their own."""
     for name, prompt in (("sided", "a query: "), ("student", "the dog asks: ")):
         model = raysts.load(own / "A", device="cpu")
         model.prompts = Prompts(texts={"query": prompt, "document": f"{prompt} not "})
         model.save(tmp_path / name)
+    return {name: tmp_path / name for name in ("sided", "student")}
+
+
+def check_sides(folder: Path, models: dict[str, Path], sides: np.ndarray) -> None:
+    """Each model has read each text of the one table behind its prompt of that side."""
+    stores = [Windows(path.parent) for path in (folder / "tokens").glob("*/manifest.json")]
+    (table,) = (folder / "tables").glob("*.parquet")
+    texts = pq.read_table(table).column("sentence").to_pylist()
+    read = [
+        [row for window in range(len(store)) for row in store.read(window).column("sentence").to_pylist()]
+        for store in stores
+    ]
+    assert len(read) == 2
+    for model in (raysts.load(path, device="cpu") for path in models.values()):
+        model.max_length = max(map(len, read[0]))
+        names = ["query" if side else "document" for side in sides]
+        assert [model.tokenize([text], of).flat.tolist() for text, of in zip(texts, names, strict=True)] in read
+
+
+def test_every_other_span_stands_for_a_query(
+    own: Path, documents: Path, tmp_path: Path, sided: dict[str, Path]
+) -> None:
+    sets = {"train.max_steps": 2, "precision": "fp32", "sed.target": "unit-mean", "data.spans": 4}
+    options = {"text": documents, "storage": tmp_path / "s", "address": "none"}
+    result = raysts.distill([str(sided["sided"])], {"backbone": str(sided["student"]), **sets}, **options)
+    rows = json.loads((Path(result["model"]).parent / "run.json").read_text())["data"]["rows"]
+    check_sides(tmp_path / "s", sided, np.arange(5 * rows) % 5 % 2 == 1)
+    assert any("are spans, every other one read as a query." in line for line in result["notes"])
+    for student, prompt in ((own / "A", None), (sided["student"], "x ")):  # who reads all texts alike
+        alike = {"backbone": str(student), "prompt": prompt, **sets}
+        planned = describe_plan("distill", alike, storage=tmp_path / "t", models=[str(sided["sided"])], text=documents)
+        assert "are spans." in str(planned) and "as a query" not in str(planned)
+
+
+def test_queries_are_read_behind_their_prompts(
+    own: Path, documents: Path, tmp_path: Path, sided: dict[str, Path]
+) -> None:
     asked = [f"a dog {number}" for number in range(40)]
     pq.write_table(pa.table({"id": range(40), "asked": asked}), tmp_path / "asked.parquet")
     options = {"text": documents, "queries": tmp_path / "asked.parquet", "storage": tmp_path / "s", "address": "none"}
@@ -421,22 +461,9 @@ def test_queries_are_read_behind_their_prompts(own: Path, documents: Path, tmp_p
     options["queries_column"] = "asked"
     assert describe(raysts.plan("ct-sed", {"backbone": sets["backbone"]}, **options))["text"]["queries"] == 40
     result = raysts.distill([str(tmp_path / "sided")], sets, **options)
-    stores = {path.parent: Windows(path.parent) for path in (tmp_path / "s/tokens").glob("*/manifest.json")}
-    texts = pq.read_table(next((tmp_path / "s/tables").glob("*.parquet")))
-    sides = texts.column("query").to_numpy()
-    assert sides.sum() == 40 and len(stores) == 2
-    by_model = {name: raysts.load(tmp_path / name, device="cpu") for name in ("sided", "student")}
-    matched = {}
-    for windows in stores.values():
-        ids = [row for window in range(len(windows)) for row in windows.read(window).column("sentence").to_pylist()]
-        for name, model in by_model.items():
-            model.max_length = max(map(len, ids))
-            expected = [
-                model.tokenize([text], "query" if side else "document").flat.tolist()
-                for text, side in zip(texts.column("sentence").to_pylist(), sides, strict=True)
-            ]
-            matched[name] = matched.get(name, False) or ids == expected
-    assert matched == {"sided": True, "student": True}
+    sides = pq.read_table(next((tmp_path / "s/tables").glob("*.parquet"))).column("query").to_numpy()
+    assert sides.sum() == 40
+    check_sides(tmp_path / "s", sided, sides)
     record = json.loads((Path(result["model"]).parent / "run.json").read_text())
     assert record["data"]["queries"] == 40 and record["data"]["rows"] == len(sides) - 4 * int((~sides).sum()) // 5
     assert [(cost["model"], cost["role"]) for cost in result["models"]] == [
