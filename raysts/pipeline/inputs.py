@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -517,12 +517,11 @@ class Inputs:
 
         ``named``: what the pipeline names for all texts. None: each side has its own.
         """
-        sides: dict[str, Side] = {"prompt": "document", "query_prompt": "query"}
-        of_sides = {
-            key: prompts.side_prompt(s) if named is None else prompts.resolve(named) for key, s in sides.items()
-        }
-        asks = self.queries(recipe) or (self.span_queries(recipe) and len({*of_sides.values()}) > 1)
-        return of_sides if asks else {"prompt": prompts.resolve(named)}
+        prompt = prompts.resolve(named)
+        query, document = (prompts.side_prompt(side) if named is None else prompt for side in get_args(Side))
+        if self.queries(recipe) or (self.span_queries(recipe) and query != document):
+            return {"prompt": document, "query_prompt": query}
+        return {"prompt": prompt}
 
     def span_queries(self, recipe: Recipe) -> bool:
         """Return True if spans stand for queries: the student has a prompt for those, the table none."""
