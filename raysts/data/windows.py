@@ -187,8 +187,8 @@ def _record_batch(
 ) -> tuple[pa.RecordBatch, int]:
     """Return a window as it is stored, and how many of its texts had more tokens than are kept."""
     size, cut, prompt = len(next(iter(columns.values()))), 0, spec.prompt
-    arrays: dict[str, pa.Array] = {"row": pa.array(np.arange(first, first + size, dtype=np.int64))}
-    are_queries = np.arange(first, first + size) % (1 + spec.data.spans) % 2 == 1  # every other span
+    arrays: dict[str, pa.Array] = {"row": pa.array(rows_N := np.arange(first, first + size, dtype=np.int64))}
+    are_queries = rows_N % (1 + spec.data.spans) % 2 == 1  # every other span
     if QUERY in columns:
         arrays[QUERY], are_queries = columns[QUERY], columns[QUERY].to_numpy(zero_copy_only=False)
     for name in spec.texts:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -479,7 +479,7 @@ class Inputs:
                 notes.append(
                     f"{stage}: trains on {texts:,} texts and on {spans} spans of each ({shortest} to {longest} words): "
                     f"{spans * texts / rows:.0%} of its rows are spans"
-                    f"{', every other one read as a query' * self.span_queries(recipe)}."
+                    f"{', every other one read as a query' if self.span_queries(recipe) else ''}."
                 )
         return notes
 
@@ -518,17 +518,16 @@ class Inputs:
         ``named``: what the pipeline names for all texts. None: each side has its own.
         """
         prompt = prompts.resolve(named)
-        query, document = (prompts.side_prompt(side) if named is None else prompt for side in get_args(Side))
+        sides: tuple[Side, Side] = ("query", "document")
+        query, document = (prompts.side_prompt(side) if named is None else prompt for side in sides)
         if self.queries(recipe) or (self.span_queries(recipe) and query != document):
             return {"prompt": document, "query_prompt": query}
         return {"prompt": prompt}
 
     def span_queries(self, recipe: Recipe) -> bool:
         """Return True if spans stand for queries: the student has a prompt for those, the table none."""
-        asks = (
-            self.prompts.side_prompt("query") != self.prompts.side_prompt("document") and self.pipeline.prompt is None
-        )
-        return asks and recipe.data.spans > 0 and not self.queries(recipe)
+        is_sided = self.prompts.side_prompt("query") != self.prompts.side_prompt("document")
+        return is_sided and self.pipeline.prompt is None and recipe.data.spans > 0 and not self.queries(recipe)
 
     def queries(self, recipe: Recipe) -> int:
         """Return the number of texts of the query side that a recipe reads."""
