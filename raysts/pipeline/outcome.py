@@ -47,8 +47,7 @@ class Candidate:
 class Option:
     """A model at one pooling that may be delivered as the best.
 
-    ``what``: ``backbone``, ``member``, ``soup``, ``greedy-soup``, ``student``. ``id``: as in an outcome; the
-    backbone's content id.
+    ``what``: its role. ``id``: as in an outcome; the backbone's content id.
     """
 
     what: str
@@ -117,16 +116,13 @@ class Outcome:
 
 def best(scores: Sequence[float | None]) -> int:
     """Return the index of the largest score. Ties go to the first, a missing score ranks last."""
-    return max(range(len(scores)), key=lambda index: (_order(scores[index]), -index))
+    return top(scores, 1)[0]
 
 
 def top(scores: Sequence[float | None], count: int | None) -> list[int]:
-    """Return the indices of the ``count`` largest scores, ascending. None means all.
-
-    Ties go to the first.
-    """
-    ranked = sorted(range(len(scores)), key=lambda index: (-_order(scores[index]), index))
-    return sorted(ranked[:count])
+    """Return the indices of the ``count`` largest scores (None: of all), ascending; :func:`best` ranks so too."""
+    order = [-math.inf if score is None else score for score in scores]
+    return sorted(sorted(range(len(scores)), key=order.__getitem__, reverse=True)[:count])
 
 
 def decide(
@@ -141,9 +137,8 @@ def decide(
 ) -> Outcome:
     """Return the outcome of a run.
 
-    With students, the first is selected, so that no label selects. If labels already select each student's checkpoint,
-    the best student is. Of uncombined members it is the best. An ensemble selects none. A weight average is selected
-    if the pipeline combines the members by it.
+    The first student is selected, so that no label selects; if labels already select each student's checkpoint, the
+    best. Of uncombined members it is the best, of an ensemble none, of weight averages that which the pipeline names.
 
     ``members`` are those that finished, with scores of the last stage. ``students`` (empty before training) have
     scores of the distillation. ``options`` are candidates for the best model, if the pipeline delivers that.
@@ -214,7 +209,3 @@ def system_of(name: str, role: str) -> str | None:
         return name if role == "soup" else None
     behind = [role if role != "member" else None, parsed.post if parsed.combine != "sed" else None]
     return "-".join([*parsed.stages, *filter(None, behind)])
-
-
-def _order(score: float | None) -> float:
-    return -math.inf if score is None else score

@@ -84,7 +84,7 @@ def record_rates(store: Store, steps: Iterable[Step], seconds: Mapping[str, floa
             load = step.load._replace(besides=step.load.besides * sentences / step.sentences)
             row: dict[str, Any] = {"size": load.size, "tokens": load.tokens, "sentences": sentences}
             row |= {"work": _work(load, sentences), "cpus": step.resources["cpus"], "seconds": round(taken, 3)}
-            add_rates(store, {"what": load.what, "precision": load.precision, "device": device, "observed": [row]})
+            add_rates(store, {"what": step.work_name, "precision": load.precision, "device": device, "observed": [row]})
 
 
 def add_rates(store: Store, table: Mapping[str, Any]) -> None:
@@ -112,7 +112,7 @@ class Rates:
             rate = ASSUMED * (ON_GPU if on_gpu else cpus) / (TRAINING if step.job else 1.0)
             overhead = 0.0 if on_gpu or step.kind == "tokens" else OVERHEAD * sentences
             return ExpectedTime(START + overhead + _work(load, sentences) / rate, False)
-        about = {"what": load.what, "device": device, "precision": load.precision}
+        about = {"what": step.work_name, "device": device, "precision": load.precision}
         table = max(tables, key=lambda table: [table[key] == value for key, value in about.items()])
         close = [
             row for row in table["observed"]
@@ -121,7 +121,7 @@ class Rates:
         rows = close or table["observed"]
         work = [row["work"] * (1.0 if on_gpu else cpus / row["cpus"]) for row in rows]
         start, slope = fit(work, [row["seconds"] for row in rows])
-        measured = table["what"] == load.what and table["device"] == device
+        measured = table["what"] == step.work_name and table["device"] == device
         return ExpectedTime(start + slope * _work(load, sentences), measured)
 
 

@@ -55,7 +55,6 @@ class Load(NamedTuple):
     """Load of a step: everything that decides how long its sentences take.
 
     Attributes:
-        what: ``train OBJECTIVE``, else the kind of the step.
         size: parameters that each token goes through, in the mean over the models.
         tokens: of a sentence, roughly, in the mean.
         besides: tokens that a training run embeds to be scored while it trains.
@@ -64,7 +63,6 @@ class Load(NamedTuple):
         grows: with more texts it has more sentences.
     """
 
-    what: str = ""
     size: float = 1.0
     tokens: float = 1.0
     precision: str = "auto"
@@ -115,6 +113,16 @@ class Step:
         """Return the metrics lines of the training run beside its model, none before it begins."""
         path = Store.of(self.output).get(self.output.parent / "metrics.jsonl")
         return read_metrics(path) if path else []
+
+    @property
+    def score(self) -> float | None:
+        """Return the development score of the kept checkpoint, or None."""
+        return (self.record.get("dev") or {}).get("kept")
+
+    @property
+    def work_name(self) -> str:
+        """Return its kind, of training with the objective: steps of one name take alike long for alike loads."""
+        return f"train {self.job.recipe.objective}" if self.job else self.kind
 
     @property
     def training(self) -> Job:
@@ -186,8 +194,7 @@ def run_id(model: Step) -> str:
 
 def select_members(models: Sequence[Step], count: int | None) -> list[Step]:
     """Return the members that form the ensemble: all, or the ``count`` best on their development set."""
-    scores = [(model.record.get("dev") or {}).get("kept") for model in models]
-    return [models[index] for index in top(scores, count)]
+    return [models[index] for index in top([model.score for model in models], count)]
 
 
 def batches(steps: Sequence[Step], done: Iterable[str]) -> Iterator[list[Step]]:

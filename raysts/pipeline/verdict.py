@@ -92,7 +92,7 @@ class Delivered:
         best = self.reference
         if best is None or self.margin is None or best["ci_low"] is None:
             return
-        gap, limit = Difference(*(best[key] for key in GAP)), f"more than {100 * self.margin:.2f}"
+        gap, limit = Difference.of(best), f"more than {100 * self.margin:.2f}"
         begin = {True: f"It is not {limit}", False: f"It is {limit}", None: f"Nothing shows whether it is {limit}"}
         on = f"below the teacher {best['model']} on {_title(best['on'])} test"
         yield f"{begin[self.within]} {on}: {100 * gap.value:+z.2f} {gap.interval}."
@@ -277,13 +277,13 @@ class Verdict:
         agreement = self._agreement(role, model_id, choice)
         reference = self._best_teacher(scores) if role == "student" else None
         margin, on = plan.pipeline.evaluation.margin / 100, self.common_set(scores, self.start)
-        best, gap = Difference(*(reference[key] for key in GAP)) if reference else None, None
+        gap = None
         if on is not None and role == "backbone" and choice == self.start_choice:
             zero = 0.0 if plan.pipeline.evaluation.resamples else None
             gap = Difference(0.0, zero, zero)
         elif on is not None:
             gap = self.difference([scores], [self.start], [on])
-        compared = best or gap
+        compared = Difference.of(reference) if reference else gap
         return Delivered(
             what=role,
             layers=as_layers(choice[1]),
@@ -333,25 +333,10 @@ class Verdict:
         """
         if not all(self._ends):
             return {}
-        outcome, in_tables = self.outcome, {*self.plan.names_in_tables.values()}
-        teachers = {model: name for model, name in self.plan.teacher_names.items() if name in in_tables}
-        models_of: dict[str, Sequence[str]] = {"student": outcome.students}
-        models_of |= {role: (outcome.soups[role],) for role in SOUPS if role in outcome.soups}
-        models_of |= {"ensemble": ("ensemble",)}
-        models_of |= {f"{TEACHER}{name}": (model,) for model, name in teachers.items() if model in outcome.members}
-        models_of |= {"member": [member for member in outcome.members if member not in teachers]}
-        systems: dict[str, list[ModelScores]] = {}
-        for role, models in models_of.items():
-            evaluated = "member" if role == "ensemble" or role.startswith(TEACHER) else role
-            scores = [self.scores(evaluated, model) for model in models]
-            if scores and all(scores):
-                systems[role] = scores
-        systems |= {"backbone": [self.start]} if self.start else {}
-        if len(systems) < 2:
-            return {}
-        (_, first), *compared = systems.items()
+        systems = [(role, scores) for role, scores in self._systems() if scores and all(scores)]
         differences: dict[str, dict[str, Difference]] = {}
-        for role, other in compared:
+        for role, other in systems[1:]:
+            first = systems[0][1]
             shared = [name for name in first[0] if all(name in model for model in (*first, *other))]
             sets = {str(name): [name] for name in [self.common_set(first[0], other[0])] if name in shared}
             averaged = [name for name in AVERAGED if name in shared]
@@ -359,14 +344,31 @@ class Verdict:
             differences[role] = {name: self.difference(first, other, on) for name, on in sets.items()}
         return differences
 
+    def _systems(self) -> Iterator[tuple[str, list[ModelScores]]]:
+        """Yield the roles in the order of :attr:`against`, each with the scores of its models."""
+        outcome, in_tables = self.outcome, {*self.plan.names_in_tables.values()}
+        teachers = {model: name for model, name in self.plan.teacher_names.items() if name in in_tables}
+        yield "student", [self.scores("student", model) for model in outcome.students]
+        yield from ((role, [self.scores(role, outcome.soups[role])]) for role in SOUPS if role in outcome.soups)
+        yield "ensemble", [self.scores("member", "ensemble")]
+        for model in filter(outcome.members.__contains__, teachers):
+            yield f"{TEACHER}{teachers[model]}", [self.scores("member", model)]
+        yield "member", [self.scores("member", model) for model in outcome.members if model not in teachers]
+        yield "backbone", [self.start]
+
     # -- notes -------------------------------------------------------------------------------------------------------
 
     @cached_property
     def notes(self) -> list[str]:
+        return [*self._notes()]
+
+    def _notes(self) -> Iterator[str]:
         plan, recipes = self.plan, self.plan.pipeline.recipes
-        notes = notes_before(plan) + ([ABOUT_TINY] if plan.pipeline.backbone == TINY else [])
+        yield from notes_before(plan)
+        if plan.pipeline.backbone == TINY:
+            yield ABOUT_TINY
         for member in plan.left_out:
-            notes.append(
+            yield (
                 f"Member {member['member']} failed and is left out: ensemble and student are made of the "
                 f"{len(plan.members)} of {plan.pipeline.members} members that finished. Its reason: {member['reason']}"
             )
@@ -375,29 +377,25 @@ class Verdict:
             judge = f"Labels of {' and '.join(names)}"
             if AGREEMENT in names:
                 judge = f"Agreement with {plan.judge}, without labels,"
-            notes.append(f"{judge} chose the kept checkpoint in: {', '.join(by_labels)}.")
-        notes += [self.outcome.choice] if self.outcome.choice else []
-        notes += [note] if plan.teacher and (note := plan.teacher.weights_note()) else []
+            yield f"{judge} chose the kept checkpoint in: {', '.join(by_labels)}."
+        yield from filter(None, [self.outcome.choice, plan.teacher and plan.teacher.weights_note()])
         if plan.outcomes and plan.target != "gaussian":
             models = [open_embedder(member.output) for member in plan.members if member.output.exists()]
-            gaussian = any(name.startswith("gauss") for model in models for name in model.similarities)
-            notes += [ABOUT_POINTS] if gaussian else []
+            if any(name.startswith("gauss") for model in models for name in model.similarities):
+                yield ABOUT_POINTS
         for stage, recipe in recipes.items():
             rows, sample = plan.rows(recipe), recipe.data.sample
             if sample and rows < sample:
-                notes.append(
-                    f"{stage}: the table has {rows:,} rows, fewer than the {sample:,} asked for; all were used."
-                )
+                yield f"{stage}: the table has {rows:,} rows, fewer than the {sample:,} asked for; all were used."
             if widths := ", ".join(map(str, recipe.settings.matryoshka)):
-                notes.append(
-                    f"{stage}: the first {widths} dimensions were trained to be sentence vectors by themselves."
-                )
-        notes += [*self._static_note(), *self._fallen()]
+                yield f"{stage}: the first {widths} dimensions were trained to be sentence vectors by themselves."
+        yield from (*self._static_note(), *self._fallen())
         for student, *_ in plan.student_chains:
             scores = [line["dev"] for line in student.metrics if line.get("dev") is not None]
-            notes += note_rising(scores, plan.dev_name(student.training.recipe.spec.dev))
-        notes += [*self._below_best(), *self._tested_on_dev(), *self._truncation()]
-        return notes + (self.contamination.lines(plan.pipeline.name) if self.contamination else [])
+            yield from note_rising(scores, plan.dev_name(student.training.recipe.spec.dev))
+        yield from (*self._below_best(), *self._tested_on_dev(), *self._truncation())
+        if self.contamination:
+            yield from self.contamination.lines(plan.pipeline.name)
 
     def _static_note(self) -> Iterator[str]:
         """Yield a note on what a static student keeps of texts that it did not read."""
@@ -414,11 +412,8 @@ class Verdict:
         """Yield a note for each stage that truncated texts, if its token shards exist."""
         for stage, recipe in self.plan.pipeline.recipes.items():
             spec = self.plan.store_spec(recipe)
-            manifest = self.plan.store.read_json(self.plan.store_folder(spec) / "manifest.json") or {
-                "parts": [],
-                "rows": 0,
-            }
-            if cut := sum(part.get("cut", 0) for part in manifest["parts"]):
+            manifest = self.plan.store.read_json(self.plan.store_folder(spec) / "manifest.json") or {}
+            if cut := sum(part.get("cut", 0) for part in manifest.get("parts", ())):
                 yield (
                     f"Stage {stage} cuts {cut:,} of {manifest['rows'] * len(spec.texts):,} texts after {spec.max_length} tokens. "
                     f"--set {stage}.train.max_length=N reads more of them."
@@ -435,7 +430,7 @@ class Verdict:
         fallen: dict[str, list[str]] = {}
         for chain in (*plan.chains, *plan.student_chains):
             for before, step in zip([None, *chain[:-1]], chain, strict=True):
-                start, end = self._start(before, step, of_backbone), (step.record.get("dev") or {}).get("kept")
+                start, end = self._start(before, step, of_backbone), step.score
                 facts = step.training.facts
                 stage = f"{plan.dev_name(step.training.recipe.spec.dev)} (stage {facts['stage']})"
                 counts[stage] += 1
@@ -456,7 +451,7 @@ class Verdict:
             return of_backbone.get((recipe.pooling, str(recipe.layers))) if from_backbone and comparable else None
         earlier = before.training.recipe
         same = (earlier.pooling, earlier.layers, earlier.spec.dev) == (recipe.pooling, recipe.layers, dev)
-        return (before.record.get("dev") or {}).get("kept") if same else None
+        return before.score if same else None
 
     def _tested_on_dev(self) -> Iterator[str]:
         """Yield a warning if the selecting development set holds test rows."""

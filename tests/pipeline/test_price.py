@@ -20,7 +20,7 @@ from raysts.storage.store import Store
 def step(id_: str, needs: tuple[str, ...] = (), sentences: int = 1000, **load: object) -> Step:
     return Step(
         kind="vectors", id=id_, title=id_, needs=needs, output=Path(f"{id_}.parquet"), sentences=sentences, bytes=500,
-        resources={"workers": 1, "cpus": 1, "gpus": 0}, load=Load(what="vectors", size=1e6, tokens=10, **load),
+        resources={"workers": 1, "cpus": 1, "gpus": 0}, load=Load(size=1e6, tokens=10, **load),
     )  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def test_an_observed_step_prices_others_of_its_kind(tmp_path: Path) -> None:
         price.record_rates(store, [step(name, sentences=sentences)], {name: 1 + sentences / 100}, 1)
     expected = price.Rates(store).predict(step("c", sentences=100_000))
     assert expected.measured and expected.seconds == pytest.approx(1_001, rel=0.02)
-    twice = price.Rates(store).predict(replace(step("c", sentences=100_000), load=Load("vectors", 2e6, 10)))
+    twice = price.Rates(store).predict(replace(step("c", sentences=100_000), load=Load(2e6, 10)))
     assert twice.seconds == pytest.approx(2_001, rel=0.02), "a model of twice the size takes twice as long"
     part = price.Rates(store).predict(replace(step("c", sentences=100_000), left=lambda store: 0.5))
     assert part.seconds == pytest.approx(501, rel=0.02), "other runs did the half"

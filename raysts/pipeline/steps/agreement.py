@@ -104,7 +104,7 @@ class Agreement:
             title=f"agreement of {count} {role}{'s' if count > 1 else ''} on {len(self.texts):,} held-out texts",
             work=self._embed,
             sentences=len(self.texts) * len(self.members),
-            load=Load("agreement", size, tokens, inputs.pipeline.precision, units=len(self.members)),
+            load=Load(size, tokens, inputs.pipeline.precision, units=len(self.members)),
             bytes=2 * sum(map(len, self.texts)),  # each in about four pairs, compressed
         )
 

@@ -45,7 +45,7 @@ def average_step(inputs: Inputs, role: Role, members: Sequence[Step]) -> Step:
         title=title,
         work=partial(_average, inputs, role, step, title, tuple(members)),
         sentences=2 * inputs.corpus.rows(table) * averages if inputs.corpus.files(table) else 0,
-        load=Load("average", inputs.size, inputs.test_tokens),
+        load=Load(inputs.size, inputs.test_tokens),
         bytes=inputs.model_bytes,
     )
 

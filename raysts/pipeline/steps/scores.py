@@ -118,7 +118,7 @@ class RoleEvaluation:
             title=" with ".join([f"evaluate {title}", *heavy]),
             work=self._measure,
             sentences=sentences,
-            load=Load("scores", size, inputs.test_tokens, units=models),
+            load=Load(size, inputs.test_tokens, units=models),
             bytes=round(sentences * ROW_BYTES),
             left=self._share,
         )

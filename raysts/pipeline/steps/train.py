@@ -38,7 +38,7 @@ def tokens_step(inputs: Inputs, spec: StoreSpec) -> Step:
         work=partial(_tokenize, inputs, spec),
         resources={"workers": 1, "cpus": 1, "gpus": 0},
         sentences=sentences,
-        load=Load("tokens", SMALLEST, tokens, units=len(groups), grows=spec.table == TEXT),
+        load=Load(SMALLEST, tokens, units=len(groups), grows=spec.table == TEXT),
         bytes=round(sentences * (8 + 4 * tokens)),
     )
 
@@ -122,7 +122,7 @@ def train_step(
             "memory": resources.memory or inputs.worker_gigabytes,
         },
         sentences=steps * recipe.batch * recipe.spec.sentences,
-        load=Load(f"train {recipe.objective}", inputs.size, inputs.tokens(recipe), recipe.train.precision, scored, grows=grows),
+        load=Load(inputs.size, inputs.tokens(recipe), recipe.train.precision, scored, grows=grows),
         bytes=inputs.model_bytes,
         job=Job(
             id=run, recipe=recipe, seed=seed, folder=folder, parent=parent.output, content=inputs.contents.get(parent.output),

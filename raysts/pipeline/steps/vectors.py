@@ -120,13 +120,7 @@ class Teachers:
             work=self._embed,
             sentences=rows * count,
             load=Load(
-                "vectors",
-                size,
-                tokens,
-                inputs.pipeline.precision,
-                units=blocks,
-                most=WINDOW * count,
-                grows=spec.table == TEXT,
+                size, tokens, inputs.pipeline.precision, units=blocks, most=WINDOW * count, grows=spec.table == TEXT
             ),
             bytes=rows * (8 + 4 * self.width),
         )
@@ -157,7 +151,7 @@ class Teachers:
             output=self.vectors.output / f"map-{step}.npy",
             work=self._fit,
             sentences=0 if start is None else min(FITTED_ON * TURNED_BY, self.inputs.all_rows(self.recipe)),
-            load=Load("target", self.inputs.size, self.inputs.tokens(self.recipe), self.inputs.pipeline.precision),
+            load=Load(self.inputs.size, self.inputs.tokens(self.recipe), self.inputs.pipeline.precision),
             bytes=4 * self.width * self.inputs.student_width,
         )
 
