@@ -251,10 +251,8 @@ class Plan(Inputs):
 
     def maps(self) -> dict[str, str]:
         """Return by role the vectors of texts for the page's map, as paths in the storage."""
-        shown = {*self.outcome.models_of("student"), None}  # the ensemble is no model
-        maps = {
-            e.role: e.map_file(s) for e in self.evaluations for s in e.map_subjects if (s.model and s.model.id) in shown
-        }
+        shown = {*self.outcome.models_of("student"), "ensemble"}
+        maps = {e.role: e.map_file(s) for e in self.evaluations for s in e.map_subjects if s.name in shown}
         return {role: str(file.relative_to(self.storage)) for role, file in maps.items()}
 
     def caches(self, measured: bool) -> list[str]:
@@ -262,7 +260,7 @@ class Plan(Inputs):
 
         With ``measured`` those of ensembles too, for then their members are known.
         """
-        subjects = [subject for e in self.evaluations for subject in (*e.subjects, *e.besides)]
+        subjects = [subject for e in self.evaluations for subject in e.single]
         subjects += [e.ensemble for e in self.evaluations if measured and e.ensemble]
         files = dict.fromkeys(subject.file for subject in subjects)
         return [*self.written_tables, *(str(file.relative_to(self.storage)) for file in files)]

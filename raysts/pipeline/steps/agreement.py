@@ -6,7 +6,7 @@ Shapes: N held-out texts, D dimensions.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -80,6 +80,18 @@ class EmbedTexts:
         return EmbeddedTexts(vectors, scores, cost)
 
 
+def teacher_vectors(
+    inputs: Inputs, context: Context, models: Sequence[Step], texts: Sequence[Text]
+) -> Iterator[np.ndarray | None]:
+    """Yield the vectors [N, D] of texts by each model as it pools, behind the prompt of teachers.
+
+    None: of precomputed vectors that lack a text.
+    """
+    units = [(model.output, inputs.contents.get(model.output), None) for model in models]
+    for embedding in context.map(EmbedTexts, (texts, (), inputs.pipeline.teacher_prompt), units):
+        yield next((values["vectors"] for values in embedding.vectors.values()), None)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
     """The judge without labels, and the step that writes its pairs."""
@@ -133,14 +145,13 @@ class Agreement:
     def _embed(self, context: Context) -> None:
         inputs, half = self.inputs, len(self.texts) // 2
         chosen = select_members(self.members, inputs.pipeline.select_top)
-        units = [(member.output, inputs.contents.get(member.output), None) for member in chosen]
         texts = [SideText(text, self._side) for text in self.texts] if self._side else self.texts
         sums: list[Any] = [np.float32(0), np.float32(0)]
-        for embedding in context.map(EmbedTexts, (texts, (), inputs.pipeline.teacher_prompt), units):
-            (representation,) = embedding.vectors.values()
-            unit_ND = unit(representation["vectors"])
+        for vectors_ND in teacher_vectors(inputs, context, chosen, texts):
+            assert vectors_ND is not None, "the checks ask for all held-out texts"
+            unit_ND = unit(vectors_ND)
             sums = [total + part @ part.T for total, part in zip(sums, np.split(unit_ND, [half]), strict=True)]
         halves = zip((self.texts[:half], self.texts[half:]), sums, SPLITS, strict=True)
-        parts = [pairs_of(texts, total / np.float32(len(units)), split) for texts, total, split in halves]
+        parts = [pairs_of(texts, total / np.float32(len(chosen)), split) for texts, total, split in halves]
         with context.store.put(self.step.output) as draft:
             pq.write_table(pa.concat_tables(parts), draft)

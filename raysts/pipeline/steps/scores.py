@@ -23,7 +23,6 @@ import pyarrow.parquet as pq
 from raysts.errors import RunFailed
 from raysts.evaluation import harness, results, retrieval, scores
 from raysts.evaluation.contamination import Contamination
-from raysts.evaluation.cost import ModelCost
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.scores import Choice, ModelScores, RowScores
 from raysts.evaluation.statistics import UndefinedCorrelationError
@@ -40,7 +39,7 @@ from raysts.ops.similarity import Similarity, cosine_of_vectors
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.outcome import Candidate, decide, members_dev
 from raysts.pipeline.step import Context, Load, Step, new_step, run_id, select_members, step_id
-from raysts.pipeline.steps.agreement import Agreement, EmbeddedTexts, EmbedTexts
+from raysts.pipeline.steps.agreement import Agreement, EmbeddedTexts, EmbedTexts, teacher_vectors
 from raysts.pipeline.steps.vectors import Teachers, foreign
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.store import Store
@@ -64,12 +63,14 @@ class Subject:
     """A model at a pooling of its token vectors, or an ensemble.
 
     Attributes:
+        name: the model's id, ``backbone`` or ``ensemble``.
         layers: choices of layers.
         file: its row scores.
         folder: model folder; of an ensemble, unused.
         model: None for the backbone and the ensemble.
     """
 
+    name: str
     pooling: str
     layers: tuple[Layers, ...]
     file: Path
@@ -100,7 +101,7 @@ class RoleEvaluation:
         inputs, pipeline, weights = self.inputs, self.inputs.pipeline, self._weights_by
         combined = [pipeline.combine, pipeline.select_top, str(pipeline.compared_layers), inputs.target, weights]
         step = step_id(
-            "scores", role=self.role, row_scores=[subject.file.stem for subject in (*self.subjects, *self.besides)],
+            "scores", role=self.role, row_scores=[subject.file.stem for subject in self.single],
             training_text=sorted(inputs.specs),  # clean rows do not hold it
             resamples=pipeline.evaluation.resamples, system=pipeline.name, ensemble=combined,
         )  # fmt: skip
@@ -129,7 +130,7 @@ class RoleEvaluation:
     def subjects(self) -> list[Subject]:
         if self.role == "backbone":
             choices = self._choices.items()
-            return [self._subject(self.inputs.backbone_id, pooling, layers) for pooling, layers in choices]
+            return [self._subject("backbone", pooling, layers) for pooling, layers in choices]
         layers = self._choices[self.pooling]
         return [self._subject(model.id, self._pooled_by(model)[0], layers, model) for model in self.models]
 
@@ -137,11 +138,16 @@ class RoleEvaluation:
     def besides(self) -> list[Subject]:
         """Return the backbone or the members at other poolings. None of them is combined, chosen or delivered."""
         poolings = [mode for mode in self.inputs.pipeline.evaluation.poolings if mode not in self._choices]
-        layers, content = self._choices[self.pooling], self.inputs.backbone_id
+        layers = self._choices[self.pooling]
         if self.role == "backbone":
-            return [self._subject(content, mode, layers) for mode in poolings]
+            return [self._subject("backbone", mode, layers) for mode in poolings]
         plain = [m for m in self.models if self.role == "member" and m.job and not m.job.recipe.has_head]
         return [self._subject(m.id, mode, layers, m) for m in plain for mode in poolings]
+
+    @property
+    def single(self) -> list[Subject]:
+        """Return all single models at all poolings, without the ensemble."""
+        return [*self.subjects, *self.besides]
 
     @cached_property
     def ensemble(self) -> Subject | None:
@@ -151,16 +157,19 @@ class RoleEvaluation:
             return None
         members = [[model.id, self._pooled_by(model)] for model in self.chosen]
         content = ["ensemble", members, str(inputs.pipeline.compared_layers), [inputs.target, self._weights_by]]
-        return self._subject(content, self.pooling, self._choices[self.pooling])
+        return self._subject("ensemble", self.pooling, self._choices[self.pooling], content=content)
 
-    def _subject(self, content: Any, pooling: str, layers: tuple[Layers, ...], model: Step | None = None) -> Subject:
-        """Return what is measured of a model. ``content`` identifies the model in ids."""
+    def _subject(
+        self, name: str, pooling: str, layers: tuple[Layers, ...], model: Step | None = None, content: Any = None
+    ) -> Subject:
+        """Return what is measured of a model. ``content`` identifies one in ids that is no step."""
+        content = model.id if model else content or self.inputs.backbone_id
         identity = [harness.VERSION, [content, pooling, [str(choice) for choice in layers]], self._prompt, self._data]
         identity += [self.agreement.step.id if self.agreement else None]
         identity += [self.index.id] if self.index else []
         file = self.inputs.storage / "row_scores" / f"{content_id(identity)}.parquet"
         folder = model.output if model else self.inputs.start
-        return Subject(pooling=pooling, layers=layers, file=file, folder=folder, model=model)
+        return Subject(name=name, pooling=pooling, layers=layers, file=file, folder=folder, model=model)
 
     @cached_property
     def chosen(self) -> list[Step]:
@@ -219,31 +228,25 @@ class RoleEvaluation:
 
     def _share(self, store: Store) -> float:
         """Return the share of the models that no other run has scored. An ensemble needs all of them."""
-        subjects = [*self.subjects, *self.besides]
-        missing = [subject for subject in subjects if not store.exists(subject.file)]
+        missing = [subject for subject in self.single if not store.exists(subject.file)]
         if store.exists(self.step.output) or (missing and self.role == "member" and self.inputs.pipeline.combine):
             return 1.0
         if not missing and self.ensemble and not store.exists(self.ensemble.file):
             return 1.0
-        return len(missing) / len(subjects)
+        return len(missing) / len(self.single)
 
     # -- scores on record --------------------------------------------------------------------------------------------
 
     def rows(self) -> list[Row]:
         return results.read_rows(self.step.output)
 
-    def row_scores(self, model: str, similarity: str | None = None) -> dict[Choice, ModelScores]:
-        """Return the scores that comparisons of a model (its id, ``backbone`` or ``ensemble``) use.
-
-        They are by its first similarity, or the named one.
-        """
-        by_choice = self._read_scores(model).items()
-        return {c: scores.scores_by_set(s for s in rows if similarity in (None, s.similarity)) for c, rows in by_choice}
+    def row_scores(self, model: str) -> dict[Choice, ModelScores]:
+        """Return the scores that comparisons of a model (:attr:`Subject.name`) use."""
+        return {choice: scores.scores_by_set(rows) for choice, rows in self._read_scores(model).items()}
 
     def costs(self) -> dict[str, dict[str, Any]]:
         """Return the costs of the measured models, by id, and of an ensemble of several together."""
-        stored = {s.model.id if s.model else "backbone": scores.read_cost(s.file) for s in self.subjects}
-        costs = {model: cost for model, cost in stored.items() if cost}
+        costs = {s.name: cost for s in self.subjects if (cost := scores.read_cost(s.file))}
         members = [costs[member.id] for member in self.chosen if member.id in costs]
         if self.ensemble and len(members) > 1 and len(members) == len(self.chosen):
             columns = {name: [cost[name] for cost in members] for name in members[0]}
@@ -262,11 +265,8 @@ class RoleEvaluation:
         return {choice: dev.values(on_dev)[dev.metrics[0]] for choice, on_dev in by_choice.items() if on_dev}
 
     def _read_scores(self, model: str) -> dict[Choice, list[RowScores]]:
-        by_choice: dict[Choice, list[RowScores]] = {}
-        for subject in [self.ensemble] if model == "ensemble" else self.subjects:
-            if subject is not None and (subject.model is None or subject.model.id == model):
-                by_choice |= scores.read(subject.file) or {}
-        return by_choice
+        named = [subject for subject in (*self.subjects, self.ensemble) if subject and subject.name == model]
+        return {choice: rows for subject in named for choice, rows in (scores.read(subject.file) or {}).items()}
 
     @cached_property
     def _data(self) -> list[Any]:
@@ -281,39 +281,35 @@ class RoleEvaluation:
     # -- the work ----------------------------------------------------------------------------------------------------
 
     def _measure(self, context: Context) -> None:
-        store, inputs, subjects = context.store, self.inputs, [*self.subjects, *self.besides]
-        combined, title = self.ensemble, self.step.title
-        measured = [*subjects, combined] if combined else subjects
-        missing = {id(subject) for subject in measured if store.get(subject.file) is None}
+        store, inputs, subjects, combined = context.store, self.inputs, self.single, self.ensemble
+        title, sums = self.step.title, PartialSums(store, self.step.id)
+        missing = {s.file for s in (*subjects, combined) if s and store.get(s.file) is None}
         weights: dict[str, float] = {}
-        if combined:
+        if combined and combined.file in missing:
             of_chosen = self.teachers.weights(store) if self.teachers else [1.0] * len(self.chosen)
             weights = dict(zip((model.id for model in self.chosen), of_chosen, strict=True))
         index = self._embed_index(context) if missing else {}
-        sums = PartialSums(store, self.step.id)
-        summed = [id(subject) for subject in self.subjects if subject.model and subject.model.id in weights]
-        to_sum = summed[sums.count :] if id(combined) in missing else []
-        waiting = [subject for subject in subjects if id(subject) in {*missing, *to_sum}]
+        to_sum = {subject.file for subject in [s for s in self.subjects if s.name in weights][sums.count :]}
+        waiting = [subject for subject in subjects if subject.file in missing | to_sum]
         if stored := len(subjects) - len(waiting):
             say(f"{title}: {stored} of {len(subjects)} were measured before")
         for subject, embedding in self._embed(waiting, context):
-            vectors = self._as_trained(subject.model, embedding.vectors)
-            if id(subject) in missing:
-                similar = open_embedder(subject.folder).similarities
-                self._write(subject, vectors, similar, embedding.scores, index, embedding.cost)
-            if subject.model and id(subject) in to_sum:
-                sums.add(self._as_taught(subject.model, vectors), inputs.target, weights[subject.model.id])
+            embedding = embedding._replace(vectors=self._as_trained(subject.model, embedding.vectors))
+            if subject.file in missing:
+                self._write(subject, embedding, open_embedder(subject.folder).similarities, index)
+            if subject.model and subject.file in to_sum:
+                sums.add(self._as_taught(subject.model, embedding.vectors), inputs.target, weights[subject.name])
             if subject.model:
                 say(f"{title}: {subjects.index(subject) + 1} of {len(subjects)}")
-            if not vectors:
+            if not embedding.vectors:
                 lacks = "has no vectors of the test texts; neither it nor an ensemble is measured"
                 say(f"{title}: {subject.folder} {lacks}")
         rows = [self._rows(subject) for subject in subjects]
         if combined and all(rows):
-            if id(combined) in missing:
+            if weights:
                 weight = list(weights.values())
                 totals = {k: ensemble.combine(inputs.target, total, weight) for k, total in sums.totals.items()}
-                means = {layers: {"vectors": total} for layers, total in totals.items()}
+                means = EmbeddedTexts({layers: {"vectors": total} for layers, total in totals.items()}, {})
                 self._write(combined, means, {"cosine": cosine_of_vectors})
             rows.append(self._rows(combined))
         results.write(inputs.storage, self.step.id, list(itertools.chain(*rows)))
@@ -336,11 +332,8 @@ class RoleEvaluation:
         documents = retrieval.documents_of(harness.sets_of(self.inputs.corpus, self.inputs.tasks)) if self.index else []
         if not self.index or not documents:
             return {}
-        unit = self.index.output, self.inputs.contents.get(self.index.output), None
-        args = (documents, (), self.inputs.pipeline.teacher_prompt)
-        (embedding,) = context.map(EmbedTexts, args, [unit])
-        vectors = next(iter(embedding.vectors.values()), None)  # none of vectors that lack a document
-        return dict(zip(documents, vectors["vectors"], strict=True)) if vectors else {}
+        (vectors_ND,) = teacher_vectors(self.inputs, context, [self.index], documents)
+        return {} if vectors_ND is None else dict(zip(documents, vectors_ND, strict=True))
 
     def _as_taught(self, model: Step, vectors: Mapping[Layers, Representation]) -> dict[Layers, np.ndarray]:
         """Return a member's vectors for the ensemble. An external member has its own pooling."""
@@ -361,13 +354,10 @@ class RoleEvaluation:
         return vectors if measured else {model.job.recipe.layers: next(iter(vectors.values()))}
 
     def _write(
-        self, subject: Subject, vectors: Mapping[Layers, Representation], similarities: Mapping[str, Similarity],
-        of_model: Mapping[Layers, list[RowScores]] = MappingProxyType({}),
-        index: Mapping[Text, np.ndarray] = MappingProxyType({}), cost: ModelCost | None = None,
+        self, subject: Subject, embedding: EmbeddedTexts, similarities: Mapping[str, Similarity],
+        index: Mapping[Text, np.ndarray] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         """Compute the row scores of a subject, and of its queries in an ``index``, and store them.
-
-        ``of_model``: row scores that need no vectors, which are stored too.
 
         Raises:
             RunFailed: the model gives values that are not finite, or the same for every pair.
@@ -375,7 +365,7 @@ class RoleEvaluation:
         inputs, by_choice = self.inputs, dict[Choice, list[RowScores]]()
         tested = harness.sets_of(inputs.corpus, inputs.tasks, inputs.pipeline.evaluation.probe)
         sets = [*tested, *(self.agreement.test.sets if self.agreement else ())]
-        for layers, values in vectors.items():
+        for layers, values in embedding.vectors.items():
             represent = lookup(self.texts, values)
             try:
                 of_layers = harness.row_scores(sets, represent, similarities)
@@ -385,12 +375,12 @@ class RoleEvaluation:
             except UndefinedCorrelationError as error:  # which of several
                 raise RunFailed(f"{self.step.title}: '{subject.folder}': {error}") from None
             by_choice[subject.pooling, str(layers)] = of_layers
-        for layers, row_scores in of_model.items():
+        for layers, row_scores in embedding.scores.items():
             by_choice.setdefault((subject.pooling, str(layers)), []).extend(row_scores)
         inputs.corpus.check_unchanged(inputs.test_tables)
-        if vectors and subject in self.map_subjects:
-            self._write_map(subject, vectors)
-        scores.write(subject.file, by_choice, asdict(cost) if cost else None)
+        if embedding.vectors and subject in self.map_subjects:
+            self._write_map(subject, embedding.vectors)
+        scores.write(subject.file, by_choice, asdict(embedding.cost) if embedding.cost else None)
 
     @property
     def map_subjects(self) -> list[Subject]:
@@ -440,7 +430,7 @@ class RoleEvaluation:
     def _columns(self, subject: Subject) -> Row:
         """Return the columns of a subject's rows that depend on this pipeline."""
         inputs, model = self.inputs, subject.model
-        role = "ensemble" if subject is self.ensemble else self.role
+        role = "ensemble" if subject.name == "ensemble" else self.role
         record, job = (model.record, model.job) if model else ({}, None)
         parents = record.get("parents") or ([inputs.backbone_id] if role == "backbone" else [*map(run_id, self.chosen)])
         transductive = role == "ensemble" and any(member.record.get("transductive") for member in self.chosen)
@@ -454,7 +444,7 @@ class RoleEvaluation:
             "member": job.facts["member"] if job else record.get("member"),
             "seed": record.get("seed"),
             "transductive": bool(record.get("transductive", transductive)),
-            "selected_by": record.get("selected_by") or self._selected_by.get(model.id if model else role),
+            "selected_by": record.get("selected_by") or self._selected_by.get(subject.name),
             "step": (record.get("kept") or {}).get("step"),
         }
 

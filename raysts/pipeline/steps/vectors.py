@@ -37,7 +37,7 @@ from raysts.ops.similarity import cosine_of_vectors
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.outcome import STSB_DEV, members_dev
 from raysts.pipeline.step import Context, Load, Step, new_step, select_members, step_id
-from raysts.pipeline.steps.agreement import EmbedTexts
+from raysts.pipeline.steps.agreement import teacher_vectors
 from raysts.recipes.catalog import AGREEMENT, BY_DEV, DistillationSettings
 from raysts.recipes.recipe import Recipe, Resources
 from raysts.storage.atomic import remove_drafts
@@ -189,7 +189,7 @@ class Teachers:
         chosen = select_members(self.members, top)
         remove_drafts(folder)
         sources = self.sources(chosen)
-        self._compare(context, sources)
+        self._compare(context, chosen, sources)
         write_targets(context, sources, folder, self.settings.target, self.weights(context.store))
         facts = {"store": self.inputs.store_spec(self.recipe).id}
         finish(Windows(sources[0].tokens), folder, [member.id for member in chosen], facts)
@@ -201,7 +201,7 @@ class Teachers:
         args = (self.target.output, tokens, self.settings.is_reduced, start)
         list(context.map(FitTarget, args, [self.inputs.student_width]))
 
-    def _compare(self, context: Context, sources: Sequence[TeacherSource]) -> None:
+    def _compare(self, context: Context, chosen: Sequence[Step], sources: Sequence[TeacherSource]) -> None:
         """Refuse a mean of vectors of different lengths, and find weights by agreement, on a sample."""
         inputs, weights = self.inputs, self.vectors.output / WEIGHTS
         unweighted = not context.store.exists(weights)
@@ -209,9 +209,9 @@ class Teachers:
             # The gain is cross-validated: weights that one half of the rows chose are measured on the other half.
             dev = inputs.dev(members_dev(inputs.pipeline))
             assert dev is not None, "the checks ask for it"
-            units = [(source.model, source.content, None) for source in sources]
-            embedded = context.map(EmbedTexts, (dev.texts, (), inputs.pipeline.teacher_prompt), units)
-            vectors = [next(iter(texts.vectors.values()))["vectors"] for texts in embedded]
+            vectors = [one for one in teacher_vectors(inputs, context, chosen, dev.texts) if one is not None]
+            if len(vectors) < len(chosen):
+                raise InputError("sed.weights=dev: a teacher has no vectors of the development set; embed it too")
             weighed = weigh(dev, vectors, self.settings.target, inputs.pipeline.evaluation.resamples)
             context.store.write_json(weights, weighed)
             say(weighed["note"])
