@@ -53,7 +53,7 @@ from raysts.data.world import world_path
 from raysts.evaluation.cost import ModelCost
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.price import Rates
-from raysts.pipeline.run import run
+from raysts.pipeline.run import Driver
 from raysts.pipeline.steps.agreement import EmbeddedTexts, EmbedTexts
 from raysts.pipeline.steps.average import ScoreAverage
 from raysts.pipeline.steps.train import TokenizeGroup
@@ -342,7 +342,7 @@ def play_run(plan: Plan, executor: SimulatedExecutor) -> None:
     def report(store: Store, record: Mapping[str, Any]) -> Path:
         return write_report(report_data(store, record), store.path("reports/simulated"))
 
-    run(plan, executor, "simulated", "simulate", report, executor.follow)
+    Driver(plan, executor, "simulated", "simulate", report, executor.follow).run()
     assert {*plan.states().values()} == {"done"}, "steps are left"
 
 

@@ -395,13 +395,13 @@ def _report(
 
 def _run(executor: Executor, plan: Plan, name: str, options: RunOptions) -> RunResult:
     """Run the remaining steps of a checked plan."""
-    from raysts.pipeline.run import run
+    from raysts.pipeline.run import Driver
 
     def report(store: Store, record: Mapping[str, Any]) -> Path:
         return write_report(report_data(store, record), store.path(f"reports/{name}"))
 
     command = options.command or f"raysts run {name}"
-    fields = run(plan, executor, name, command, report, screen.follow, options.prices)
+    fields = Driver(plan, executor, name, command, report, screen.follow, options.prices).run()
     rows = named_teachers(fields["results"], fields.get("teachers", {}))
     return RunResult(fields, main_standings(rows, plan.pipeline.compared_layers, plan.distributed_pooling))
 

@@ -51,15 +51,10 @@ from raysts.training.job import total_steps
 TINY = "tiny"
 OTHER_FORMATS = ("onnx", "openvino", "coreml", "*.onnx", "*.h5", "*.msgpack", "*.ot")
 """What a model directory may hold that raysts does not read."""
-
-
 SENTENCES = ("nli/sentences", TARGETS)
 """Tables of single sentences that the user's text replaces in a corpus that can make nothing of the kind."""
-
 ENOUGH, MEASURED = 0.95, 2_000
 """Share of the texts that an automatic length reads whole, and texts that it is measured on at most."""
-
-
 SMALLEST = 2e5
 """Weights that a token of a table of token vectors is taken to go through; what it costs to read a token."""
 TOKENS_A_WORD, MOST_TOKENS = 1.3, 256
@@ -153,12 +148,10 @@ class Inputs:
     def start(self) -> Path:
         """Return the folder from which steps read the backbone.
 
-        The run writes one that it makes of the backbone. With an object store, it copies a backbone from elsewhere into the
-        store.
+        The run makes it of the backbone, or copies one from elsewhere into an object store.
         """
-        if folder := made_backbone(
-            self.pipeline.backbone, self.backbone_id, self.kept_layers is not None, self.is_table
-        ):
+        has_layers = self.kept_layers is not None
+        if folder := made_backbone(self.pipeline.backbone, self.backbone_id, has_layers, self.is_table):
             return self.storage / folder
         if not self.store.remote or self.backbone.is_relative_to(self.storage):
             return self.backbone
@@ -181,17 +174,17 @@ class Inputs:
 
     @property
     def _kept_share(self) -> float:
-        """Return the share of the backbone's layers that training starts from."""
         return 1.0 if self.kept_layers is None else len(self.kept_layers) / self.depth
 
     @cached_property
     def size(self) -> float:
         """Return the number of weights that each token goes through, without the embeddings."""
-        config = self.backbone_config if self.pipeline.backbone == TINY else {}
-        width = config.get("hidden_size", 0)
-        layer = 4 * width**2 + 2 * width * config.get("intermediate_size", 0)
-        total = layer * self.depth if config else pretrained.token_parameters(self.backbone)
-        return max(SMALLEST, 0.0 if self.is_table else total * self._kept_share)
+        if self.is_table:
+            return SMALLEST
+        if self.pipeline.backbone != TINY:
+            return max(SMALLEST, pretrained.token_parameters(self.backbone) * self._kept_share)
+        width, inner = (tiny_config()[name] for name in ("hidden_size", "intermediate_size"))
+        return max(SMALLEST, (4 * width**2 + 2 * width * inner) * self.depth * self._kept_share)
 
     @cached_property
     def model_bytes(self) -> int:
@@ -253,11 +246,9 @@ class Inputs:
     @property
     def reads(self) -> dict[str, str]:
         """Return the starting model and those from elsewhere by content, below the storage as relative paths."""
-        storage, contents = self.storage.resolve(), self.contents | {self.start: self.backbone_id}
-        paths = [(content, path.resolve()) for path, content in contents.items()]
-        return {
-            content: str(path.relative_to(storage) if path.is_relative_to(storage) else path) for content, path in paths
-        }
+        contents, storage = self.contents | {self.start: self.backbone_id}, self.storage.resolve()
+        paths = {content: path.resolve() for path, content in contents.items()}
+        return {id_: str(p.relative_to(storage) if p.is_relative_to(storage) else p) for id_, p in paths.items()}
 
     @cached_property
     def tokenizer_id(self) -> str:
@@ -305,11 +296,7 @@ class Inputs:
         """Return the folder of the tokenizer that makes these token shards."""
         if spec.tokenizer == self.tokenizer_id:
             return self.start
-        return next(path for path, tokenizer in self.teacher_tokenizers.items() if tokenizer == spec.tokenizer)
-
-    @cached_property
-    def teacher_tokenizers(self) -> dict[Path, str]:
-        return {path: open_embedder(path).tokenizer_id for path in self.teacher_folders}
+        return next(path for path in self.teacher_folders if open_embedder(path).tokenizer_id == spec.tokenizer)
 
     @property
     def distillation(self) -> DistillationSettings | None:
@@ -343,7 +330,7 @@ class Inputs:
     # -- data --------------------------------------------------------------------------------------------------------
 
     def dev(self, table: str) -> Dev | None:
-        """Return the development set of a table, or None if the corpus lacks the table."""
+        """Return the development set of a table, or None if the corpus lacks it."""
         if table not in self._devs and self.corpus.files(table):
             self._devs[table] = load_dev(self.corpus, table)
         return self._devs.get(table)
@@ -366,10 +353,9 @@ class Inputs:
 
     @cached_property
     def dev_overlaps(self) -> dict[str, tuple[int, int]]:
-        """Return the overlap of each task with the selecting development set.
+        """Return by task its rows (pairs or queries) in the selecting development set, and all its rows.
 
-        The two numbers are the task's rows (pairs or queries) in the development set, and all its rows. A task without
-        overlap has no entry.
+        A task without overlap has no entry.
         """
         table = members_dev(self.pipeline)
         selecting = [name for name in self.corpus if name.startswith(DEVS)] if table in self.corpus.own else [table]
@@ -412,7 +398,6 @@ class Inputs:
 
     @cached_property
     def test_tokens(self) -> float:
-        """Return the mean number of tokens of test sentences, roughly."""
         texts = harness.sentences(self.corpus, self.tasks)
         return self.tokens_of([str(text) for text in texts[:: max(1, len(texts) // MEASURED)]])
 
@@ -426,10 +411,7 @@ class Inputs:
         return self.corpus.find_skipped(recipe.table for recipe in self.recipes.values())
 
     def resolve_recipe(self, recipe: Recipe) -> Recipe:
-        """Return the recipe with its length, the pipeline's precision and the sources of its test sentences.
-
-        Unless the recipe names sources, they are those of the evaluated tasks.
-        """
+        """Return the recipe with its length, the pipeline's precision and the evaluated tasks as sources of targets."""
         if recipe.train.precision == "auto" != self.pipeline.precision:
             recipe = recipe.replace(train=recipe.train.replace(precision=self.pipeline.precision))
         if recipe.train.max_length == "auto":
@@ -539,8 +521,8 @@ class Inputs:
         for embedder in map(open_embedder, self.teacher_folders):
             most = embedder.max_length if embedder.kind == "address" else min(spec.max_length, embedder.max_length)
             named = None if embedder.kind == "vectors" else self.pipeline.teacher_prompt
-            tokenizer, sides = self.teacher_tokenizers[embedder.path], self.sides(recipe, embedder.prompts, named)
-            specs.append(replace(spec, tokenizer=tokenizer, max_length=most, **sides))
+            sides = self.sides(recipe, embedder.prompts, named)
+            specs.append(replace(spec, tokenizer=embedder.tokenizer_id, max_length=most, **sides))
         return specs
 
     def store_folder(self, spec: StoreSpec) -> Path:

@@ -29,33 +29,6 @@ Follow = Callable[[str, float, float, float, int], None]
 """Receives the arguments of :meth:`raysts.log.Screen.follow`."""
 
 
-def run(
-    plan: Plan,
-    executor: Executor,
-    name: str,
-    command: str,
-    report: Report = lambda store, record: None,
-    follow: Follow = lambda title, rest, running, measured, texts: None,
-    prices: Mapping[str, float] | None = None,
-) -> dict[str, Any]:
-    """Run what is left of a plan that was checked and return the fields of the JSON line.
-
-    The report, also of a failed run, shows ``command``.
-
-    Raises:
-        RunFailed: a step failed; finished steps stay finished.
-        InputError: another driver holds the name.
-    """
-    try:
-        record = plan.store.path(f"pipelines/{name}.json")
-        with plan.store.lock(f"locks/{name}.lock", f"raysts run {name}", protects=record):
-            return _Driver(plan, executor, name, command, report, follow, prices).run()
-    except OSError as error:
-        if (limit := limit_reached(error)) is None:
-            raise
-        raise RunFailed(limit) from error
-
-
 SWEPT = (
     "agreements", "backbones", "contamination", "evaluations", "maps", "pipelines", "rates", "reports", "results",
     "row_scores", "tables",
@@ -64,72 +37,89 @@ SWEPT = (
 
 
 @dataclass
-class _Driver:
-    """Execution of a plan. Its state is what the report needs: seconds per step."""
+class Driver:
+    """Execution of a plan that was checked. The report, also of a failed run, shows ``command``."""
 
     plan: Plan
     executor: Executor
     name: str
     command: str
-    report: Report
-    follow: Follow
-    prices: Mapping[str, float] | None
-
-    def __post_init__(self) -> None:
-        self.store, self.key = self.plan.store, f"pipelines/{self.name}.json"
-        before = self.store.read_json(self.key, fresh=True) or {}
-        outputs = {step.to_record(self.plan.storage)["output"] for step in self.plan.steps}
-        self.others = {step["output"] for step in before.get("steps", ())} - outputs
-        self.seconds: dict[str, float] = before.get("seconds", {})
-        self.expected: dict[str, float] = before.get("expected", {})
-        self.price: dict[str, str] = {} if self.others else before.get("price", {})
-        self.slots, self.measured = self.executor.slots(self.plan.pipeline.resources), 0.0
+    report: Report = lambda store, record: None
+    follow: Follow = lambda title, rest, running, measured, texts: None
+    prices: Mapping[str, float] | None = None
 
     def run(self) -> dict[str, Any]:
+        """Run the remaining steps and return the fields of the JSON line.
+
+        Raises:
+            RunFailed: a step failed; finished steps stay finished.
+            InputError: another driver holds the name.
+        """
+        self.store, self.key = self.plan.store, f"pipelines/{self.name}.json"
+        record = self.store.path(self.key)
+        try:
+            with self.store.lock(f"locks/{self.name}.lock", f"raysts run {self.name}", protects=record):
+                self._prepare()
+                return self._run()
+        except OSError as error:
+            if (limit := limit_reached(error)) is None:
+                raise
+            raise RunFailed(limit) from error
+
+    def _prepare(self) -> None:
+        """Remove what killed runs left, and write what the run begins with: the record and the backbone."""
+        plan, before = self.plan, self.store.read_json(self.key, fresh=True) or {}
+        others = {step["output"] for step in before.get("steps", ())}
+        others -= {step.to_record(plan.storage)["output"] for step in plan.steps}
+        self.seconds: dict[str, float] = before.get("seconds", {})
+        self.expected: dict[str, float] = before.get("expected", {})
+        self.price: dict[str, str] = {} if others else before.get("price", {})
+        self.slots, self.measured = self.executor.slots(plan.pipeline.resources), 0.0
         remove_drafts(self.store.root, "*")
-        runs = [step.output.parent for step in self.plan.steps if step.output.name == "model"]
+        runs = [step.output.parent for step in plan.steps if step.output.name == "model"]
         for folder in (*map(self.store.path, SWEPT), *runs):
             remove_drafts(folder)
-        done = {step for step, state in self.plan.states().items() if state == State.DONE}
+        self.done = {step for step, state in plan.states().items() if state == State.DONE}
         self._write_record()
-        say(f"{self.name}: {len(self.plan.steps)} steps, {len(done)} done{' before' if done else ''}")
-        if self.others:
+        say(f"{self.name}: {len(plan.steps)} steps, {len(self.done)} done{' before' if self.done else ''}")
+        if others:
             say(
                 f"{self.name}: replaces an earlier run of this name. 'raysts list' and 'raysts remove' no longer know "
-                f"{len(self.others)} of its artifacts; another --name keeps both"
+                f"{len(others)} of its artifacts; another --name keeps both"
             )
         rates = Rates(self.store)
-        left = {step.id: rates.predict(step) for step in self.plan.steps if step.id not in done}
-        if left:
-            say((cost := self._price(left)).text)
+        self.left = {step.id: rates.predict(step) for step in plan.steps if step.id not in self.done}
+        if self.left:
+            say((cost := self._price(self.left)).text)
             self.measured = cost.measured
             self.price.setdefault("expected", cost.amounts)
         # A run that goes on keeps what was expected before it began.
-        self.expected = {id_: round(step.seconds, 2) for id_, step in left.items()} | self.expected
-        self.left = left
-        self.plan.write_backbone()
-        tasks = dict.fromkeys([*self.plan.tasks, *self.plan.pipeline.evaluation.also])
-        for line in (*notes_before(self.plan), *harness.left_out(self.plan.corpus, list(tasks))):
+        self.expected = {id_: round(step.seconds, 2) for id_, step in self.left.items()} | self.expected
+        plan.write_backbone()
+        tasks = dict.fromkeys([*plan.tasks, *plan.pipeline.evaluation.also])
+        for line in (*notes_before(plan), *harness.left_out(plan.corpus, list(tasks))):
             say(line)
-        ended = [step for step in self.plan.steps if step.id in done and step.kind in SCRATCH]
+        ended = [step for step in plan.steps if step.id in self.done and step.kind in SCRATCH]
         scratch = [self.store.path(SCRATCH[step.kind].format(step.id)) for step in ended]
         for path in itertools.compress(scratch, run_parallel(self.store.exists, scratch)):
             self.store.delete(path)
+
+    def _run(self) -> dict[str, Any]:
         again: set[str] = set()
         while True:
-            batch = ready(self.plan.steps, done)
-            if damaged := self._find_damaged(batch) & done:
+            batch = ready(self.plan.steps, self.done)
+            if damaged := self._find_damaged(batch) & self.done:
                 if damaged & again:
                     raise RunFailed(
                         f"{self.store.uri}: what was just written is damaged; look at the disk, then run again"
                     )
-                done, again = done - damaged, again | damaged
-                continue
-            if not batch:
+                self.done, again = self.done - damaged, again | damaged
+            elif not batch:
                 return self._end()
-            if failures := self._run_batch(batch, done):
-                self._leave_out(batch, failures)
-            done = {step.id for step in batch} | done
+            else:
+                if failures := self._run_batch(batch):
+                    self._leave_out(batch, failures)
+                self.done |= {step.id for step in batch}
 
     def _find_damaged(self, batch: Sequence[Step]) -> set[str]:
         read = {need for step in batch for need in step.needs}
@@ -139,8 +129,8 @@ class _Driver:
         states = run_parallel(lambda step: step.state(self.store, deep=True), steps)
         return {step.id for step, state in zip(steps, states, strict=True) if state != State.DONE}
 
-    def _run_batch(self, batch: list[Step], done: set[str]) -> list[str]:
-        waiting = [step for step in self.plan.steps if step.id not in done]
+    def _run_batch(self, batch: list[Step]) -> list[str]:
+        waiting = [step for step in self.plan.steps if step.id not in self.done]
         self._follow(batch, waiting)
         context = Context(self.executor, self.store, self.plan.pipeline.resources)
         try:

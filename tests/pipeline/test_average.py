@@ -21,8 +21,8 @@ from raysts.errors import InputError
 from raysts.evaluation.contamination import trained_on
 from raysts.models import pretrained
 from raysts.models.weights import average
-from raysts.pipeline import run as driver
 from raysts.pipeline.local import LocalExecutor
+from raysts.pipeline.run import Driver
 from raysts.pipeline.steps.average import ScoreAverage, greedy
 from raysts.storage.foreign import read_json
 
@@ -118,12 +118,12 @@ def test_a_greedy_average_goes_on_after_a_kill(few_world: Path, tiny_backbone: P
     """It scores no average twice, ends as an undisturbed one, and its record says what is in it and who chose."""
     changes = CHANGES | {"backbone": str(tiny_backbone)}
     calm, short = (plan_recipe("nli-greedy-soup", changes, few_world, tmp_path / name) for name in ("calm", "short"))
-    driver.run(calm, Mortal(99), "calm", "")
+    Driver(calm, Mortal(99), "calm", "").run()
     scored = []
     for _ in range(9):
         executor = Mortal(2)
         try:
-            found = driver.run(short, executor, "short", "")
+            found = Driver(short, executor, "short", "").run()
             break
         except Interrupted:
             begun = short.soups["greedy-soup"]
@@ -151,7 +151,7 @@ def test_a_greedy_average_goes_on_after_a_kill(few_world: Path, tiny_backbone: P
 
 def test_an_average_of_the_best_members(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     made = plan_recipe("nli-soup", CHANGES | {"backbone": str(tiny_backbone), "select_top": 2}, few_world, tmp_path)
-    driver.run(made, LocalExecutor(threads=1), "top", "")
+    Driver(made, LocalExecutor(threads=1), "top", "").run()
     (soup,) = made.soups.values()
     by_score = sorted(made.members, key=lambda member: -member.record["dev"]["kept"])
     assert set(soup.record["parents"]) == {member.id for member in by_score[:2]}
@@ -204,7 +204,7 @@ def test_another_machine_goes_on_with_an_average(s3: str, few_world: Path, tmp_p
     for most in (2, 9):
         plan, executor = plan_recipe("nli-greedy-soup", CHANGES | {"members": 2}, few_world, s3), Mortal(most)
         with contextlib.suppress(Interrupted):
-            found = driver.run(plan, executor, "remote", "")
+            found = Driver(plan, executor, "remote", "").run()
         shutil.rmtree(tmp_path / "mirrors")
     assert executor.scored == 1  # of two members and one average
     (soup,) = plan.soups.values()

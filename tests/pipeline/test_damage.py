@@ -18,8 +18,8 @@ from run_commands import Outcome, overrides, raysts, result
 from small_runs import Interrupted
 
 from raysts.commands.look import plan as plan_recipe
-from raysts.pipeline import run as driver
 from raysts.pipeline.local import LocalExecutor
+from raysts.pipeline.run import Driver
 from raysts.recipes.overrides import parse_overrides
 from raysts.storage import checksums
 from raysts.storage.atomic import ASIDE
@@ -177,7 +177,7 @@ def test_killed_in_every_step_it_does_no_unit_twice_and_ends_as_undisturbed(
         executor = Mortal()
         plan = plan_recipe("nli-sed", settings, reference.folder / "data", storage)
         try:
-            driver.run(plan, executor, "nli-sed", "")
+            Driver(plan, executor, "nli-sed", "").run()
             break
         except Interrupted:
             assert kills < 30 and {*plan.states().values()} > {"done"}

@@ -15,8 +15,8 @@ import pytest
 from small_runs import Interrupted
 
 from raysts.commands.look import plan as plan_recipe
-from raysts.pipeline import run as driver
 from raysts.pipeline.local import LocalExecutor
+from raysts.pipeline.run import Driver
 from raysts.pipeline.steps.agreement import EmbedTexts
 from raysts.pipeline.steps.scores import PartialSums
 from raysts.storage.store import Store
@@ -56,7 +56,7 @@ def test_pipelines_share_what_is_measured_of_an_equal_model(
         changes = {"backbone": str(tiny_backbone), **USUAL, **(OF_STUDENTS if system == "nli-sed" else {})}
         plan = plan_recipe(system, changes, data, tmp_path / "storage")
         executor = Watched()
-        found = driver.run(plan, executor, system, "")["results"]
+        found = Driver(plan, executor, system, "").run()["results"]
         seen[system] = executor.embedded
         assert {row["system"] for row in found} == {system}
         rows = Counter((row["role"], row["rows"]) for row in found)

@@ -12,7 +12,7 @@ import pytest
 
 from raysts.commands.look import plan
 from raysts.pipeline.local import LocalExecutor
-from raysts.pipeline.run import run
+from raysts.pipeline.run import Driver
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="needs a checkout")
@@ -66,4 +66,4 @@ def test_the_real_driver_runs_to_its_end_and_finds_all_done(
     assert slots.deaths and slots.now > 0
     assert len([*tmp_path.glob("runs/*/model/config.json")]) == 4, "two members of two stages"
     again = plan("nli-ct", {**changes, "backbone": "tiny"}, small_world, tmp_path)
-    assert run(again, Refusing(), "simulated", "again")["status"] == "done"
+    assert Driver(again, Refusing(), "simulated", "again").run()["status"] == "done"

@@ -240,9 +240,10 @@ class RoleEvaluation:
     def rows(self) -> list[Row]:
         return results.read_rows(self.step.output)
 
-    def row_scores(self, model: str) -> dict[Choice, ModelScores]:
-        """Return the scores that comparisons of a model (:attr:`Subject.name`) use."""
-        return {choice: scores.scores_by_set(rows) for choice, rows in self._read_scores(model).items()}
+    def row_scores(self, model: str, similarity: str | None = None) -> dict[Choice, ModelScores]:
+        """Return a model's scores (:attr:`Subject.name`) for comparisons, by its first similarity or the named one."""
+        by_choice = self._read_scores(model).items()
+        return {c: scores.scores_by_set(s for s in rows if similarity in (None, s.similarity)) for c, rows in by_choice}
 
     def costs(self) -> dict[str, dict[str, Any]]:
         """Return the costs of the measured models, by id, and of an ensemble of several together."""

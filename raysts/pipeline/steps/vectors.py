@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -42,9 +43,6 @@ from raysts.recipes.catalog import AGREEMENT, BY_DEV, DistillationSettings
 from raysts.recipes.recipe import Recipe, Resources
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.store import Store
-
-if TYPE_CHECKING:
-    from raysts.models.sentence_model import SentenceModel
 
 SAMPLE = 512
 """Sentences on which teachers are compared before anything is embedded."""
@@ -185,14 +183,11 @@ class Teachers:
         return TeacherSource(model, tokens, pooling, layers, spec.prompt, inputs.pipeline.precision, content)
 
     def _embed(self, context: Context) -> None:
-        folder, top = self.vectors.output, self.inputs.pipeline.select_top
-        chosen = select_members(self.members, top)
-        remove_drafts(folder)
-        sources = self.sources(chosen)
+        chosen = select_members(self.members, self.inputs.pipeline.select_top)
+        folder, sources = self.vectors.output, self.sources(chosen)
         self._compare(context, chosen, sources)
-        write_targets(context, sources, folder, self.settings.target, self.weights(context.store))
-        facts = {"store": self.inputs.store_spec(self.recipe).id}
-        finish(Windows(sources[0].tokens), folder, [member.id for member in chosen], facts)
+        facts = {"members": [member.id for member in chosen], "store": self.inputs.store_spec(self.recipe).id}
+        write_targets(context, sources, folder, self.settings.target, self.weights(context.store), facts)
 
     def _fit(self, context: Context) -> None:
         assert self.target is not None
@@ -291,16 +286,12 @@ class TeacherSource(NamedTuple):
     precision: Precision = "fp32"
     content: str | None = None
 
-    def load(self, device: str | None) -> Embedder:
-        return load_embedder(self.model, device=device, **self._how)
-
-    def load_untrained(self, device: str | None) -> SentenceModel:
-        """Load the encoder as a student starts from it: without heads."""
-        return pretrained.load(self.model, device=device, heads=False, **self._how)
-
     @property
-    def _how(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("pooling", "layers", "prompt", "precision", "content")}
+
+    def load(self, device: str | None) -> Embedder:
+        return load_embedder(self.model, device=device, **self.options)
 
 
 class Block(NamedTuple):
@@ -329,14 +320,9 @@ class EmbedTeachers:
     """
 
     def __init__(
-        self,
-        device: str | None,
-        sources: Sequence[TeacherSource],
-        folder: Path,
-        target: Target,
-        weights: Sequence[float],
-        resources: Resources,
-    ) -> None:
+        self, device: str | None, sources: Sequence[TeacherSource], folder: Path, target: Target,
+        weights: Sequence[float], resources: Resources,
+    ) -> None:  # fmt: skip
         self.device, self.sources, self.folder, self.target, self.weights = device, sources, folder, target, weights
         self.windows = [Windows(source.tokens) for source in sources]
         size, room = 0, room_on(device, resources)
@@ -416,7 +402,7 @@ class FitTarget:
         if self.start is not None:
             from raysts.models.sentence_model import represent_tokens
 
-            model = self.start.load_untrained(self.device)
+            model = pretrained.load(self.start.model, device=self.device, heads=False, **self.start.options)
             targets, starts = [], []
             for window, part in zip(fitted, parts, strict=True):
                 sample = np.arange(0, len(part), -(-len(part) // TURNED_BY))
@@ -438,17 +424,15 @@ def write_embeddings(path: Path, rows: Any, embeddings_ND: np.ndarray) -> None:
 
 
 def write_targets(
-    context: Context,
-    sources: Sequence[TeacherSource],
-    folder: Path,
-    target: Target = "mean",
-    weights: Sequence[float] = (),
-) -> None:
-    """Write the shards that are missing or damaged.
+    context: Context, sources: Sequence[TeacherSource], folder: Path, target: Target = "mean",
+    weights: Sequence[float] = (), facts: Mapping[str, Any] = MappingProxyType({}),
+) -> None:  # fmt: skip
+    """Write the shards that are missing or damaged, then the manifest, with ``facts``.
 
     Arguments as of :class:`EmbedTeachers`, the weights by default equal.
     """
     windows, store = Windows(sources[0].tokens), Store.of(folder)
+    remove_drafts(folder)
     intact = {path.name for path in store.list(folder) if store.is_whole(path, deep=True)}
     blocks = [block for block in blocks_of(windows) if block.file not in intact]
     args = (sources, folder, target, weights or [1.0] * len(sources), context.resources)
@@ -459,16 +443,10 @@ def write_targets(
         if 10 * done // total > tenths:
             tenths = 10 * done // total
             say(f"teachers: {done:,} of {total:,} texts")
-
-
-def finish(windows: Windows, folder: Path, member_ids: Sequence[str], facts: dict[str, Any]) -> None:
-    """Write the manifest that says that the shards are complete."""
-    remove_drafts(folder)
-    store = Store.of(folder)
+    remove_drafts(folder)  # of workers that were killed on the way
     parts: list[dict[str, Any]] = [{"file": block.file, "window": block.window} for block in blocks_of(windows)]
     parts += [{"file": WEIGHTS}] if store.exists(folder / WEIGHTS) else []
-    manifest = {"members": list(member_ids), "rows": windows.rows, "parts": parts, **facts}
-    store.write_json(folder / "manifest.json", manifest)
+    store.write_json(folder / "manifest.json", {**facts, "rows": total, "parts": parts})
 
 
 def norms_problem(names: Sequence[str], vectors: Sequence[np.ndarray]) -> str | None:
