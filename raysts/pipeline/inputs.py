@@ -411,7 +411,7 @@ class Inputs:
         return self.corpus.find_skipped(recipe.table for recipe in self.recipes.values())
 
     def resolve_recipe(self, recipe: Recipe) -> Recipe:
-        """Return the recipe with its length, the pipeline's precision and the evaluated tasks as sources of targets."""
+        """Return the recipe with its length, precision, and the evaluated tasks as sources of targets."""
         if recipe.train.precision == "auto" != self.pipeline.precision:
             recipe = recipe.replace(train=recipe.train.replace(precision=self.pipeline.precision))
         if recipe.train.max_length == "auto":

@@ -120,7 +120,7 @@ def best(scores: Sequence[float | None]) -> int:
 
 
 def top(scores: Sequence[float | None], count: int | None) -> list[int]:
-    """Return the indices of the ``count`` largest scores (None: of all), ascending; :func:`best` ranks so too."""
+    """Return the indices of the ``count`` largest scores, ascending, or of all. :func:`best` ranks so too."""
     order = [-math.inf if score is None else score for score in scores]
     return sorted(sorted(range(len(scores)), key=order.__getitem__, reverse=True)[:count])
 

@@ -114,9 +114,7 @@ class Plan(Inputs):
 
     @cached_property
     def teacher(self) -> Teachers | None:
-        if self.pipeline.sed is None:
-            return None
-        return Teachers(inputs=self, recipe=self.pipeline.sed, members=tuple(self.members))
+        return Teachers(self, self.members) if self.pipeline.sed else None
 
     @property
     def judge(self) -> str:
@@ -126,7 +124,7 @@ class Plan(Inputs):
     @cached_property
     def agreement(self) -> Agreement | None:
         """Return the pairs of held-out texts that judge without labels, or None."""
-        return Agreement(inputs=self, members=tuple(self.members)) if self.uses_agreement and self.members else None
+        return Agreement(self, self.members) if self.uses_agreement and self.members else None
 
     @property
     def chooser(self) -> Dev | None:
@@ -224,21 +222,11 @@ class Plan(Inputs):
     @cached_property
     def evaluations(self) -> list[RoleEvaluation]:
         """Return the evaluations of backbone, members with their ensemble, averages and students."""
-        models: dict[Role, Sequence[Step]] = {"backbone": [], "member": self.members}
-        models |= {role: [soup] for role, soup in self.soups.items()}
-        models["student"] = self.outcomes
-        return [
-            RoleEvaluation(
-                inputs=self,
-                role=role,
-                models=tuple(chosen),
-                members=tuple(self.members),
-                teachers=self.teacher if role == "member" else None,
-                agreement=self.agreement,
-            )
-            for role, chosen in models.items()
-            if chosen or role == "backbone"
-        ]
+        models_of: dict[Role, Sequence[Step]] = {"backbone": [], "member": self.members}
+        models_of |= {role: [soup] for role, soup in self.soups.items()}
+        models_of["student"] = self.outcomes
+        shared = self.members, self.agreement, self.teacher
+        return [RoleEvaluation(self, r, m, *shared) for r, m in models_of.items() if m or r == "backbone"]
 
     # -- how far it is -----------------------------------------------------------------------------------------------
 

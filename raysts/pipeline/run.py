@@ -69,11 +69,11 @@ class Driver:
     def _prepare(self) -> None:
         """Remove what killed runs left, and write what the run begins with: the record and the backbone."""
         plan, before = self.plan, self.store.read_json(self.key, fresh=True) or {}
-        others = {step["output"] for step in before.get("steps", ())}
-        others -= {step.to_record(plan.storage)["output"] for step in plan.steps}
+        replaced = {step["output"] for step in before.get("steps", ())}
+        replaced -= {step.to_record(plan.storage)["output"] for step in plan.steps}
         self.seconds: dict[str, float] = before.get("seconds", {})
         self.expected: dict[str, float] = before.get("expected", {})
-        self.price: dict[str, str] = {} if others else before.get("price", {})
+        self.price: dict[str, str] = {} if replaced else before.get("price", {})
         self.slots, self.measured = self.executor.slots(plan.pipeline.resources), 0.0
         remove_drafts(self.store.root, "*")
         runs = [step.output.parent for step in plan.steps if step.output.name == "model"]
@@ -82,10 +82,10 @@ class Driver:
         self.done = {step for step, state in plan.states().items() if state == State.DONE}
         self._write_record()
         say(f"{self.name}: {len(plan.steps)} steps, {len(self.done)} done{' before' if self.done else ''}")
-        if others:
+        if replaced:
             say(
                 f"{self.name}: replaces an earlier run of this name. 'raysts list' and 'raysts remove' no longer know "
-                f"{len(others)} of its artifacts; another --name keeps both"
+                f"{len(replaced)} of its artifacts; another --name keeps both"
             )
         rates = Rates(self.store)
         self.left = {step.id: rates.predict(step) for step in plan.steps if step.id not in self.done}

@@ -92,12 +92,12 @@ def teacher_vectors(
         yield next((values["vectors"] for values in embedding.vectors.values()), None)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Agreement:
     """The judge without labels, and the step that writes its pairs."""
 
     inputs: Inputs
-    members: tuple[Step, ...]
+    members: Sequence[Step]
 
     @cached_property
     def step(self) -> Step:

@@ -78,7 +78,7 @@ class Subject:
     model: Step | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RoleEvaluation:
     """The models of one role, the step that scores them, and their scores.
 
@@ -90,10 +90,10 @@ class RoleEvaluation:
 
     inputs: Inputs
     role: Role
-    models: tuple[Step, ...]
-    members: tuple[Step, ...]
-    agreement: Agreement | None = None
-    teachers: Teachers | None = None
+    models: Sequence[Step]
+    members: Sequence[Step]
+    agreement: Agreement | None
+    teachers: Teachers | None
 
     @cached_property
     def step(self) -> Step:
@@ -162,7 +162,7 @@ class RoleEvaluation:
     def _subject(
         self, name: str, pooling: str, layers: tuple[Layers, ...], model: Step | None = None, content: Any = None
     ) -> Subject:
-        """Return what is measured of a model. ``content`` identifies one in ids that is no step."""
+        """Return what is measured of a model. ``content`` identifies an ensemble in ids."""
         content = model.id if model else content or self.inputs.backbone_id
         identity = [harness.VERSION, [content, pooling, [str(choice) for choice in layers]], self._prompt, self._data]
         identity += [self.agreement.step.id if self.agreement else None]
@@ -224,7 +224,8 @@ class RoleEvaluation:
     @property
     def _weights_by(self) -> str | None:
         """Return the id of the step that finds the weights of the ensemble, or None for equal weights."""
-        return self.teachers.vectors.id if self.teachers and self.teachers.settings.weights else None
+        teachers = self.teachers if self.role == "member" else None
+        return teachers.vectors.id if teachers and teachers.settings.weights else None
 
     def _share(self, store: Store) -> float:
         """Return the share of the models that no other run has scored. An ensemble needs all of them."""
@@ -241,7 +242,7 @@ class RoleEvaluation:
         return results.read_rows(self.step.output)
 
     def row_scores(self, model: str, similarity: str | None = None) -> dict[Choice, ModelScores]:
-        """Return a model's scores (:attr:`Subject.name`) for comparisons, by its first similarity or the named one."""
+        """Return the scores that comparisons of a model use, by its first similarity or the named one."""
         by_choice = self._read_scores(model).items()
         return {c: scores.scores_by_set(s for s in rows if similarity in (None, s.similarity)) for c, rows in by_choice}
 

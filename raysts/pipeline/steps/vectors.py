@@ -70,23 +70,22 @@ SINGLE: Mapping[Target, str] = {"mean": "embeddings", "unit-mean": "unit embeddi
 """Names of targets for people, and those that differ for a single teacher."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Teachers:
-    """The teachers of a distillation, their weights, and the steps that write their vectors.
-
-    Attributes:
-        recipe: the distillation.
-        members: the models; ``select_top`` of them teach.
-    """
+    """The members that teach, their weights, and the steps that write their vectors."""
 
     inputs: Inputs
-    recipe: Recipe
-    members: tuple[Step, ...]
+    members: Sequence[Step]
+
+    @property
+    def recipe(self) -> Recipe:
+        assert self.inputs.pipeline.sed is not None
+        return self.inputs.pipeline.sed
 
     @property
     def settings(self) -> DistillationSettings:
-        assert isinstance(self.recipe.settings, DistillationSettings)
-        return self.recipe.settings
+        assert self.inputs.distillation is not None
+        return self.inputs.distillation
 
     @property
     def steps(self) -> list[Step]:
@@ -204,7 +203,7 @@ class Teachers:
             # The gain is cross-validated: weights that one half of the rows chose are measured on the other half.
             dev = inputs.dev(members_dev(inputs.pipeline))
             assert dev is not None, "the checks ask for it"
-            vectors = [one for one in teacher_vectors(inputs, context, chosen, dev.texts) if one is not None]
+            vectors = [v for v in teacher_vectors(inputs, context, chosen, dev.texts) if v is not None]
             if len(vectors) < len(chosen):
                 raise InputError("sed.weights=dev: a teacher has no vectors of the development set; embed it too")
             weighed = weigh(dev, vectors, self.settings.target, inputs.pipeline.evaluation.resamples)
