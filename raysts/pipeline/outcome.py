@@ -26,32 +26,23 @@ STSB_DEV = "sts/stsb_dev"
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A trained model that may be selected.
+    """A trained model that may be selected."""
 
-    Attributes:
-        id: run id; content id of a model without a run record.
-        score: of the kept checkpoint on its development set, larger is better; None without a score.
-        selected_by: the development set with the labels that selected its checkpoint; None: no labels did.
-    """
-
-    id: str
-    score: float | None = None
-    selected_by: str | None = None
+    id: str  # of its run; content id of a model without a run record
+    score: float | None = None  # of the kept checkpoint on its development set, larger is better
+    selected_by: str | None = None  # the development set with the labels that selected its checkpoint
 
     @classmethod
     def of(cls, model_id: str, run: Mapping[str, Any]) -> Candidate:
         return cls(model_id, (run.get("dev") or {}).get("kept"), run.get("selected_by"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Option:
-    """A model at one pooling that may be delivered as the best.
+    """A model at one pooling that may be delivered as the best."""
 
-    ``what``: its role. ``id``: as in an outcome; the backbone's content id.
-    """
-
-    what: str
-    id: str
+    what: str  # its role
+    id: str  # as in an outcome; the backbone's content id
     pooling: str
     layers: Layers
     score: float

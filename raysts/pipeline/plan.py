@@ -37,9 +37,8 @@ class Plan(Inputs):
     @cached_property
     def steps(self) -> list[Step]:
         """Return all steps, each after those that it needs."""
-        return list(
-            {step.id: step for step in [*self.making, *(evaluation.step for evaluation in self.evaluations)]}.values()
-        )
+        steps = [*self.making, *[evaluation.step for evaluation in self.evaluations]]
+        return list({step.id: step for step in steps}.values())
 
     @cached_property
     def making(self) -> list[Step]:
@@ -139,27 +138,16 @@ class Plan(Inputs):
 
     @cached_property
     def student_chains(self) -> list[list[Step]]:
-        """Return per student its distillation, and what is fitted on it.
-
-        The seed of one does not depend on their number.
-        """
+        """Return per student its distillation, and what is fitted on it. Seeds do not depend on their number."""
         recipe, chains = self.pipeline.sed, []
         if recipe is None:
             return []
+        taught: dict[str, Any] = {"teachers": self.teacher, "agreement": self.agreement}
+        taught["layers"] = self.pipeline.student_pooling
         for number in range(self.pipeline.students):
             identity: dict[str, Any] = {"member": number if self.pipeline.students > 1 else None, "role": "student"}
             seed = derive_seed(self.pipeline.seed, "sed", number)
-            student = train_step(
-                self,
-                "sed",
-                recipe,
-                seed,
-                self._student_start,
-                teachers=self.teacher,
-                agreement=self.agreement,
-                layers=self.pipeline.student_pooling,
-                **identity,
-            )
+            student = train_step(self, "sed", recipe, seed, self._student_start, **taught, **identity)
             chains.append([student, *self._chain(self.pipeline.post, student, number, **identity)])
         return chains
 
@@ -197,10 +185,7 @@ class Plan(Inputs):
         )
 
     def _options(self) -> list[Option]:
-        """Return the candidates for the best, none before everything is evaluated.
-
-        The smallest step away from the backbone comes first, a model as it is stored before its other poolings.
-        """
+        """Return the candidates for the best, as they are stored first, or none before all are evaluated."""
         done = all(evaluation.step.state(self.store) == State.DONE for evaluation in self.evaluations)
         options: list[Option] = []
         for evaluation in self.evaluations if done else ():
@@ -208,15 +193,8 @@ class Plan(Inputs):
             for model_id, key, stored in models or [(self.backbone_id, "backbone", self.distributed_pooling)]:
                 scores = evaluation.dev_scores(key) if stored else {}
                 for pooling, text in sorted(scores, key=lambda choice: (choice[0], as_layers(choice[1])) != stored):
-                    options.append(
-                        Option(
-                            what=evaluation.role,
-                            id=model_id,
-                            pooling=pooling,
-                            layers=as_layers(text),
-                            score=scores[pooling, text],
-                        )
-                    )
+                    score = scores[pooling, text]
+                    options.append(Option(evaluation.role, model_id, pooling, as_layers(text), score))
         return options
 
     @cached_property
@@ -244,10 +222,7 @@ class Plan(Inputs):
         return {role: str(file.relative_to(self.storage)) for role, file in maps.items()}
 
     def caches(self, measured: bool) -> list[str]:
-        """Return the files beside the outputs of steps, as paths in the storage.
-
-        With ``measured`` those of ensembles too, for then their members are known.
-        """
+        """Return the files beside outputs as paths in the storage, of ensembles too if they are ``measured``."""
         subjects = [subject for e in self.evaluations for subject in e.single]
         subjects += [e.ensemble for e in self.evaluations if measured and e.ensemble]
         files = dict.fromkeys(subject.file for subject in subjects)

@@ -70,10 +70,7 @@ def seconds_of(record: Mapping[str, Any]) -> float:
 
 
 def record_rates(store: Store, steps: Iterable[Step], seconds: Mapping[str, float], slots: int) -> None:
-    """Add finished steps to the rates of a storage.
-
-    ``seconds`` are by the clock, on at most ``slots`` devices. Training runs have theirs on record.
-    """
+    """Add finished steps, by their ``seconds`` by the clock or on record, to the rates of a storage."""
     for step in steps:
         record, sentences, device = step.record, step.sentences, device_of(step.resources["gpus"])
         taken = seconds.get(step.id, 0.0) * min(slots, step.load.units)
@@ -144,26 +141,17 @@ def fit(work: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """Price of the steps that a plan has left.
+    """Price of the steps that a plan has left."""
 
-    Attributes:
-        seconds: by the clock, with ``slots`` devices at once.
-        bytes: written.
-        moved: bytes to and from an object store, none of a folder.
-        objects: files that are written.
-        measured: share of the device seconds that is by measured rates.
-        money: None without prices.
-    """
-
-    seconds: float
+    seconds: float  # by the clock, with ``slots`` devices at once
     device_seconds: float
-    bytes: int
-    moved: int
-    objects: int
+    bytes: int  # written
+    moved: int  # bytes to and from an object store, none of a folder
+    objects: int  # files that are written
     requests: int
-    measured: float
+    measured: float  # share of the device seconds that is by measured rates
     slots: int
-    money: float | None = None
+    money: float | None = None  # None without prices
 
     def plus(self, other: Price, times: float) -> Price:
         """Return the price with ``times`` the work of the other one, on as many devices."""

@@ -52,24 +52,15 @@ Work = Callable[[Context], None]
 
 
 class Load(NamedTuple):
-    """Load of a step: everything that decides how long its sentences take.
+    """Load of a step: everything that decides how long its sentences take."""
 
-    Attributes:
-        size: parameters that each token goes through, in the mean over the models.
-        tokens: of a sentence, roughly, in the mean.
-        besides: tokens that a training run embeds to be scored while it trains.
-        units: parts that processes may work on at once; of most steps also the files that it writes.
-        most: sentences of a unit when there are many of them, at least as many as now.
-        grows: with more texts it has more sentences.
-    """
-
-    size: float = 1.0
-    tokens: float = 1.0
+    size: float = 1.0  # parameters that each token goes through, in the mean over the models
+    tokens: float = 1.0  # of a sentence, roughly, in the mean
     precision: str = "auto"
-    besides: float = 0.0
-    units: int = 1
-    most: int = 1
-    grows: bool = False
+    besides: float = 0.0  # tokens that a training run embeds to be scored while it trains
+    units: int = 1  # parts that processes may work on at once; of most steps also the files that it writes
+    most: int = 1  # sentences of a unit when there are many of them, at least as many as now
+    grows: bool = False  # with more texts it has more sentences
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -77,16 +68,12 @@ class Step:
     """A unit of work, which reads files and writes one output. Complete output makes it done.
 
     Attributes:
-        id: hash of its kind, of the version of the kind, and of all that decides the output (:func:`step_id`).
         needs: ids of the steps before it.
         output: a file, the ``model`` of a run folder, or a folder with a ``manifest.json`` that lists the files.
         work: does the remaining work; after a kill the next call continues. It raises RunFailed if the work cannot be
-            done, and keeps the finished part. None: of a training run, and of a named model.
-        job: the training run, which an executor trains beside others.
+            done, and keeps the finished part. None: of a training run (``job``), and of a named model.
         resources: workers, cpus, gpus; of training also memory, in GB per worker.
-        sentences: texts that it processes.
-        load: what decides how long they take.
-        bytes: that it writes, roughly.
+        sentences: texts that it processes; ``bytes``: that it writes, roughly.
         left: returns the share of the sentences that no other run of the storage has processed for it.
     """
 
@@ -105,12 +92,11 @@ class Step:
 
     @property
     def record(self) -> dict[str, Any]:
-        """Return the run record beside its model, empty before it begins and of a model from elsewhere."""
+        """Return the run record of its model, empty before it begins and of a model from elsewhere."""
         return record_of(self.output)
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the metrics lines of the training run beside its model, none before it begins."""
         path = Store.of(self.output).get(self.output.parent / "metrics.jsonl")
         return read_metrics(path) if path else []
 
@@ -142,10 +128,7 @@ class Step:
         return [self.output / Path(part["file"]).name for part in manifest.get("parts", ())]
 
     def state(self, store: Store, deep: bool = False) -> State:
-        """Return its state, by the sizes of its files, or ``deep``, by their checksums.
-
-        Damaged files are renamed.
-        """
+        """Return its state, by the sizes of its files, or ``deep``, by their checksums. Rename damaged files."""
         status = self.record.get("status") if self.output.name == "model" else State.DONE
         intact = [store.is_whole(path, deep) for path in self.files(store)] if status == State.DONE else []
         if intact and all(intact):
@@ -153,7 +136,7 @@ class Step:
         return State.FAILED if status == State.FAILED else State.WAITING
 
     def to_record(self, storage: Path) -> dict[str, Any]:
-        """Return what the record of a run keeps of the step, for :meth:`from_record`."""
+        """Return the entry in a run's record, for :meth:`from_record`."""
         fields = {name: getattr(self, name) for name in ("id", "kind", "title", "sentences")}
         member = {"member": self.job.facts["member"]} if self.job else {}
         return {**fields, "output": str(self.output.relative_to(storage)), **member}
@@ -176,10 +159,7 @@ def step_id(kind: Kind, **inputs: Any) -> str:
 
 
 def new_step(inputs: Inputs, kind: Kind, id_: str, needs: Iterable[Step | str | None], **fields: Any) -> Step:
-    """Return a step that by default embeds with one worker and writes where its kind does.
-
-    ``needs``: steps, or their ids. Named models and None need nothing.
-    """
+    """Return a step that by default embeds with one worker. It needs no named models and no None."""
     resources = inputs.pipeline.resources
     fields.setdefault("resources", {"workers": 1, "cpus": resources.cpus, "gpus": resources.gpus})
     fields.setdefault("output", inputs.storage / OUTPUTS.get(kind, "").format(id_))

@@ -27,7 +27,6 @@ from raysts.pipeline.inputs import TINY
 from raysts.pipeline.outcome import Outcome, members_dev
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import State, Step
-from raysts.pipeline.steps.scores import RoleEvaluation
 from raysts.pipeline.validate import fitting_target
 from raysts.recipes.recipe import DEFAULTS, ROLE_NAMES, SOUPS, Pipeline
 
@@ -53,7 +52,7 @@ class Delivered:
     """The delivered model and its comparison with the starting model. Values are not times 100.
 
     Attributes:
-        what: ``backbone``, ``member``, ``soup``, ``greedy-soup``, ``ensemble`` or ``student``.
+        what: its role.
         by: the development set that selected it; ``system``: the system's name determines it.
         beats_input: True if the interval lies above 0; None without an interval.
         difference: of the rank correlation (else the accuracy) from the starting model's.
@@ -63,7 +62,7 @@ class Delivered:
         judge: the words for the ensemble if it is a single model; None: ``the ensemble``.
         teacher: name of the teacher that is delivered, None for other models.
         reference: the best teacher of a student: ``model`` (its name), ``value``, ``delivered`` (the student's value), ``on``,
-            ``n`` (rows), and the student's ``difference`` from it, with ``ci_low`` and ``ci_high``; None without teachers.
+            ``n`` (rows), and the student's ``difference`` from it with ``ci_low`` and ``ci_high``.
         margin: how far it may be below the reference, or without one the starting model, and be level with it.
         within: True if the interval lies above ``-margin``, False if below; None if neither is shown.
     """
@@ -210,21 +209,19 @@ class Verdict:
     def start_choice(self) -> Choice:
         return self.plan.distributed_pooling[0], str(self.plan.distributed_pooling[1])
 
-    def _evaluation(self, role: str) -> RoleEvaluation | None:
-        return next((evaluation for evaluation in self.plan.evaluations if evaluation.role == role), None)
-
     def usual_choice(self, role: str) -> Choice:
         """Return the pooling and layers at which models of a role are compared."""
-        evaluation = self._evaluation(role)
-        return evaluation.pooling if evaluation else "mean", str(self.plan.pipeline.compared_layers)
+        poolings = (evaluation.pooling for evaluation in self.plan.evaluations if evaluation.role == role)
+        return next(poolings, "mean"), str(self.plan.pipeline.compared_layers)
 
     def scores(self, role: str, model: str, choice: Choice | None = None) -> ModelScores:
         """Return a model's row scores at a pooling (see :meth:`RoleEvaluation.row_scores`).
 
         A model with heads has scores at one pooling only, which it gives for every choice.
         """
-        choice, evaluation = choice or self.usual_choice(role), self._evaluation(role)
-        by_choice = evaluation.row_scores(model) if evaluation else {}
+        choice = choice or self.usual_choice(role)
+        evaluations = (evaluation for evaluation in self.plan.evaluations if evaluation.role == role)
+        by_choice = next((evaluation.row_scores(model) for evaluation in evaluations), {})
         same_layers = [scores for (_, layers), scores in by_choice.items() if layers == choice[1]]
         only = [*by_choice.values()] if len(by_choice) == 1 else []
         return by_choice.get(choice) or next(iter(same_layers or only), {})
@@ -233,11 +230,7 @@ class Verdict:
         return difference(a, b, on, self.plan.pipeline.evaluation.resamples)
 
     def common_set(self, a: ModelScores, b: ModelScores) -> str | None:
-        """Return the test set of the comparison, or None.
-
-        It is the first test set of the user data (in option order, then in data folder order), else STS-B, else the first
-        that both systems have, STS sets first.
-        """
+        """Return the test set of the comparison, or None: the user's first (options first), STS-B, or another."""
         shared = [name for name in a if name in b]
         user_sets = [name for name in shared if name not in TITLES and a[name].gold is not None]
         user_sets = [*filter(user_sets.__contains__, self.plan.corpus.user.test), *user_sets]
@@ -327,9 +320,8 @@ class Verdict:
     def against(self) -> dict[str, dict[str, Difference]]:
         """Return the differences of the first role from each other role, by role and set.
 
-        The roles in order are students, weight averages, ensemble, teachers, members, backbone. The set
-        ``AVERAGE`` is the mean over sets. The backbone counts as distributed, the others at the recipe's choice of
-        layers. The models of a role form one system. The result is empty before everything is scored.
+        The set ``AVERAGE`` is the mean over sets. The backbone counts as distributed, the others at the recipe's choice
+        of layers. The models of a role form one system. The result is empty before everything is scored.
         """
         if not all(self._ends):
             return {}
@@ -420,11 +412,7 @@ class Verdict:
                 )
 
     def _fallen(self) -> Iterator[str]:
-        """Yield a warning for each stage with models that end below their start on the development set.
-
-        The start is the score of the stage before, or of the evaluated backbone, at the same pooling and on the same
-        development set. Models without one do not count.
-        """
+        """Yield a warning for each stage with models that end below their start on the development set."""
         plan, of_backbone = self.plan, self.plan.evaluations[0].dev_scores("backbone")
         counts: dict[str, int] = Counter()
         fallen: dict[str, list[str]] = {}
@@ -442,13 +430,13 @@ class Verdict:
             yield f"Training made {len(fallen[stage])} of {counts[stage]} worse on {stage}: {', '.join(fallen[stage])}."
 
     def _start(self, before: Step | None, step: Step, of_backbone: Mapping[Choice, float]) -> float | None:
-        """Return the development score at a run's start, at the run's pooling, or None."""
+        """Return the score at a run's start, at its pooling and on its development set, or None."""
         recipe = step.training.recipe
         dev = recipe.spec.dev
         if before is None:
             from_backbone = step.training.facts["parents"][0] == self.plan.backbone_id
-            comparable = self.plan.chooser is not None and members_dev(self.plan.pipeline) == dev
-            return of_backbone.get((recipe.pooling, str(recipe.layers))) if from_backbone and comparable else None
+            comparable = from_backbone and members_dev(self.plan.pipeline) == dev
+            return of_backbone.get((recipe.pooling, str(recipe.layers))) if comparable else None
         earlier = before.training.recipe
         same = (earlier.pooling, earlier.layers, earlier.spec.dev) == (recipe.pooling, recipe.layers, dev)
         return before.score if same else None

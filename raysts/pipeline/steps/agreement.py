@@ -48,19 +48,13 @@ class EmbeddedTexts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EmbedTexts:
-    """Worker that embeds the same texts with each model.
-
-    Attributes:
-        layers: choices of layers; none: the model's own choice.
-        prompt: for a model that configures none.
-        tasks: what each model itself is measured on, if raysts loads it.
-    """
+    """Worker that embeds the same texts with each model."""
 
     device: str | None
     texts: Sequence[Text]
-    layers: Sequence[Layers]
-    prompt: str | None
-    tasks: Sequence[WordSets] = ()
+    layers: Sequence[Layers]  # choices of layers; none: the model's own choice
+    prompt: str | None  # for a model that configures none
+    tasks: Sequence[WordSets] = ()  # what each model itself is measured on, if raysts loads it
 
     def __call__(self, unit: Unit) -> EmbeddedTexts:
         folder, content, pooling = unit

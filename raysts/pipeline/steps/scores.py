@@ -1,9 +1,8 @@
 """Scores of a backbone, members with their ensemble, weight averages, or students on the tasks.
 
 The row scores of a model are named by what decides them, ``row_scores/<id>.parquet``. Another pipeline that measures
-an equal model on equal data reads them and adds its own columns (system, role, member, ...) and clean rows. So
-pipelines share backbones and members, and a killed step continues. ``evaluations/<step>/`` holds the sum of the
-members' vectors (``members.npz``), from which the ensemble is computed, until the step is done.
+an equal model on equal data reads them and adds its own columns and clean rows, and a killed step continues.
+``evaluations/<step>/`` holds the sum of the members' vectors (``members.npz``) until the step is done.
 """
 
 from __future__ import annotations
@@ -60,40 +59,26 @@ TITLES: dict[Role, str] = {
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Subject:
-    """A model at a pooling of its token vectors, or an ensemble.
+    """A model at a pooling of its token vectors, or an ensemble."""
 
-    Attributes:
-        name: the model's id, ``backbone`` or ``ensemble``.
-        layers: choices of layers.
-        file: its row scores.
-        folder: model folder; of an ensemble, unused.
-        model: None for the backbone and the ensemble.
-    """
-
-    name: str
+    name: str  # the model's id, ``backbone`` or ``ensemble``
     pooling: str
     layers: tuple[Layers, ...]
-    file: Path
-    folder: Path
-    model: Step | None = None
+    file: Path  # its row scores
+    folder: Path  # of the model; of an ensemble, unused
+    model: Step | None = None  # None for the backbone and the ensemble
 
 
 @dataclass(frozen=True)
 class RoleEvaluation:
-    """The models of one role, the step that scores them, and their scores.
-
-    Attributes:
-        models: the evaluated models; empty for the backbone.
-        agreement: a measure besides the tasks, without labels that select.
-        teachers: of the students; they weight the members of the ensemble. None: equal weights.
-    """
+    """The models of one role, the step that scores them, and their scores."""
 
     inputs: Inputs
     role: Role
-    models: Sequence[Step]
+    models: Sequence[Step]  # empty for the backbone
     members: Sequence[Step]
-    agreement: Agreement | None
-    teachers: Teachers | None
+    agreement: Agreement | None  # a measure besides the tasks, without labels that select
+    teachers: Teachers | None  # of the students; they weight the members of the ensemble
 
     @cached_property
     def step(self) -> Step:
@@ -194,10 +179,7 @@ class RoleEvaluation:
 
     @cached_property
     def _choices(self) -> dict[str, tuple[Layers, ...]]:
-        """Return the measured choices of layers, by default pooling.
-
-        The recipes' pooling is first. The backbone is also measured as it was distributed.
-        """
+        """Return the measured choices of layers, by default pooling. The recipes' pooling is first."""
         inputs, pipeline = self.inputs, self.inputs.pipeline
         recipes = (pipeline.sed if self.role == "student" else None, *reversed(pipeline.stages_of(0).values()))
         pooling: str = next((recipe.pooling for recipe in recipes if recipe), "mean")
@@ -346,10 +328,7 @@ class RoleEvaluation:
         return {layers: values["vectors"] for layers, values in vectors.items()}
 
     def _as_trained(self, model: Step | None, vectors: dict[Layers, Representation]) -> dict[Layers, Representation]:
-        """Return the vectors under the recipe's choice of layers, for a model with heads.
-
-        Such a model has one choice, which may be ``only-12`` for the last layer.
-        """
+        """Return the vectors under the recipe's choice (perhaps ``only-12``) of a model with heads."""
         if model is None or model.job is None or len(vectors) > 1:
             return vectors
         measured = vectors.keys() <= set(self.inputs.pipeline.measured_layers)
@@ -452,10 +431,7 @@ class RoleEvaluation:
 
 
 class PartialSums:
-    """Sum of the vectors of the first :attr:`count` members of an ensemble.
-
-    ``totals``: by choice of layers, the float32 result of :func:`raysts.ops.ensemble.added`.
-    """
+    """Sum of the float32 vectors of the first :attr:`count` members of an ensemble, by choice of layers."""
 
     def __init__(self, store: Store, step: str) -> None:
         self.store, self.file = store, store.path(f"evaluations/{step}/members.npz")

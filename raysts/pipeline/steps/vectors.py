@@ -130,10 +130,7 @@ class Teachers:
 
     @cached_property
     def target(self) -> Step | None:
-        """Return the step that fits the map of the vectors to the student's target, if it needs one.
-
-        A student of another width, or of another start, has another map of the same vectors.
-        """
+        """Return the step that fits the map of the vectors to the student's target, if it needs one."""
         if not self.settings.learns_map:
             return None
         width = self.inputs.student_width if self.settings.is_reduced else None
@@ -268,22 +265,15 @@ def weigh(dev: Dev, vectors: Sequence[np.ndarray], target: Target, resamples: in
 
 
 class TeacherSource(NamedTuple):
-    """A teacher and how it reads the student's sentences.
-
-    Attributes:
-        tokens: token store of the student's sentences as it reads them, behind its prompt.
-        pooling: of the token vectors; None: the model's own.
-        layers: which layers are pooled; None: the model's own.
-        content: content id of a model from elsewhere.
-    """
+    """A teacher and how it reads the student's sentences."""
 
     model: Path
-    tokens: Path
-    pooling: str | None
-    layers: Layers | None
+    tokens: Path  # token store of the sentences as it reads them, behind its prompt
+    pooling: str | None  # of the token vectors; None: the model's own
+    layers: Layers | None  # which are pooled; None: the model's own
     prompt: str
     precision: Precision = "fp32"
-    content: str | None = None
+    content: str | None = None  # content id of a model from elsewhere
 
     @property
     def options(self) -> dict[str, Any]:
