@@ -34,8 +34,7 @@ _TAGS = ("sentence-transformers", "sentence-similarity", "feature-extraction", "
 def write_model(plan: Plan, outcome: Outcome) -> tuple[Path | None, Step | None]:
     """Return the folder of the delivered model, and its run's model (None: no run).
 
-    If the model pools other layers than stored, write it again as a run with the original run's record. A backbone goes
-    below ``backbones/``.
+    A model that pools other layers than stored is written again: a run with its record, or a folder in ``backbones/``.
     """
     store, chosen = plan.store, outcome.chosen
     model = next((model for model in plan.models if model.id == outcome.selected), None)
@@ -138,10 +137,7 @@ def _datasets(plan: Plan) -> list[str]:
 def card_of(
     plan: Plan, verdict: Verdict, model: Step, folder: Path, rows: Sequence[Mapping[str, Any]], name: str, command: str
 ) -> str:
-    """Return the card of the model that the run ``name`` delivers, with the results ``rows``.
-
-    ``folder`` holds the model. It may pool other layers than the folder of ``model``.
-    """
+    """Return the card of the model that the run ``name`` delivers in ``folder``."""
     pipeline, recipes, record, corpus = plan.pipeline, plan.pipeline.recipes, model.record, plan.corpus
     entry, stored, embedder = names.RECIPES.get(pipeline.name), describe(folder), open_embedder(folder)
     by_dev = [plan.dev_name(recipe.spec.dev) for recipe in recipes.values() if recipe.uses_dev_labels]

@@ -1,8 +1,7 @@
-"""Bulk embedding of text files into Parquet, one shard per row group.
+"""Bulk embedding of text files into Parquet, one shard per row group, or per ``READ_ROWS`` rows.
 
-A file in another format has one shard per ``READ_ROWS`` rows. A shard is complete or absent. ``_job.json`` holds the
-id of every input file's content: only changed files are embedded again. ``_manifest.json``, written last, lists the
-shards with their rows and checksums.
+A shard is complete or absent. ``_job.json`` holds the id of every input file's content: only changed files are embedded
+again. ``_manifest.json``, written last, lists the shards with their rows and checksums.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import pyarrow.parquet as pq
 
 from raysts.data.checks import type_rule
 from raysts.data.readers import Row, content_of, files_of, format_of, is_saved, require_columns, rows_of
-from raysts.errors import InputError, RunFailed, nearest
+from raysts.errors import InputError, Problems, RunFailed, nearest
 from raysts.evaluation.compression import MOST_CALIBRATION, Dtype, ranges_of
 from raysts.models.precision import check_finite
 from raysts.models.pretrained import load
@@ -60,11 +59,7 @@ class Unit:
 
 
 def units(source: Path, column: str, output: Path) -> list[Unit]:
-    """Return the units of a job in input order, after checking the job.
-
-    Raises:
-        InputError: no file is readable, the column is missing or is not text, or a column would be overwritten.
-    """
+    """Return the units of a job in input order, or raise one InputError for all files."""
     if output.is_relative_to(source):
         raise InputError(
             f"--output '{output}' lies in --input '{source}', which would then hold its own shards; move it out"
@@ -73,30 +68,25 @@ def units(source: Path, column: str, output: Path) -> list[Unit]:
         raise InputError(f"--output '{output}' is a file; it must be a folder, which is made when it is not there")
     row_groups: list[Unit] = []
     counts: dict[Path, int] = {}  # rows of what is no Parquet, which never stands beside it
-    problems: list[str] = []
     types: dict[str, set[type]] = {}
+    problems = Problems()
     parquet = [path for path in Store(source).list(recursive=True) if path.suffix.lower() == ".parquet"]
     for path in parquet or files_of(source, "--input"):
-        try:
+        with problems.collect():
             if is_saved(path) or format_of(path) != ".parquet":
                 counts[path] = _count(path, column, types)
                 continue
             file = open_parquet(path, "write it again, or take it out of --input")
-        except InputError as error:
-            problems += error.problems
-            continue
-        names = file.schema_arrow.names
-        if column not in names:
-            problems.append(
-                f"--column '{column}' is not in {path} (columns: {', '.join(names)}){nearest(column, names)}"
-            )
-        elif type_rule(kind := file.schema_arrow.field(column).type, Column(column, "text")):
-            problems.append(f"--column '{column}' in {path} has type {kind}; it must be text")
-        problems += [EXISTS.format(path)] if ADDED in names else []
-        sizes = enumerate(file.metadata.row_group(group).num_rows for group in range(file.num_row_groups))
-        row_groups += [Unit(str(path), group, rows) for group, rows in sizes if rows]
-    if problems:
-        raise InputError(problems)
+            names = file.schema_arrow.names
+            if column not in names:
+                columns = f"(columns: {', '.join(names)}){nearest(column, names)}"
+                problems.append(f"--column '{column}' is not in {path} {columns}")
+            elif type_rule(kind := file.schema_arrow.field(column).type, Column(column, "text")):
+                problems.append(f"--column '{column}' in {path} has type {kind}; it must be text")
+            problems += [EXISTS.format(path)] if ADDED in names else []
+            sizes = enumerate(file.metadata.row_group(group).num_rows for group in range(file.num_row_groups))
+            row_groups += [Unit(str(path), group, rows) for group, rows in sizes if rows]
+    problems.raise_any()
     # One schema for all, so that the shards are one table.
     schema = pa.schema(
         [(name, KINDS.get(frozenset(kinds - {type(None)}), pa.string())) for name, kinds in types.items()]
@@ -109,10 +99,7 @@ def units(source: Path, column: str, output: Path) -> list[Unit]:
 
 
 def _count(path: Path, column: str, types: dict[str, set[type]]) -> int:
-    """Return the row count of a file other than Parquet, or of a saved data set.
-
-    Reads the whole file and adds the types of its columns to ``types``.
-    """
+    """Return the row count of a file other than Parquet, and add the types of its columns to ``types``."""
 
     def choose(path: Path, present: Sequence[str]) -> Sequence[str]:
         require_columns(path, [column], present, "--column must name the one that holds the text")
@@ -244,11 +231,7 @@ def _texts(batch: pa.RecordBatch, column: str) -> list[str]:
 
 
 class Reader:
-    """Reader of units.
-
-    A file other than Parquet can only be read from its start. The reader continues where the previous unit ended,
-    because an actor's units are in order.
-    """
+    """Reader of units. A file other than Parquet is read on where the previous unit of a worker ended."""
 
     def __init__(self) -> None:
         self._left: tuple[str, int, Iterator[Row]] | None = None
@@ -286,9 +269,7 @@ class Reader:
 def close_output(
     output: Path, shards: dict[Unit, Path], model: SentenceModel, dtype: Dtype = "float32"
 ) -> dict[str, Any]:
-    """Write the manifest that seals the job and return it.
-
-    With ``int8`` it holds the ranges, from which vectors are decoded.
+    """Write the manifest that seals the job, with the ranges of ``int8``, and return it.
 
     Raises:
         RunFailed: the input has changed since the job began.

@@ -370,10 +370,7 @@ class Inputs:
 
     @cached_property
     def tasks(self) -> tuple[str, ...]:
-        """Return the evaluated tasks: the named ones, or all that have files and are not heavy.
-
-        Those that ``also`` names are added if they have files. With user data only, the result may be empty.
-        """
+        """Return the evaluated tasks: the named ones, or all that have files and are not heavy or in ``also``."""
         evaluation, by_name = self.pipeline.evaluation, harness.tasks_of(self.corpus)
         also = [name for name in evaluation.also if name not in by_name or by_name[name].tables(self.corpus)]
         defaults = () if evaluation.tasks else (*harness.default_tasks(self.corpus, heavy=False), *also)
@@ -423,10 +420,7 @@ class Inputs:
         return recipe.replace(data=recipe.data.replace(sources=sources))
 
     def reading_length(self, recipe: Recipe) -> ReadingLength:
-        """Return the length at which a recipe of automatic length reads its texts.
-
-        It depends on up to ``MEASURED`` texts. Those of a user's text are drawn by their content.
-        """
+        """Return the length at which a recipe of automatic length reads its texts."""
         if recipe.table not in self._lengths:
             tokenizer, limit = world_tokenizer(), MAX_LENGTH
             if self.pipeline.backbone != TINY:
@@ -495,10 +489,7 @@ class Inputs:
         )
 
     def sides(self, recipe: Recipe, prompts: Prompts, named: str | None) -> dict[str, Any]:
-        """Return the prompts of a token store: for texts, and for queries or spans in their place.
-
-        ``named``: what the pipeline names for all texts. None: each side has its own.
-        """
+        """Return the prompts of a token store. Unless one is ``named`` for all texts, each side has its own."""
         prompt = prompts.resolve(named)
         sides: tuple[Side, Side] = ("query", "document")
         query, document = (prompts.side_prompt(side) if named is None else prompt for side in sides)
@@ -562,7 +553,7 @@ class Inputs:
         return self._groups[key]
 
     def rows(self, recipe: Recipe) -> int:
-        """Return the number of texts that a recipe reads, queries too, without their spans."""
+        """Return the number of texts that a recipe reads, with queries, without spans."""
         queries, spans = self.queries(recipe), recipe.data.spans
         return (self.all_rows(recipe) - queries) // (1 + spans) + queries
 
@@ -586,10 +577,7 @@ class Inputs:
         return merge_histories([start, *map(trained_on, self.teacher_folders), TrainedOn(tuple(texts))])
 
     def contamination(self, keep: bool = True) -> Contamination:
-        """Return the overlap of the training text with the test sets.
-
-        All models get clean scores on the same rows, so that the scores are comparable.
-        """
+        """Return the training text in the test sets. All models share the clean rows, to be comparable."""
         cache = self.storage / "contamination" if keep else None
         return harness.find_contamination(self.corpus, self.tasks, self.trained_on(), cache=cache)
 
@@ -610,8 +598,7 @@ def _keys(table: pa.Table) -> list[frozenset[str]]:
 def use_user_text(pipeline: Pipeline, corpus: Corpus) -> Pipeline:
     """Return the pipeline with recipes that read the text in place of single sentences.
 
-    Without a development set, a member keeps the checkpoint of its last step. Agreement may still select those of
-    students.
+    Without a development set, a member keeps the checkpoint of its last step.
     """
     recipes = dict(pipeline.recipes)
     for stage, recipe in recipes.items() if corpus.text else ():

@@ -162,8 +162,12 @@ class Price:
         }
         money = None if self.money is None else self.money + times * (other.money or 0.0)
         seconds = self.seconds + times * other.device_seconds / self.slots
-        shared: dict[str, Any] = {"measured": sure / (device_seconds or 1.0), "money": money, **amounts}
-        return replace(self, seconds=seconds, device_seconds=device_seconds, **shared)
+        shared: dict[str, Any] = {
+            "device_seconds": device_seconds,
+            "measured": sure / (device_seconds or 1.0),
+            **amounts,
+        }
+        return replace(self, seconds=seconds, money=money, **shared)
 
     @property
     def text(self) -> str:
@@ -232,11 +236,7 @@ def scale_texts(steps: Sequence[Step], factor: float) -> list[Step]:
 
 
 def parse_prices(text: str) -> dict[str, float]:
-    """Return prices by unit of ``3.2/gpu-hour,0.05/cpu-hour``, or of a YAML file.
-
-    Raises:
-        InputError: an unknown unit, or no number.
-    """
+    """Return prices by unit of ``3.2/gpu-hour,0.05/cpu-hour``, or of a YAML file, or raise InputError."""
     pairs: Any = [part.partition("/")[::2] for part in text.split(",")]
     with contextlib.suppress(TypeError, ValueError, AttributeError):
         if Path(text).is_file():

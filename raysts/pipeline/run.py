@@ -220,10 +220,8 @@ class Driver:
 
     def _caches(self, verdict: Verdict | None) -> list[str]:
         searched = verdict.contamination.caches if verdict and verdict.contamination else ()
-        return [
-            *self.plan.caches(verdict is not None),
-            *(str(file.relative_to(self.plan.storage)) for file in searched),
-        ]
+        files = [str(file.relative_to(self.plan.storage)) for file in searched]
+        return self.plan.caches(verdict is not None) + files
 
     def _dev_sets(self) -> dict[str, dict[str, Any]]:
         """Return the development set of each stage: its table, the score that selects, and its rows."""
@@ -252,16 +250,11 @@ class Driver:
 def run_batch(
     batch: Sequence[Step],
     context: Context,
-    around: Callable[[Step, int], contextlib.AbstractContextManager[None]] = lambda step, texts: (
-        contextlib.nullcontext()
-    ),
+    around: Callable[[Step, int], contextlib.AbstractContextManager[None]] = lambda *_: contextlib.nullcontext(),
 ) -> list[str]:
-    """Do steps of one kind, each but training within ``around``, and return the failures of training.
+    """Do steps of one kind and return the failures of training. Other failures raise RunFailed.
 
-    ``around`` receives a step and the number of texts that are left of it.
-
-    Raises:
-        RunFailed: a step failed that trains nothing.
+    Other steps are done within ``around``, which receives the step and the number of texts that are left of it.
     """
     slots = context.executor.slots(context.resources)
     if batch[0].job:

@@ -187,14 +187,13 @@ def _unknown_text(inputs: Inputs, tables: list[str]) -> Iterator[str]:
 
 def _distillation_problems(inputs: Inputs, settings: DistillationSettings) -> list[str]:
     pipeline, problems = inputs.pipeline, Problems(_misfit_distillation(inputs, settings))
-    dims = [inputs.student_width] * pipeline.members
-    if pipeline.teachers:
-        before = len(problems)
-        dims = _teacher_widths(inputs, problems) if pipeline.backbone != TINY else []
-        if len(problems) > before or pipeline.backbone == TINY:
-            return problems
-        problems += _common_start_problems(inputs, settings)
-    return [*problems, *_width_problems(inputs, settings, dims)]
+    if not pipeline.teachers:
+        return [*problems, *_width_problems(inputs, settings, [inputs.student_width] * pipeline.members)]
+    before = len(problems)
+    dims = _teacher_widths(inputs, problems) if pipeline.backbone != TINY else []
+    if len(problems) > before or pipeline.backbone == TINY:
+        return problems
+    return [*problems, *_common_start_problems(inputs, settings), *_width_problems(inputs, settings, dims)]
 
 
 def _misfit_distillation(inputs: Inputs, settings: DistillationSettings) -> Iterator[str]:
@@ -249,11 +248,7 @@ def _teacher_widths(inputs: Inputs, problems: Problems) -> list[int]:
 
 
 def _check_every_text(inputs: Inputs, vectors: Embedder) -> None:
-    """Check that every sentence of the distillation and every held-out text has a vector.
-
-    Raises:
-        InputError: a row has no vector; the message names the first.
-    """
+    """Raise InputError unless every sentence of the distillation and every held-out text has a vector."""
     assert inputs.pipeline.sed is not None
     spec, text = inputs.store_spec(inputs.pipeline.sed), inputs.corpus.text
     begin = f"teacher '{vectors.path}' has no vector of"
@@ -318,9 +313,7 @@ def _common_start_problems(inputs: Inputs, settings: DistillationSettings) -> It
 def fitting_target(folders: Sequence[Path], width: int, settings: DistillationSettings) -> Target:
     """Return the default target of a student with these teachers.
 
-    - ``mean`` if the teachers share a starting model and their width is the student's, or the student has a projection;
-    - ``similarity`` if the loss compares cosines;
-    - ``concat`` otherwise.
+    It is their mean, if they share a starting model and their width is the student's, or that has a projection.
     """
     if (len(folders) == 1 or common_start(folders)) and (
         settings.projection or {open_embedder(folder, device="cpu").dim for folder in folders} == {width}
@@ -331,8 +324,7 @@ def fitting_target(folders: Sequence[Path], width: int, settings: DistillationSe
 
 def common_start(folders: Sequence[Path]) -> bool:
     """Return True if the models' records name the same starting model."""
-    starts = starts_of(folders)
-    return len(starts) == 1 and None not in starts
+    return len(starts := starts_of(folders)) == 1 and None not in starts
 
 
 def starts_of(folders: Sequence[Path]) -> set[str | None]:

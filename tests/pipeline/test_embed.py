@@ -168,7 +168,9 @@ def test_shards_of_several_files_are_one_table(tiny_backbone: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_a_model_that_diverged_gives_no_vectors(dtype: str, tiny_backbone: Path, tmp_path: Path) -> None:
+def test_a_model_that_diverged_gives_no_vectors_and_no_rows_have_no_shards(
+    dtype: str, tiny_backbone: Path, tmp_path: Path
+) -> None:
     model = Path(shutil.copytree(tiny_backbone, tmp_path / "nan"))
     weights = {name: value * torch.nan for name, value in load_file(model / "model.safetensors").items()}
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
@@ -176,12 +178,8 @@ def test_a_model_that_diverged_gives_no_vectors(dtype: str, tiny_backbone: Path,
     ended = raysts(*command(model, source, output), "--dtype", dtype)
     assert ended.code == 3 and "gives NaN or infinite vectors of 3 of 3 texts" in ended.err
     assert not list(output.glob("part-*"))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_no_rows_have_no_shards(dtype: str, tiny_backbone: Path, tmp_path: Path) -> None:
-    found = embed(tiny_backbone, write(tmp_path / "none.parquet", 0), tmp_path / "out", "--dtype", dtype)
-    assert (found["rows"], found["shards"]) == (0, 0)
+    empty = embed(model, write(tmp_path / "none.parquet", 0), tmp_path / "empty", "--dtype", dtype)
+    assert (empty["rows"], empty["shards"]) == (0, 0)
 
 
 def test_a_row_group_larger_than_memory_allows_is_read_in_pieces(
@@ -279,12 +277,8 @@ def test_input_that_changes_meanwhile_is_no_result(
     assert failed.code == 3 and f"{source}: was changed while" in failed.err
     assert not (output / "_manifest.json").exists()
     monkeypatch.undo()
-    assert raysts(*command(tiny_backbone, source, output)).code == 0 and read(output).column("id").to_pylist() == [
-        50,
-        51,
-        52,
-        53,
-    ]
+    assert raysts(*command(tiny_backbone, source, output)).code == 0
+    assert read(output).column("id").to_pylist() == [50, 51, 52, 53]
 
 
 def test_another_job_does_not_mix_in(tiny_backbone: Path, tmp_path: Path) -> None:
@@ -309,8 +303,11 @@ def test_another_job_does_not_mix_in(tiny_backbone: Path, tmp_path: Path) -> Non
         assert {path.name: path.read_bytes() for path in output.iterdir()} == before
 
 
-def test_in_less_than_float32(tiny_backbone: Path, tmp_path: Path) -> None:
+def test_in_less_than_float32_and_of_other_layers(tiny_backbone: Path, tmp_path: Path) -> None:
     source, found = write(tmp_path / "in.parquet", 20), {}
+    embed(tiny_backbone, source, tmp_path / "two", "--layers", 2)
+    wanted = load(tiny_backbone, layers=2).encode(read(tmp_path / "two").column("text").to_pylist())
+    np.testing.assert_allclose(vectors_of(read(tmp_path / "two")), wanted, atol=1e-5)
     for precision in ("fp32", "bf16", "auto"):
         embed(tiny_backbone, source, tmp_path / precision, precision=precision)
         found[precision] = vectors_of(read(tmp_path / precision))
@@ -318,15 +315,6 @@ def test_in_less_than_float32(tiny_backbone: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(found["bf16"], found["fp32"], atol=0.1)
     hardware = "bf16" if native_bf16(torch.device("cpu")) else "fp32"
     np.testing.assert_array_equal(found["auto"], found[hardware])
-
-
-def test_layers(tiny_backbone: Path, tmp_path: Path) -> None:
-    source = write(tmp_path / "in.parquet", 8)
-    for layers in (1, 2):
-        embed(tiny_backbone, source, tmp_path / f"out-{layers}", "--layers", layers)
-        table = read(tmp_path / f"out-{layers}")
-        wanted = load(tiny_backbone, layers=layers).encode(table.column("text").to_pylist())
-        np.testing.assert_allclose(vectors_of(table), wanted, atol=1e-5)
 
 
 # -- what is refused -----------------------------------------------------------------------------------------------------

@@ -118,12 +118,9 @@ def test_a_run_id_changes_with_every_field(
     assert ids(changed)[0] != of_nli[0]
 
 
-def test_a_run_id_changes_with_spans_and_without_them_it_is_as_before(plan: Planner) -> None:
+def test_spans_and_the_temperature_of_a_bank_are_in_the_ids_that_have_them(plan: Planner) -> None:
     assert ids(plan("simcse-unsup", {"data.spans": 4}))[0] != ids(plan("simcse-unsup"))[0]
     assert "spans" not in plan("simcse-unsup").pipeline.stages["simcse-unsup"].identity["data"]
-
-
-def test_the_temperature_of_a_bank_is_in_the_id_of_a_student_that_has_one(plan: Planner) -> None:
     settings = [
         plan("nli-sed", {f"sed.{name}": value for name, value in given.items()})
         .pipeline.recipes["sed"]
@@ -139,9 +136,6 @@ def test_a_run_id_is_without_what_changes_no_number(plan: Planner, of_nli: list[
     assert ids(saving) == of_nli
     identity = saving.pipeline.stages["nli"].identity["train"]
     assert {"checkpoint_every": None, "gradient_checkpointing": False}.items() <= identity.items()
-
-
-def test_a_run_id_changes_with_the_seed_and_the_member(plan: Planner, of_nli: list[list[str]]) -> None:
     assert ids(plan("nli", {"seed": 1}))[0] != of_nli[0] != of_nli[1]
 
 
@@ -194,13 +188,10 @@ def test_dev_counts_where_it_selects(plan: Planner, of_nli: list[list[str]], sma
     assert plan("nli-sed", top).teacher.vectors.id != plan("nli-sed", top, corpus=Corpus(copy)).teacher.vectors.id
 
 
-def test_members_of_a_small_ensemble_are_those_of_a_large_one(plan: Planner) -> None:
+def test_what_is_trained_decides_and_not_how_it_was_asked_for(plan: Planner) -> None:
+    """Members of a small ensemble are those of a large one, and of a route those of the system with its stages."""
     assert ids(plan("nli-ct", {"members": 4})) == ids(plan("nli-ct-ensemble", {"members": 10}))[:4]
     assert student(plan("nli-sed", {"members": 4})).id != student(plan("nli-sed", {"members": 10})).id
-
-
-def test_a_member_of_a_route_is_that_of_the_system_with_its_stages(plan: Planner) -> None:
-    """What is trained decides, not how it was asked for."""
     routed = plan("nli-ct-sed", {"members": 3, "routes": [["nli", "ct"], ["ct"], ["nli"]]})
     alone = [plan(name, {"members": 3}) for name in ("nli-ct", "ct", "nli")]
     assert ids(routed) == [ids(one)[member] for member, one in enumerate(alone)]
@@ -213,9 +204,6 @@ def test_a_stage_changes_what_comes_after_it_alone(plan: Planner) -> None:
     assert all(a[1] != b[1] for a, b in zip(ids(before), ids(after), strict=True))
     assert student(before).id != student(after).id
     assert set(before.specs) == set(after.specs), "no table is tokenised again"
-
-
-def test_stages_of_one_table_and_length_share_a_token_store(plan: Planner) -> None:
     assert len(plan("ct-sed", {"sed.data.sample": None}).specs) == 1
     assert len(plan("ct-sed", {"sed.data.sample": None, "ct.train.max_length": 30}).specs) == 2
 
@@ -227,14 +215,10 @@ def test_the_tiny_backbone_has_an_id_before_it_is_written(plan: Planner, tmp_pat
     assert made.backbone_id != plan("nli", small | {"seed": 1}).backbone_id
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-def test_a_member_is_exported_as_it_was_trained(layers: int, plan: Planner) -> None:
-    made = plan("sts", {"sts.layers": layers})
-    assert {node.job.export_layers for node in made.members if node.job} == {layers}
-
-
 def test_a_student_exported_with_other_layers_is_another_run(plan: Planner) -> None:
     """It is the same training, but another model: what an id stands for must hold the layers that it pools."""
+    for layers in (1, 2):  # a member pools those of its training
+        assert {node.training.export_layers for node in plan("sts", {"sts.layers": layers}).members} == {layers}
     one, two = (plan("nli-ct-sed", {"student_pooling": layers}) for layers in (1, 2))
     assert student(one).id != student(two).id
     assert ids(one) == ids(two) and one.teacher.vectors.id == two.teacher.vectors.id

@@ -38,15 +38,7 @@ def front(text: str) -> dict[str, Any]:
     return yaml.safe_load(head)
 
 
-def test_the_front_matter_is_what_the_hub_reads() -> None:
-    found = front(card(base_model="org/encoder"))
-    assert found["library_name"] == "sentence-transformers" and found["pipeline_tag"] == "sentence-similarity"
-    assert found["language"] == "en" and found["base_model"] == "org/encoder"
-    assert found["tags"].count("raysts") == 1
-    assert "base_model" not in front(card())
-
-
-def test_the_hubs_own_parser_reads_results_licence_and_data() -> None:
+def test_the_hubs_own_parser_reads_the_front_matter() -> None:
     huggingface_hub = pytest.importorskip("huggingface_hub")
     rows = [
         row("stsb", 0.71234),
@@ -58,6 +50,8 @@ def test_the_hubs_own_parser_reads_results_licence_and_data() -> None:
     )
     found = huggingface_hub.ModelCard(text).data
     assert (found.license, found.datasets, found.base_model) == ("mit", ["stanfordnlp/snli"], "org/encoder")
+    assert (found.library_name, found.pipeline_tag) == ("sentence-transformers", "sentence-similarity")
+    assert found.language == "en" and found.tags.count("raysts") == 1 and "base_model" not in front(card())
     results = {result.dataset_name: result for result in found.eval_results}
     assert results["stsb"].metric_value == 0.71234 and results["stsb"].metric_type == "spearman_cosine"
     assert results["retrieval:mine"].task_type == "information-retrieval" and "sts12" not in results

@@ -25,14 +25,6 @@ SMALL = {
 
 
 @pytest.mark.parametrize(
-    ("scores", "expected"),
-    [([0.1], 0), ([0.1, 0.3, 0.2], 1), ([0.2, 0.2], 0), ([None, None], 0), ([None, -0.4], 1), ([-0.5, -0.4], 1)],
-)
-def test_the_best(scores: list[float | None], expected: int) -> None:
-    assert best(scores) == expected
-
-
-@pytest.mark.parametrize(
     ("scores", "count", "expected"),
     [
         ([0.1, 0.3, 0.2], None, [0, 1, 2]),
@@ -42,10 +34,14 @@ def test_the_best(scores: list[float | None], expected: int) -> None:
         ([None, 0.1, None], 2, [0, 1]),
         ([-0.1, None], 1, [0]),
         ([0.1], 1, [0]),
+        ([0.1, 0.3, 0.2], 1, [1]),
+        ([0.2, 0.2], 1, [0]),
+        ([None, None], 1, [0]),
+        ([None, -0.4], 1, [1]),
     ],
 )
 def test_the_top(scores: list[float | None], count: int | None, expected: list[int]) -> None:
-    assert top(scores, count) == expected
+    assert top(scores, count) == expected and (count != 1 or [best(scores)] == expected)
 
 
 def _models(letter: str, *scores: float | None, selected_by: str | None = None) -> list[Candidate]:

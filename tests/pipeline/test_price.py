@@ -108,18 +108,7 @@ def test_a_run_says_its_price_and_the_next_plan_knows_its_rates(few_world: Path,
 
 
 def test_a_probe_measures_training_and_leaves_rates_alone(few_world: Path, tmp_path: Path) -> None:
-    arguments = [
-        "ct-sed",
-        "--data",
-        few_world,
-        "--storage",
-        tmp_path,
-        *overrides(TINY),
-        "--set",
-        "batch=8",
-        "--set",
-        "members=1",
-    ]
+    arguments = ["ct-sed", "--data", few_world, "--storage", tmp_path, *overrides(TINY, {"batch": 8, "members": 1})]
     probed = result("plan", *arguments, "--probe")
     assert probed["price"]["measured"] > 0.2 and {path.name for path in tmp_path.iterdir()} == {"rates"}
 

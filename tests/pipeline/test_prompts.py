@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,6 +38,11 @@ def teacher(tmp_path: Path) -> Path:
     return tmp_path / "teacher"
 
 
+def distillation(backbone: Path, teacher: Path, **fields: Any) -> Pipeline:
+    fields = {"recipes": {"sed": DEFAULTS["sed"]}, **fields}
+    return Pipeline(name="distilled", backbone=str(backbone), combine="sed", teachers=(str(teacher),), **fields)
+
+
 @pytest.mark.parametrize(("asked", "text"), [(None, "a cat: "), ("passage", "the small "), ("", "")])
 def test_a_student_of_a_teacher_with_prompts(
     asked: str | None, text: str, teacher: Path, tiny_backbone: Path, small_corpus: Corpus, tmp_path: Path
@@ -44,10 +50,8 @@ def test_a_student_of_a_teacher_with_prompts(
     recipe = DEFAULTS["sed"]
     train = recipe.train.replace(max_steps=2, keep="last", patience=None)
     recipe = recipe.replace(data=Data(sample=40), batch=8, train=train)
-    pipeline = Pipeline(
-        name="distilled", backbone=str(tiny_backbone), combine="sed", recipes={"sed": recipe}, teachers=(str(teacher),),
-        prompt="house of ", teacher_prompt=asked, precision="fp32",
-    )  # fmt: skip
+    how = {"prompt": "house of ", "teacher_prompt": asked, "precision": "fp32"}
+    pipeline = distillation(tiny_backbone, teacher, recipes={"sed": recipe}, **how)
     plan = Plan(pipeline=pipeline, corpus=small_corpus, storage=tmp_path / "storage")
     validate.check(plan)
     assert plan.teacher is not None
@@ -76,14 +80,7 @@ def test_a_student_of_a_teacher_with_prompts(
 def test_the_backbones_default_prompt_is_part_of_the_ids(teacher: Path, small_corpus: Corpus, tmp_path: Path) -> None:
     recipe, found = DEFAULTS["sed"], {}
     for prompt in (None, "passage", ""):
-        pipeline = Pipeline(
-            name="x",
-            backbone=str(teacher),
-            combine="sed",
-            recipes={"sed": recipe},
-            teachers=(str(teacher),),
-            prompt=prompt,
-        )
+        pipeline = distillation(teacher, teacher, prompt=prompt)
         plan = Plan(pipeline=pipeline, corpus=small_corpus, storage=tmp_path / "storage")
         found[plan.store_spec(recipe).prompt] = {node.id for chain in plan.student_chains for node in chain}
     assert list(found) == ["a cat: ", "the small ", ""] and len(set.union(*found.values())) == 3
@@ -94,13 +91,6 @@ def test_the_backbones_default_prompt_is_part_of_the_ids(teacher: Path, small_co
 def test_a_prompt_that_is_not_there(
     field: str, name: str, teacher: Path, tiny_backbone: Path, small_corpus: Corpus, tmp_path: Path
 ) -> None:
-    pipeline = Pipeline(
-        name="x",
-        backbone=str(tiny_backbone),
-        combine="sed",
-        recipes={"sed": DEFAULTS["sed"]},
-        teachers=(str(teacher),),
-        **{field: name},
-    )  # type: ignore[arg-type]
+    pipeline = distillation(tiny_backbone, teacher, **{field: name})
     with pytest.raises(InputError, match=f"prompt '{name}': the model has no prompt of that name"):
         validate.check(Plan(pipeline=pipeline, corpus=small_corpus, storage=tmp_path / "storage"))

@@ -51,13 +51,8 @@ def unlike(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture
 def options(finished: run_commands.Finished, tiny_backbone: Path) -> list[str]:
     """Of a distillation that takes seconds."""
-    small = {
-        "sed.data.sample": 60,
-        "sed.batch": 8,
-        "train.max_steps": 3,
-        "train.eval_every": 3,
-        "backbone": tiny_backbone,
-    }
+    small = {"sed.data.sample": 60, "sed.batch": 8, "train.max_steps": 3, "train.eval_every": 3}
+    small |= {"backbone": tiny_backbone}
     return [*finished.options(), "--address", "none", *overrides(small, EVALUATION)]
 
 

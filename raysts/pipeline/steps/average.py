@@ -1,7 +1,6 @@
 """Weight averages of all members, or of greedily chosen ones (Wortsman et al. 2022).
 
-``runs/<id>/`` holds ``run.json`` and ``model/`` as that of a training run does. Every average that is scored on the development
-set stands in the record as soon as it is scored, so that a killed step continues.
+``runs/<id>/`` holds ``run.json`` and ``model/``. Scores of averages stand in the record at once, so a killed step continues.
 """
 
 from __future__ import annotations

@@ -46,8 +46,7 @@ def tokens_step(inputs: Inputs, spec: StoreSpec) -> Step:
 class TokenizeGroup:
     """Writes a file of a token store. Units are (number of the file, row group).
 
-    Args:
-        content: content id of the tokenizer; None: of a model that raysts trains.
+    ``content``: content id of the tokenizer; None: of a model that raysts trains.
     """
 
     def __init__(self, device: str | None, spec: StoreSpec, tokenizer: Path, content: str | None, folder: Path) -> None:
