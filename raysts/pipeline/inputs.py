@@ -34,7 +34,7 @@ from raysts.models.families import family_of
 from raysts.models.layers import Layers, pooling_modes
 from raysts.models.modules import describe
 from raysts.models.pretrained import find, tokenizer_id
-from raysts.models.prompts import Prompts, Side
+from raysts.models.prompts import Prompts
 from raysts.models.static import is_static
 from raysts.models.tokens import tokenize
 from raysts.models.weights import TABLE_VERSION, keep_layers, spaced_layers, token_table
@@ -108,7 +108,7 @@ class Inputs:
     locate: Callable[[str], Path] = field(default=find)
     _devs: dict[str, Dev] = field(default_factory=dict, repr=False)
     _groups: dict[tuple[Path, str], list[GroupPart]] = field(default_factory=dict, repr=False)
-    _tokens: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    _words: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
     _lengths: dict[str, ReadingLength] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -202,11 +202,11 @@ class Inputs:
     def tokens(self, recipe: Recipe) -> float:
         """Return the mean number of tokens of a recipe's texts and spans, roughly."""
         most, data = self.store_spec(recipe).max_length, recipe.data
-        if recipe.table not in self._tokens:
-            self._tokens[recipe.table] = words_of(self.sample_texts(recipe))
-        words = self._tokens[recipe.table]
-        spans = np.minimum(words, float(np.mean(data.span_tokens))) if data.spans else words
-        return float((_tokens(words, most) + data.spans * _tokens(spans, most)) / (1 + data.spans))
+        if recipe.table not in self._words:
+            self._words[recipe.table] = words_of(self.sample_texts(recipe))
+        words = self._words[recipe.table]
+        spans = np.minimum(words, float(np.mean(data.span_tokens)))
+        return (_tokens(words, most) + data.spans * _tokens(spans, most)) / (1 + data.spans)
 
     @property
     def depth(self) -> int:
@@ -339,7 +339,7 @@ class Inputs:
         """Return the name in results of a table's development set, or of its replacement."""
         if self.uses_agreement and not self.corpus.files(table):
             return AGREEMENT
-        return self.corpus.title(table) if table in self.corpus.own else dev_name(table)
+        return self.own_title(table) or dev_name(table)
 
     @property
     def uses_agreement(self) -> bool:
@@ -490,9 +490,9 @@ class Inputs:
 
     def sides(self, recipe: Recipe, prompts: Prompts, named: str | None) -> dict[str, Any]:
         """Return the prompts of a token store. Unless one is ``named`` for all texts, each side has its own."""
-        prompt = prompts.resolve(named)
-        sides: tuple[Side, Side] = ("query", "document")
-        query, document = (prompts.side_prompt(side) if named is None else prompt for side in sides)
+        query = document = prompt = prompts.resolve(named)
+        if named is None:
+            query, document = prompts.side_prompt("query"), prompts.side_prompt("document")
         if self.queries(recipe) or (self.span_queries(recipe) and query != document):
             return {"prompt": document, "query_prompt": query}
         return {"prompt": prompt}

@@ -102,8 +102,8 @@ class Rates:
     def predict(self, step: Step) -> ExpectedTime:
         """Return what a step is expected to take on one device."""
         load, device, cpus = step.load, device_of(step.resources["gpus"]), step.resources["cpus"] or 1
-        kinds, sentences = [(step.job is not None, step.kind == "tokens")], step.sentences * step.left(self.store)
-        tables = [t for t in self.tables if (t["what"].startswith("train "), t["what"] == "tokens") in kinds]
+        sentences, kind = step.sentences * step.left(self.store), (step.job is not None, step.kind == "tokens")
+        tables = [t for t in self.tables if (t["what"].startswith("train "), t["what"] == "tokens") == kind]
         on_gpu = device != device_of(0)
         if not tables:
             rate = ASSUMED * (ON_GPU if on_gpu else cpus) / (TRAINING if step.job else 1.0)
