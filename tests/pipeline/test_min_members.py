@@ -22,7 +22,7 @@ def test_an_ensemble_of_the_members_that_finished(few_world: Path, tiny_backbone
         return [command, "nli-sed", *data, "--storage", storage, *address, *chosen]
 
     nodes = result(*arguments("plan"))["nodes"]
-    members, teacher = [n["id"] for n in nodes if n["kind"] == "train"][:3], _of(nodes, "vectors")
+    members, (teacher,) = ([n["id"] for n in nodes if n["kind"] == kind] for kind in ("train", "vectors"))
     broken = storage / "runs" / members[1] / "checkpoints" / "step-0000001.pt"
     broken.parent.mkdir(parents=True)
     broken.write_bytes(b"torn")
@@ -52,7 +52,3 @@ def test_an_ensemble_of_the_members_that_finished(few_world: Path, tiny_backbone
     assert {row["member"] for row in second["results"] if row["role"] == "member"} == {0, 1, 2}
     assert (storage / "embeddings" / teacher / "manifest.json").exists(), "the teacher of a run without failures"
     assert "left out" not in Path(second["report"]).read_text()
-
-
-def _of(nodes: list[dict[str, Any]], kind: str) -> str:
-    return next(node["id"] for node in nodes if node["kind"] == kind)

@@ -177,6 +177,8 @@ def test_a_file_of_vectors_teaches_as_the_model_that_wrote_them(
     half = write_vectors(tmp_path / "half.parquet", texts[::2], model.encode(texts[::2]))
     refused = raysts("distill", half, *options, "--name", "missing")
     assert refused.code == 2 and "has no vector of row " in refused.err and "wikipedia/sentences" in refused.err
+    failed = raysts("distill", path, unlike[0], *options, "--set", "sed.weights=dev", "--name", "unweighed")
+    assert failed.code == 3 and "has no vectors of the development set" in failed.err
 
 
 def test_the_student_is_delivered_where_a_teacher_scores_higher(options: list[str], tmp_path: Path) -> None:
