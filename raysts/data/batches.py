@@ -1,8 +1,8 @@
 """The order of training rows, a function of (seed, epoch) alone, and the batches cut from it.
 
-One order, two readers: this process, or Ray Data (``raysts.cluster.stream``). Both take a list of ``WindowSlice`` (one
-window of one epoch), read and permute it with ``read_slice``, and cut the slices into batches with ``iter_batches``. The
-position in the order follows from the step, so a checkpoint needs to hold nothing but the step.
+One order, two readers: this process, or Ray Data (``raysts.cluster.stream``). Both permute each ``WindowSlice`` with
+``read_slice``, and cut the slices into batches with ``iter_batches``. The position in the order follows from the step, so a
+checkpoint needs to hold nothing but the step.
 """
 
 from __future__ import annotations
@@ -76,11 +76,8 @@ class BatchOrder:
     def share(self, rank: int, world: int) -> Share:
         """Return the rows that one process reads of every window."""
         batches = (self.rows_per_batch, self.rest) if world > 1 else ()
-        offsets = tuple(self.part_of(rows, rank, world).rows if rows else np.empty(0, np.int64) for rows in batches)
-        return Share(self.seed, self.bootstrap, self.rows_per_batch, self.steps_per_epoch, offsets)
-
-    def part_of(self, rows: int, rank: int, world: int) -> Part:
-        return _part(self.group, rows, rank, world)
+        parts = (part_of(self.group, rows, rank, world).rows if rows else np.empty(0, np.int64) for rows in batches)
+        return Share(self.seed, self.bootstrap, self.rows_per_batch, self.steps_per_epoch, tuple(parts))
 
 
 class Share(NamedTuple):
@@ -126,7 +123,8 @@ def examples_in(group: Group, rows: int) -> list[tuple[int, ...]]:
 
 
 @lru_cache(maxsize=64)
-def _part(group: Group, rows: int, rank: int, world: int) -> Part:
+def part_of(group: Group, rows: int, rank: int, world: int) -> Part:
+    """Return what one process reads of a batch of so many rows."""
     from raysts.ops import collective  # not above, for torch
 
     examples = examples_in(group, rows)
@@ -183,7 +181,7 @@ def iter_batches(
             first, rows = (step - base) * order.rows_per_batch, order.rows_in(step)
             if first + rows > reached:
                 break
-            part = order.part_of(rows, rank, world)
+            part = part_of(order.group, rows, rank, world)
             low, high = map(int, np.searchsorted(position, [first, first + rows]))
             seeds = np.random.default_rng(derive_seed(order.seed, "noise", step)).integers(2**62, size=part.size + 1)
             assert np.array_equal(position[low:high] - first, part.rows), "rows lost on the way"

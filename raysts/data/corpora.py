@@ -1,10 +1,10 @@
-"""The tables of a data folder and of the user's files by name, and those that are derived from them."""
+"""The tables of a data folder, of the user's files, and those that are derived from them, by name."""
 
 from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -28,8 +28,7 @@ class Corpus(dict[str, Table]):
     """Tables by name, of a data folder and of the user's files. ``corpus[name]`` derives an absent table.
 
     Args:
-        root: the folder, or the URI of one in an object store. A table of a store is downloaded when it is read, and again if
-            its files change there. None: there is nothing but ``user``.
+        root: the folder, or the URI of one in an object store; None: there is nothing but ``user``.
         skip_bad: leave unreadable files out of training tables that have other files. Tables that select or report are never
             cut: their scores would not compare.
         user: files of the user that stand for canonical tables.
@@ -46,22 +45,28 @@ class Corpus(dict[str, Table]):
         self.store = Store.of(self.root)
         self.folder: Path | None = None
         self._derived: dict[str, Table] = {}
-        local = not self.store.remote
-        if not self.empty:
-            if self.store.remote:
-                self.store.check(option="--data")
-            if local and not self.root.is_dir():
-                fault = "is not a folder" if self.root.exists() else "does not exist"
-                raise InputError(
-                    f"data folder '{root}' {fault}: --data must name a folder in the canonical layout "
-                    f"(sts/stsb_dev.parquet, nli/train.parquet, ...); make one with 'raysts data fetch --data {root}'"
-                )
-            for name, paths in (_list_folder(self.root) if local else _list_store(self.store)).items():
-                skip = skip_bad and name in TRAINING_TABLES
-                title = name.removeprefix(TESTS)
-                self[name] = Table(name=name, title=title, paths=tuple(paths), skip_bad=skip, local=local)
+        files = {} if self.empty else self._list_files(root)
+        for name, paths in files.items():
+            skip, local = skip_bad and name in TRAINING_TABLES, not self.store.remote
+            title = name.removeprefix(TESTS)
+            self[name] = Table(name=name, title=title, paths=tuple(paths), skip_bad=skip, local=local)
         for name, content in contents.items():
             self[name] = Table(name=name, title=content.title, paths=(content.path,), content=content)
+
+    def _list_files(self, root: str | Path) -> dict[str, list[Path]]:
+        """Return the Parquet files of the data folder by table."""
+        if self.store.remote:
+            self.store.check(option="--data")
+            tables = _list_store(self.store)
+        elif self.root.is_dir():
+            tables = _list_folder(self.root)
+        else:
+            fault = "is not a folder" if self.root.exists() else "does not exist"
+            raise InputError(
+                f"data folder '{root}' {fault}: --data must name a folder in the canonical layout "
+                f"(sts/stsb_dev.parquet, nli/train.parquet, ...); make one with 'raysts data fetch --data {root}'"
+            )
+        return {name: paths for name, paths in tables.items() if paths and table_columns(name)}
 
     def __missing__(self, name: str) -> Table:
         if name not in self._derived:
@@ -71,22 +76,17 @@ class Corpus(dict[str, Table]):
             self._derived[name] = Table(name=name, title=name, content=Derivation(name, sources), folder=self.folder)
         return self._derived[name]
 
-    def _copy(self, tables: Mapping[str, Table]) -> Corpus:
+    def writing_to(self, folder: Path, hold_out: bool = False) -> Corpus:
+        """Return a copy with a folder for tables that are not in Parquet files.
+
+        With ``hold_out`` the table of the user's text lacks the held-out texts.
+        """
         corpus = copy.copy(self)
-        corpus.update(tables)
-        corpus._derived = {}
+        corpus.folder, corpus._derived = folder, {}
+        corpus.update({name: replace(table, folder=folder) for name, table in self.own.items()})
+        if hold_out and (text := self.text):
+            corpus[TEXT] = replace(corpus[TEXT], content=text.holding_out())
         return corpus
-
-    def writing_to(self, folder: Path) -> Corpus:
-        """Return a copy with a folder for tables that are not in Parquet files."""
-        corpus = self._copy({name: replace(table, folder=folder) for name, table in self.own.items()})
-        corpus.folder = folder
-        return corpus
-
-    def holding_out(self) -> Corpus:
-        """Return a copy in which the user's text is split: its table lacks the held-out texts."""
-        assert self.text is not None
-        return self._copy({TEXT: replace(self[TEXT], content=self.text.holding_out())})
 
     def table_with_spans(self, name: str, data: Data) -> Table:
         """Return a table of single texts with ``data.spans`` spans behind each text."""
@@ -233,16 +233,13 @@ class Corpus(dict[str, Table]):
 
 
 def _list_folder(root: Path) -> dict[str, list[Path]]:
-    """Return the Parquet files of a data folder by table."""
     folders = [TESTS.rstrip("/"), *(path.relative_to(root).as_posix() for path in (root / "retrieval").glob("*/"))]
     entries = [f"{folder}/{path.name}" for folder in folders for path in (root / folder).glob("[!.]*")]
     names = dict.fromkeys([*TABLES, *sorted(entry.removesuffix(".parquet") for entry in entries)])
-    tables = {name: manifest.table_files(root, name) for name in names if table_columns(name)}
-    return {name: paths for name, paths in tables.items() if paths}
+    return {name: manifest.table_files(root, name) for name in names}
 
 
 def _list_store(store: Store) -> dict[str, list[Path]]:
-    """Return the same of a data folder in an object store, by one listing."""
     single: dict[str, list[Path]] = {}
     shards: dict[str, list[Path]] = {}
     for path in store.list(store.root, recursive=True):
@@ -250,4 +247,4 @@ def _list_store(store: Store) -> dict[str, list[Path]]:
             name = path.relative_to(store.root).with_suffix("").as_posix()
             single[name] = [path]
             shards.setdefault(name.rpartition("/")[0], []).append(path)
-    return {name: paths for name, paths in (shards | single).items() if table_columns(name)}
+    return shards | single

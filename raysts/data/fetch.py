@@ -220,12 +220,12 @@ def _choose(tables: Sequence[str] | None) -> list[str]:
     choices, names, problems = [*sources(), *VECTORS, *beir_sources()], dict[str, None](), []
     listed = [*sources(), *VECTORS, *(f"{BEIR}{name}" for name in _file()["beir"])]
     for table in tables:
-        place = f"retrieval/{table.removeprefix(BEIR)}" if f"{table}/".startswith(BEIR) else table
-        place = "retrieval" if place.strip("/") == "retrieval/beir" else place.rstrip("/")
-        in_folder = [name for name in choices if name != ALONE and name.startswith(f"{place}/")]
-        of_table = [place] if place in choices else in_folder
-        names |= dict.fromkeys(of_table)
-        if not of_table:
+        place, (folder, _, rest) = table.rstrip("/"), table.partition("/")
+        if folder == "beir":
+            place = f"retrieval/{rest}".rstrip("/")
+        fetched = [name for name in choices if name == place or (name.startswith(f"{place}/") and name != ALONE)]
+        names |= dict.fromkeys(fetched)
+        if not fetched:
             public = f"tables with a public source: {', '.join(listed)}"
             problems.append(f"table '{table}' cannot be fetched{nearest(table, listed)}; {public}")
     if problems:
@@ -318,7 +318,7 @@ def _row_groups(batches: Iterator[pa.Table]) -> Iterator[pa.Table]:
         if sum(map(len, waiting)) >= ROW_GROUP_ROWS or sum(b.nbytes for b in waiting) >= ROW_GROUP_BYTES:
             yield pa.concat_tables(waiting)
             waiting = []
-    if sum(map(len, waiting)):
+    if any(map(len, waiting)):
         yield pa.concat_tables(waiting)
 
 

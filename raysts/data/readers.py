@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -38,16 +38,14 @@ MOST_WAITING = 1_000
 Row = tuple[str, dict[str, Any]]
 """The place of a row in a text file (`` (line 3)``), and its values by column."""
 
-Choose = Callable[[Path, Sequence[str]], Sequence[str]]
-"""Given a file and its columns, return the columns to read, or raise an error."""
+Choose = Callable[[Sequence[str]], list[str]]
+"""Given the columns of a file, return the columns to read, or raise an error."""
 
 
 def format_of(path: Path) -> str:
     """Return the format of a file by its name: ``.csv`` for ``a.csv`` and ``a.csv.gz``."""
-    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
-    if len(suffixes) == 2 and suffixes[1] == ".gz":
-        return suffixes[0]
-    return suffixes[-1] if suffixes else ""
+    packed = path.suffix.lower() == ".gz" and len(path.suffixes) > 1
+    return Path(path.stem if packed else path.name).suffix.lower()
 
 
 def title_of(place: str) -> str:
@@ -94,25 +92,28 @@ def files_of(place: str | Path, option: str, formats: Sequence[str] = (*TABLES, 
     return (path,)
 
 
-def rows_of(path: Path, choose: Choose) -> Iterator[Row]:
+def rows_of(path: Path, choose: Callable[[Path, Sequence[str]], Sequence[str]]) -> Iterator[Row]:
     """Yield the rows of a file in order. Memory is one batch. Plain lines have one column, ``text``.
+
+    ``choose`` returns the columns to read, given the file and its columns.
 
     Raises:
         InputError: the file cannot be read, or ``choose`` refuses it. The message names the file, and the line of a text file.
     """
-    if _is_hub(path) or is_saved(path):
-        return _read_saved(path, choose)
+
+    def choose_single(present: Sequence[str]) -> list[str]:
+        columns = list(choose(path, present))
+        if twice := [name for name in columns if present.count(name) > 1]:
+            raise InputError(
+                f"{_name(path)}: has {present.count(twice[0])} columns '{twice[0]}'; keep one of them, or rename the others"
+            )
+        return columns
+
+    if is_hub(path) or is_saved(path):
+        return _read_saved(path, choose_single)
     check_ordinary(path)
-    match format_of(path):
-        case ".parquet":
-            return _read_parquet(path, choose)
-        case ".csv":
-            return _read_delimited(path, choose, ",", csv.QUOTE_MINIMAL)
-        case ".tsv":
-            return _read_delimited(path, choose, "\t", csv.QUOTE_NONE)
-        case ".jsonl":
-            return _read_jsonl(path, choose)
-    return _read_lines(path, choose)
+    readers = {".parquet": _read_parquet, ".csv": _read_delimited, ".tsv": _read_delimited, ".jsonl": _read_jsonl}
+    return readers.get(format_of(path), _read_lines)(path, choose_single)
 
 
 def columns_of_files(files: Sequence[Path]) -> list[str]:
@@ -156,13 +157,14 @@ def is_saved(path: Path) -> bool:
     return any((path / name).is_file() for name in ("dataset_dict.json", "dataset_info.json"))
 
 
-def _is_hub(path: Path) -> bool:
+def is_hub(path: Path) -> bool:
+    """Return True if a path names a data set of the hub."""
     return str(path).startswith("hf:")
 
 
 def _name(path: Path) -> str:
     """Return a path as the user wrote it: pathlib makes one slash of two."""
-    return HUB + str(path).removeprefix("hf:").lstrip("/") if _is_hub(path) else str(path)
+    return HUB + str(path).removeprefix("hf:").lstrip("/") if is_hub(path) else str(path)
 
 
 def _read_saved(path: Path, choose: Choose) -> Iterator[Row]:
@@ -171,7 +173,7 @@ def _read_saved(path: Path, choose: Choose) -> Iterator[Row]:
 
     name = _name(path)
     try:
-        if _is_hub(path):
+        if is_hub(path):
             data = datasets.load_dataset(name.removeprefix(HUB), split="train")
         else:
             data = datasets.load_from_disk(name)
@@ -186,7 +188,7 @@ def _read_saved(path: Path, choose: Choose) -> Iterator[Row]:
                 f"{name}: has the splits {', '.join(data)}; name the folder of one of them: {path / next(iter(data))}"
             )
         data = next(iter(data.values()))
-    columns = _single_columns(path, choose, data.column_names)
+    columns = choose(data.column_names)
     try:
         for batch in data.select_columns(columns).with_format("arrow").iter(batch_size=1_000):
             yield from _rows_of_batch(batch)
@@ -199,7 +201,7 @@ def _read_saved(path: Path, choose: Choose) -> Iterator[Row]:
 def _read_parquet(path: Path, choose: Choose) -> Iterator[Row]:
     try:
         file = pq.ParquetFile(path)
-        columns = _single_columns(path, choose, file.schema_arrow.names)
+        columns = choose(file.schema_arrow.names)
         for batch in file.iter_batches(batch_size=8_192, columns=columns):
             yield from _rows_of_batch(batch)
     except (pa.ArrowException, OSError) as error:
@@ -213,15 +215,18 @@ def _rows_of_batch(batch: pa.RecordBatch) -> Iterator[Row]:
         yield "", row
 
 
-def _read_delimited(path: Path, choose: Choose, delimiter: str, quoting: Literal[0, 3]) -> Iterator[Row]:
+def _read_delimited(path: Path, choose: Choose) -> Iterator[Row]:
     csv.field_size_limit(LONGEST)  # documents are longer than the default of 128 KiB
-    reader = csv.reader(_read_text(path, newline=""), delimiter=delimiter, quoting=quoting, strict=True)
+    lines = _read_text(path, newline="")
+    if format_of(path) == ".csv":
+        reader = csv.reader(lines, strict=True)
+    else:
+        reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE, strict=True)
     try:
         if (first := next(reader, None)) is None:  # as Spark writes a part without rows
             return
         header = [name.strip() for name in first]
-        columns = _single_columns(path, choose, header)
-        places = {name: header.index(name) for name in columns}
+        places = {name: header.index(name) for name in choose(header)}
         for values in reader:
             if not values:
                 continue
@@ -254,7 +259,7 @@ def _read_jsonl(path: Path, choose: Choose) -> Iterator[Row]:
         if present is None or not row.keys() <= present.keys():
             present, refusal = {**(present or {}), **dict.fromkeys(row)}, None
             try:
-                columns = choose(path, list(present))
+                columns = choose(list(present))
             except InputError as error:
                 refusal = error
         waiting.append((f" (line {number})", row))
@@ -269,7 +274,7 @@ def _read_jsonl(path: Path, choose: Choose) -> Iterator[Row]:
 
 
 def _read_lines(path: Path, choose: Choose) -> Iterator[Row]:
-    (column,) = choose(path, ["text"])
+    (column,) = choose(["text"])
     for number, line in enumerate(_read_text(path), start=1):
         if "\0" in line:
             raise InputError(
@@ -294,13 +299,3 @@ def _read_text(path: Path, newline: str | None = None) -> Iterator[str]:
         ) from error
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: cannot be read to its end ({error}); get it again") from error
-
-
-def _single_columns(path: Path, choose: Choose, present: Sequence[str]) -> list[str]:
-    """Return the columns to read, and refuse a file that has two of one name."""
-    columns = list(choose(path, present))
-    if twice := [name for name in columns if list(present).count(name) > 1]:
-        raise InputError(
-            f"{_name(path)}: has {list(present).count(twice[0])} columns '{twice[0]}'; keep one of them, or rename the others"
-        )
-    return columns

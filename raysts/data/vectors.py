@@ -35,24 +35,22 @@ class Archive:
         return self.url.rsplit("/", 1)[-1]
 
 
-_GLOVE = (
-    "https://nlp.stanford.edu/data/glove.6B.zip",
-    "617afb2fe6cbd085c235baf7a465b96f4112bd7f7ccb2b2cbd649fed9cbcf2fb",
-)
-
-_GLOVE_840B = Archive(
-    "https://nlp.stanford.edu/data/glove.840B.300d.zip",
-    "c06db255e65095393609f19a4cfca20bf3a71e20cc53e892aafa490347e3849f",
-    "glove.840B.300d.txt",
-)
-
 ALONE = "words/glove.840B.300d"
 """Word vectors that only their own name fetches, not that of their folder: the archive has 2 GB."""
 
 VECTORS = {
-    **{f"words/glove.6B.{width}d": Archive(*_GLOVE, f"glove.6B.{width}d.txt") for width in (50, 100, 200, 300)},
-    ALONE: _GLOVE_840B,
+    f"words/glove.6B.{width}d": Archive(
+        "https://nlp.stanford.edu/data/glove.6B.zip",
+        "617afb2fe6cbd085c235baf7a465b96f4112bd7f7ccb2b2cbd649fed9cbcf2fb",
+        f"glove.6B.{width}d.txt",
+    )
+    for width in (50, 100, 200, 300)
 }
+VECTORS[ALONE] = Archive(
+    "https://nlp.stanford.edu/data/glove.840B.300d.zip",
+    "c06db255e65095393609f19a4cfca20bf3a71e20cc53e892aafa490347e3849f",
+    "glove.840B.300d.txt",
+)
 """Word vectors that can be fetched, as text files of that name. They are large, so only their names fetch them."""
 
 

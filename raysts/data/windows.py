@@ -1,8 +1,7 @@
 """Tokenised training rows in windows of up to 8,192, the unit of reading, of order and of targets.
 
-A token store is a folder of Arrow IPC files, one record batch a window, and a manifest written last:
-columns ``row`` (int64, position among the selected rows), a list of int32 token ids per text column, and the
-objective's other columns. It is made once per (data, tokenizer, maximal length, selection).
+A token store is a folder of Arrow IPC files, one record batch a window, and a manifest written last: columns ``row`` (int64,
+position among the selected rows), a list of int32 token ids per text column, and the objective's other columns.
 """
 
 from __future__ import annotations
@@ -156,25 +155,26 @@ def tokenize_group(group: GroupPart, spec: StoreSpec, tokenizer: Any, folder: Pa
 
 def text_windows(group: GroupPart, spec: StoreSpec) -> Iterator[tuple[int, dict[str, pa.Array]]]:
     """Yield (first, columns) of each window of the group's selected rows."""
-    columns = [*spec.texts, *spec.values]
-    if spec.query_prompt is not None and QUERY in open_parquet(group.path, remedy(spec.table)).schema_arrow.names:
-        columns += [QUERY]
     pending: list[pa.RecordBatch] = []
     waiting = done = 0
-    for batch in selected_rows(group, spec.table, columns):
+    sides = () if spec.query_prompt is None else (QUERY,)
+    for batch in selected_rows(group, spec.table, (*spec.texts, *spec.values), sides):
         pending.append(batch)
         waiting += batch.num_rows
         while waiting >= WINDOW or (waiting and done + waiting == group.size):
             table = pa.Table.from_batches(pending)
             window = table.slice(0, WINDOW)
-            yield done, {name: window.column(name).combine_chunks() for name in columns}
+            yield done, {name: window.column(name).combine_chunks() for name in window.column_names}
             done += window.num_rows
             pending, waiting = table.slice(window.num_rows).to_batches(), waiting - window.num_rows
 
 
-def selected_rows(group: GroupPart, table: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def selected_rows(
+    group: GroupPart, table: str, columns: Sequence[str], optional: Sequence[str] = ()
+) -> Iterator[pa.RecordBatch]:
     """Yield columns of the selected rows of a group, by batches of up to ``WINDOW`` rows of the file."""
     file, first = open_parquet(group.path, remedy(table)), 0
+    columns = [*columns, *(name for name in optional if name in file.schema_arrow.names)]
     for batch in pages(group.path, file, columns, remedy(table), [group.row_group], WINDOW):
         if group.rows is not None:
             low, high = np.searchsorted(group.rows, [first, first + batch.num_rows])
@@ -206,7 +206,7 @@ def _record_batch(
 
 
 def finish_store(folder: Path, spec: StoreSpec, parts: list[dict[str, Any]]) -> None:
-    """Write the manifest: from now on the store is complete."""
+    """Write the manifest, which completes the store."""
     rows = sum(sum(part["windows"]) for part in parts)
     manifest = {"version": STORE_VERSION, "table": spec.table, "rows": rows, "parts": parts}
     Store.of(folder).write_json(folder / "manifest.json", manifest)
@@ -220,23 +220,24 @@ class Windows:
     """
 
     def __init__(self, folder: Path, teacher: Path | None = None) -> None:
-        self.storage = Store.of(folder)
-        manifest = self.storage.read_json(folder / "manifest.json")
-        if manifest is None:
+        self.storage, self.folder, self.teacher = Store.of(folder), folder, teacher
+        parts, shards = self._read_parts(folder), self._read_parts(teacher) if teacher else []
+        if not parts:
             raise RunFailed(
                 f"{folder}: the finished token store has gone; leave the storage where it is, and what models read "
                 f"as it is, while they are used, and run the same command again"
             )
-        shards = (self.storage.read_json(teacher / "manifest.json") or {}).get("parts", []) if teacher else []
-        for part in manifest["parts"]:
-            check_inside(part["file"], f"{folder}/manifest.json", folders=False)
-        self.folder, self.teacher = folder, teacher
+        self._places = [(part["file"], index) for part in parts for index in range(len(part["windows"]))]
+        self.sizes = np.array([size for part in parts for size in part["windows"]], dtype=np.int64)
         self._shards: dict[int | None, list[str]] = {}
         for part in shards:
-            check_inside(part["file"], f"{teacher}/manifest.json", folders=False)
             self._shards.setdefault(part.get("window"), []).append(part["file"])
-        self._places = [(part["file"], index) for part in manifest["parts"] for index in range(len(part["windows"]))]
-        self.sizes = np.array([size for part in manifest["parts"] for size in part["windows"]], dtype=np.int64)
+
+    def _read_parts(self, folder: Path) -> list[dict[str, Any]]:
+        parts: list[dict[str, Any]] = (self.storage.read_json(folder / "manifest.json") or {}).get("parts", [])
+        for part in parts:
+            check_inside(part["file"], f"{folder}/manifest.json", folders=False)
+        return parts
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -247,8 +248,7 @@ class Windows:
 
     def read(self, window: int) -> pa.Table:
         name, index = self._places[window]
-        _bring(self.storage, self.folder / name)
-        with pa.memory_map(str(self.folder / name)) as source:
+        with pa.memory_map(str(self._bring(self.folder / name))) as source:
             table = pa.Table.from_batches([pyarrow.ipc.open_file(source).get_batch(index)])
         if self.teacher is not None:
             means = self._means(window)
@@ -259,7 +259,12 @@ class Windows:
     def _means(self, window: int) -> pa.Table:
         assert self.teacher is not None, "no teachers"
         names = self._shards.get(window, [shard_name(window)])
-        return pq.read_table([_bring(self.storage, self.teacher / name) for name in names])
+        return pq.read_table([self._bring(self.teacher / name) for name in names])
+
+    def _bring(self, path: Path) -> Path:
+        if (file := self.storage.get(path)) is None:
+            raise RunFailed(f"{path}: is not there, or was damaged; run the same command again: it is made again")
+        return file
 
     def documents(self, spans: int) -> np.ndarray:
         """Return the rows of whole texts, without their spans and without queries."""
@@ -279,12 +284,6 @@ class Windows:
                 parts.append(vectors_NE[rows[low:high] - first])
             first += size
         return np.concatenate(parts)
-
-
-def _bring(storage: Store, path: Path) -> Path:
-    if (file := storage.get(path)) is None:
-        raise RunFailed(f"{path}: is not there, or was damaged; run the same command again: it is made again")
-    return file
 
 
 def vectors_column(vectors_ND: np.ndarray) -> pa.FixedSizeListArray:

@@ -112,10 +112,9 @@ class Inputs:
     _lengths: dict[str, ReadingLength] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.corpus = self.corpus.writing_to(self.storage / "tables")
         self.pipeline = use_user_text(self.pipeline, self.corpus)
-        if self.corpus.text and self.pipeline.combine and not self.corpus.files(members_dev(self.pipeline)):
-            self.corpus = self.corpus.holding_out()
+        has_dev = not (self.corpus.text and self.pipeline.combine) or self.corpus.files(members_dev(self.pipeline))
+        self.corpus = self.corpus.writing_to(self.storage / "tables", hold_out=not has_dev)
         if self._has_one_layer:
             evaluation = self.pipeline.evaluation.replace(layers=(1,), compare=1)
             self.pipeline = self.pipeline.replace(evaluation=evaluation)

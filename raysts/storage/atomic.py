@@ -4,6 +4,7 @@ import contextlib
 import errno
 import fcntl
 import fnmatch
+import functools
 import hashlib
 import itertools
 import json
@@ -44,8 +45,8 @@ ABANDONED = 24 * 3600.0
 def atomic_write(path: Path, synced: bool = True) -> Iterator[Path]:
     """Yield a path beside ``path``, and rename it to ``path`` unless the block raises.
 
-    This works for files and folders. A folder is replaced by two renames. If a kill comes between them, :func:`remove_drafts`
-    restores the old folder. A visible file survives a loss of power, unless ``synced`` is False.
+    A folder is replaced by two renames. If a kill comes between them, :func:`remove_drafts` restores the old folder. A
+    visible file survives a loss of power, unless ``synced`` is False.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.parent / draft_name(path.name)
@@ -64,8 +65,8 @@ def atomic_write(path: Path, synced: bool = True) -> Iterator[Path]:
         if synced:
             _sync(path.parent)
     except Exception as error:
-        # Writers in C++ and Rust (torch, Arrow, safetensors) report a full disk in words of their own, or in none.
         limit = limit_of(error)
+        # Writers in C++ and Rust (torch, Arrow, safetensors) may not say that the disk is full.
         if limit is None and not isinstance(error, OSError) and shutil.disk_usage(path.parent).free < FULL:
             limit = errno.ENOSPC
         if limit and getattr(error, "filename", None) is None and not isinstance(error, (InputError, RunFailed)):
@@ -81,15 +82,26 @@ def _take_away(draft: Path, name: str) -> None:
     if name and draft.name.endswith(REPLACED) and draft.exists() and not draft.with_name(name).exists():
         with contextlib.suppress(FileNotFoundError):  # somebody else did
             draft.replace(draft.with_name(name))
-    elif draft.is_dir():
-        shutil.rmtree(draft, ignore_errors=True)
     else:
-        draft.unlink(missing_ok=True)
+        remove(draft)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder of this machine if it exists."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def draft_name(name: str) -> str:
     """Return the name of a draft, which holds the place, number and start of this process."""
-    return f"{ASIDE}{name}.{_place_id()}.{os.getpid()}.{start_of(os.getpid()) or ''}.{time.monotonic_ns()}"
+    return f"{ASIDE}{name}.{_writer(os.getpid())}.{time.monotonic_ns()}"
+
+
+@functools.cache
+def _writer(pid: int) -> str:
+    return f"{_place_id()}.{pid}.{start_of(pid) or ''}"
 
 
 def place() -> str:

@@ -1,7 +1,7 @@
 """A handle for a folder, and for a bucket with a mirror on this machine.
 
-Code works on local files. The handle downloads and uploads them. Keys are paths below ``root``, relative text or absolute
-Path. Methods return local paths that hold the content already, or None. A folder is its own mirror::
+Keys are paths below ``root``, relative text or absolute Path. Methods return local paths that hold the content already, or
+None. A folder is its own mirror::
 
     store = Store.open("s3://bucket/runs")                      # or a folder
     record = store.read_json("pipelines/a.json", fresh=True)
@@ -24,7 +24,6 @@ import contextlib
 import hashlib
 import os
 import re
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,25 +34,10 @@ from urllib.parse import unquote
 
 from raysts.errors import InputError, RunFailed
 from raysts.log import logger
-from raysts.storage import atomic
+from raysts.storage import atomic, checksums
 from raysts.storage.atomic import ASIDE, as_json, atomic_write
 from raysts.storage.bucket import Bucket, Conflict, Entry, Tag, check_inside, run_parallel
-from raysts.storage.checksums import (
-    CARD,
-    CHECKSUM,
-    DAMAGED,
-    MANIFEST,
-    as_manifest,
-    checked_write,
-    entries_of,
-    entry,
-    forget,
-    intact,
-    is_same,
-    manifest_of,
-    read_record,
-    write_manifest,
-)  # fmt: skip
+from raysts.storage.checksums import CARD, CHECKSUM, DAMAGED, MANIFEST, checked_write, forget, intact, is_same
 from raysts.storage.client import canonical, mirror_name
 from raysts.storage.lease import Lease, is_held
 
@@ -163,7 +147,7 @@ class Store:
         path, name = self.path(key), self.key(key)
         if not self.remote:
             return path if path.is_dir() and intact(path) else None
-        files = None if fresh else manifest_of(path)
+        files = None if fresh else checksums.manifest_of(path)
         if files and all(is_same(path / name, listed) for name, listed in files.items()):
             return path
         for _ in range(3):
@@ -175,7 +159,7 @@ class Store:
                 for file_name, file in _files(path).items():
                     if file_name not in entries and file_name != CARD:
                         file.unlink()
-                write_manifest(path, content)
+                checksums.write_manifest(path, content)
                 if absent and CARD in self.bucket.list_objects(name):
                     self.get(path / CARD, fresh=True)
                 return path
@@ -196,7 +180,7 @@ class Store:
     def read_json(self, key: Key, fresh: bool = False, kind: type[Any] = dict) -> Any:
         """Return the JSON value of this ``kind`` in a file, or None if it is absent or damaged."""
         path = self.get(key, fresh)
-        return read_record(path, kind) if path else None
+        return checksums.read_record(path, kind) if path else None
 
     def exists(self, key: Key) -> bool:
         """Return True if the store holds this file or sealed folder."""
@@ -261,10 +245,10 @@ class Store:
         """Complete a folder that was written in place, or at ``written``: upload files, then manifest."""
         path = self.path(key)
         files = _files(written or path)
-        entries = {name: entry(file) for name, file in files.items() if name != CARD}
+        entries = {name: checksums.entry(file) for name, file in files.items() if name != CARD}
         if self.remote:
             self._send_folder(self.key(key), files, entries)
-        write_manifest(path, as_manifest(entries))
+        checksums.write_manifest(path, checksums.as_manifest(entries))
 
     def replace(self, key: Key, data: bytes, tag: Tag | None) -> Tag:
         """Write a file unless its tag has changed, and return the new tag. The tag of an absent file is None."""
@@ -294,18 +278,18 @@ class Store:
                 self.bucket.delete(file)
             below = [f"{name}/{file}" for file in self.bucket.list_objects(name, recursive=True)]
             run_parallel(self.bucket.delete, below)
-        _delete_here(path)
+        atomic.remove(path)
         forget(path)
 
     @contextmanager
     def scratch(self, key: Key) -> Iterator[Path]:
         """Yield the path of a local folder, which is removed before and after the block."""
         path = self.path(key)
-        _delete_here(path)
+        atomic.remove(path)
         try:
             yield path
         finally:
-            _delete_here(path)
+            atomic.remove(path)
 
     # -- locks -------------------------------------------------------------------------------------------------------
 
@@ -369,7 +353,7 @@ class Store:
                 self.bucket.delete(f"{name}{MANIFEST}")  # better absent than with the content of two
             new = [file for file, listed in entries.items() if stored.get(file) != listed]
             run_parallel(lambda file: self.bucket.upload(files[file], f"{name}/{file}"), new)
-            self._write(f"{name}{MANIFEST}", as_manifest(entries))
+            self._write(f"{name}{MANIFEST}", checksums.as_manifest(entries))
             obsolete = self.bucket.list_objects(name, recursive=True).keys() - entries.keys() - {CARD}
             run_parallel(lambda file: self.bucket.delete(f"{name}/{file}"), obsolete)
         if CARD in files:
@@ -387,10 +371,6 @@ class Store:
                 tag = conflict.tag
                 for lease in self._leases(name):
                     lease.confirm()
-
-    def _content(self, name: str) -> bytes | None:
-        stored = self.bucket.read(name)
-        return stored[0] if stored else None
 
     def _leases(self, name: str) -> Iterable[Lease]:
         path = self.root / name
@@ -417,11 +397,11 @@ class Store:
                     self.bucket.download(self.key(path), draft)
                     os.utime(draft, (entry.written, entry.written))
                 return path
-            content = self._content(self.key(path))
-            if content is not None and content != _read(path):  # a file that did not change stays the one that is open
+            stored = self.bucket.read(self.key(path))
+            if stored and stored[0] != _read(path):  # a file that did not change stays the one that is open
                 with checked_write(path) as draft:
-                    draft.write_bytes(content)
-            return path if content is not None else None
+                    draft.write_bytes(stored[0])
+            return path if stored else None
         return None
 
     def _get_entry(self, folder: Path, entries: dict[str, dict[str, Any]], name: str) -> bool:
@@ -436,8 +416,8 @@ class Store:
 
     def _manifest(self, name: str) -> tuple[bytes | None, dict[str, dict[str, Any]] | None]:
         """Return a folder's manifest and its files, or None, and refuse names that lead outside."""
-        content = self._content(f"{name}{MANIFEST}")
-        entries = None if content is None else entries_of(content)
+        content, _ = self.bucket.read(f"{name}{MANIFEST}") or (None, None)
+        entries = None if content is None else checksums.entries_of(content)
         for file in entries or {}:
             check_inside(file, f"{self.uri}: {name}: its manifest")
         return content, entries
@@ -466,11 +446,13 @@ def _files_below(folder: Path) -> list[Path]:
 
 
 def _files(folder: Path) -> dict[str, Path]:
+    """Return the files below a folder that belong to it, by their paths from it."""
     files = {path.relative_to(folder).as_posix(): path for path in sorted(_files_below(folder))}
-    hidden = {
-        n for n, p in files.items() if ASIDE in n or n.endswith((CHECKSUM, DAMAGED)) or TEMPORARY.fullmatch(p.name)
+    return {
+        name: path
+        for name, path in files.items()
+        if not (ASIDE in name or name.endswith((CHECKSUM, DAMAGED)) or TEMPORARY.fullmatch(path.name))
     }
-    return {name: path for name, path in files.items() if name not in hidden}
 
 
 def _tag_of(content: bytes) -> Tag:
@@ -479,10 +461,3 @@ def _tag_of(content: bytes) -> Tag:
 
 def _read(path: Path) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
-
-
-def _delete_here(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)

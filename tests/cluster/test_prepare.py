@@ -274,7 +274,7 @@ def test_work_is_cut_evenly_whatever_the_row_groups(tmp_path: Path) -> None:
 
 
 def test_a_run_has_a_batch_for_each_partition(tmp_path: Path) -> None:
-    path, articles, rows = make_run(_articles(100), str(tmp_path), seed=-1, bits=3)
+    path, articles, rows = make_run(_articles(100), str(tmp_path), seed=-1, bits=3).values()
     with pa.memory_map(path) as file:
         reader = pa.ipc.open_file(file)
         batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]

@@ -5,8 +5,7 @@ Every sentence has a 128-bit hash of (seed, what makes it the same sentence). Th
 1. Workers (of Ray Data, or this process) stream pieces of the files, and write each block of text as one *run*: an Arrow file
    with one record batch for every partition, on the disk of the output folder.
 2. A worker memory-maps the runs, joins the batches of one partition, sorts them and keeps one row per hash.
-3. The partitions in order are a random permutation of the corpus that depends on nothing but seed and content; its first n
-   rows, those with the n smallest hashes, are the sample.
+3. The partitions in order are a random permutation of the corpus; its first n rows are the sample.
 
 Memory is one block or one partition per worker; the runs need about as much disk as the text. (A Ray Data groupby would send the
 whole corpus through the object store instead, and order it by layout.)
@@ -29,7 +28,7 @@ from raysts.data import manifest
 from raysts.data.checks import SkippedFile, open_file, readable_files, remedy, skipped_line
 from raysts.data.facts import Facts
 from raysts.data.wikipedia.wikipedia import clean, dedup_key, split_sentences
-from raysts.errors import InputError, RunFailed
+from raysts.errors import InputError, Problems, RunFailed
 from raysts.ids import content_id
 from raysts.log import say
 from raysts.schema import table_columns
@@ -46,6 +45,9 @@ ROW_GROUP_ROWS = 65_536
 ARTICLES_AT_ONCE = 500
 """Articles that are Python objects at the same time."""
 ORDER = [(name, "ascending") for name in ("high", "low", "sentence", "article_id")]
+
+MARKER = "partitioned.json"
+"""File of the work that lists the runs; with it all of them are complete."""
 
 RULES = 2
 """Version of the rules of ``raysts.data.wikipedia.wikipedia``; raise it when they change, so that old work is not reused."""
@@ -74,12 +76,12 @@ def prepare_wikipedia(
 ) -> dict[str, Any]:
     """Write ``wikipedia/sentences`` (sentence, article_id) below ``output_root``.
 
-    Each sentence occurs once (``raysts.data.wikipedia.wikipedia.dedup_key``; of several spellings the first in code point order
-    stays, with its smallest article id). The order of rows is random, a function of seed and content alone.
+    Each sentence occurs once (:func:`dedup_key`; of several spellings the first in code point order stays, with its smallest
+    article id). The order of rows is random, a function of seed and content alone.
 
     Args:
         input: a Parquet file or a folder of shards with the columns article_id and text.
-        output_root: the data folder, which every node must see under this path; made if need be.
+        output_root: the data folder, which every node must see under this path.
         sample: number of sentences to draw; None for all.
         seed: seed of the order, and so of the draw.
         block_bytes: about the bytes of text that one worker holds at a time.
@@ -145,19 +147,15 @@ def _input_files(path: Path, skip_bad: bool) -> tuple[list[Path], list[SkippedFi
     if not files:
         raise InputError(f"input '{path}' holds no articles: give a Parquet file, or a folder of Parquet shards")
     files, skipped = readable_files(files, LAYOUT) if skip_bad else (files, [])
-    problems = []
+    problems = Problems()
     for file in files:
-        try:
+        with problems.collect():
             open_file(file, LAYOUT, remedy(ARTICLES))
-        except ParquetError as error:
-            problems.append(str(error))
-    if problems:
-        raise InputError(problems)
+    problems.raise_any()
     return files, skipped
 
 
 def _fingerprint(files: list[Path]) -> str:
-    """Return the id of the content. Unchanged files are read once."""
     facts = Facts("articles", files=files)
     sha256: str | None = facts.read().get("sha256")
     if sha256 is None:
@@ -167,7 +165,7 @@ def _fingerprint(files: list[Path]) -> str:
 
 
 def _make_runs(files: list[Path], work: Path, seed: int, block_bytes: int, spread: Spread) -> dict[str, Any]:
-    marker, folder = work / "partitioned.json", work / "runs"
+    marker, folder = work / MARKER, work / "runs"
     runs: dict[str, Any] | None = read_record(marker)
     if runs is not None:
         say(f"sentences: going on with {runs['found']:,} found before")
@@ -195,13 +193,12 @@ def _merge_runs(runs: dict[str, Any], work: Path, block_bytes: int, spread: Spre
     """Return the de-duplicated partitions in order: index, path, rows."""
     if not runs["runs"]:
         return []
-    folder, listing = work / "partitions", work / "runs.txt"
+    folder = work / "partitions"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    # In a file: as an argument, the names of all runs would be sent with every partition.
-    listing.write_text("\n".join(runs["runs"]))
     units = [{"id": index} for index in range(1 << runs["bits"])]
-    parts = spread(merge_partition, units, {"listing": str(listing), "folder": str(folder)}, block_bytes)
+    # The marker has the names of the runs: as an argument, all would be sent with every partition.
+    parts = spread(merge_partition, units, {"marker": str(work / MARKER), "folder": str(folder)}, block_bytes)
     return sorted(parts, key=lambda part: part["index"])
 
 
@@ -254,8 +251,8 @@ def make_runs(batch: pa.Table, folder: str, seed: int, block_bytes: int, bits: i
     try:
         runs = [make_run(block, folder, seed, bits) for block in _blocks(piece, block_bytes)]
     except ParquetError as error:
-        return pa.Table.from_pylist([{"path": "", "articles": 0, "rows": 0, "error": str(error)}], schema)
-    return pa.Table.from_pylist([dict(zip(schema.names, run, strict=False)) for run in runs], schema)
+        runs = [{"error": str(error)}]
+    return pa.Table.from_pylist(runs, schema)
 
 
 def _blocks(piece: Row, block_bytes: int) -> Iterator[pa.Table]:
@@ -278,11 +275,10 @@ def _blocks(piece: Row, block_bytes: int) -> Iterator[pa.Table]:
             return
 
 
-def make_run(articles: pa.Table, folder: str, seed: int, bits: int) -> tuple[str, int, int]:
-    """Write the sentences of a block as an Arrow file with a batch for each partition.
+def make_run(articles: pa.Table, folder: str, seed: int, bits: int) -> Row:
+    """Write the sentences of a block as an Arrow file with a batch for each partition, and return path, articles and rows.
 
-    Returns its path, and the numbers of articles and sentences. The name is fresh at every attempt: only the runs that are
-    returned count, a task that is retried does no harm.
+    The name is fresh at every attempt: only the runs that are returned count, a task that is retried does no harm.
     """
     key = seed.to_bytes(16, "big", signed=True)
     hashes = bytearray()
@@ -305,14 +301,14 @@ def make_run(articles: pa.Table, folder: str, seed: int, bits: int) -> tuple[str
         with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
             for first, last in pairwise([0, *ends]):
                 writer.write_batch(batch.take(pa.array(order[first:last])))
-    return path, articles.num_rows, rows
+    return {"path": path, "articles": articles.num_rows, "rows": rows}
 
 
-def merge_partition(batch: pa.Table, listing: str, folder: str) -> pa.Table:
+def merge_partition(batch: pa.Table, marker: str, folder: str) -> pa.Table:
     """Write one partition sorted and without duplicates, and return its index, path and rows."""
     (index,) = batch.column("id").to_pylist()
     batches = []
-    for run in Path(listing).read_text().split("\n"):
+    for run in json.loads(Path(marker).read_bytes())["runs"]:
         with pa.memory_map(run) as file:
             batches.append(pa.ipc.open_file(file).get_batch(index))
     table = pa.Table.from_batches(batches).sort_by(ORDER)
