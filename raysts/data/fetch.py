@@ -166,15 +166,10 @@ def sources() -> dict[str, tuple[Download, ...]]:
 @cache
 def beir_sources() -> dict[str, tuple[Download, ...]]:
     """Return the sources of each table of BEIR's sets, which are fetched by name alone."""
-    parts: dict[str, dict[str, Any]] = {
-        "corpus": {"config": "corpus", "split": "corpus", "shape": "documents"},
-        "queries": {"config": "queries", "split": "queries", "shape": "queries", "rows": 0},
-        "qrels": {"config": "default", "split": "test", "shape": "qrels", "rows": 0},
-    }
     return {
-        f"retrieval/{name}/{part}": (Download(**({**place, **options})),)
+        f"retrieval/{name}/{part}": (Download(**{**place, **options}),)
         for name, place in _file()["beir"].items()
-        for part, options in parts.items()
+        for part, options in _file()["beir_parts"].items()
     }
 
 
@@ -244,16 +239,10 @@ def _fetch_table(root: Path, name: str, parts: list[Download]) -> dict[str, Any]
         return {"status": "present", **entry}
     say(f"{name}: reading {', '.join(part.dataset for part in parts)}")
     parts = [part.resolve() for part in parts]
-    dropped = 0
-
-    def batches() -> Iterator[pa.Table]:
-        nonlocal dropped
-        for read, rows in _mix(parts):
-            dropped += read - rows.num_rows
-            yield rows
-
+    read = dict.fromkeys(parts, 0)
     with atomic_write(root / name if name in SHARDED else root / f"{name}.parquet") as draft:
-        _write(draft, batches(), name in SHARDED)
+        written = _write(draft, _row_groups(_mix(read)), name in SHARDED)
+    dropped = sum(read.values()) - written
     entry = manifest.record(root, name, {"dropped": dropped, "sources": [part.facts() for part in parts]})
     say(f"{name}: {entry['rows']:,} rows" + (f", {dropped:,} without label or text left out" if dropped else ""))
     return {"status": "fetched", **entry}
@@ -270,16 +259,14 @@ def _are_same(recorded: list[dict[str, Any]], parts: list[Download]) -> bool:
     )
 
 
-def _mix(parts: list[Download]) -> Iterator[tuple[int, pa.Table]]:
-    """Yield batches of all parts in proportion, so that each training window holds all parts."""
-    streams = {part: part.batches() for part in parts}
-    read = dict.fromkeys(parts, 0)
+def _mix(read: dict[Download, int]) -> Iterator[pa.Table]:
+    """Yield batches of all parts in proportion, so that each training window holds all, and count the rows read of each."""
+    streams = {part: part.batches() for part in read}
     while streams:
         part = min(streams, key=lambda part: read[part] / max(part.rows, 1))
-        batch = next(streams[part], None)
-        if batch is not None:
+        if batch := next(streams[part], None):
             read[part] += batch[0]
-            yield batch
+            yield batch[1]
             continue
         del streams[part]
         if part.rows and read[part] != part.rows and part.facts()["pinned"] and not part.file:
@@ -289,26 +276,21 @@ def _mix(parts: list[Download]) -> Iterator[tuple[int, pa.Table]]:
             )
 
 
-def _write(draft: Path, batches: Iterator[pa.Table], sharded: bool) -> None:
-    """Write a file, or a folder of shards."""
-    writer: pq.ParquetWriter | None = None
-    number = size = 0
-    try:
-        for table in _row_groups(batches):
-            if writer is not None and sharded and size >= SHARD_BYTES:
-                writer.close()
-                writer, size, number = None, 0, number + 1
-            if writer is None:
-                path = draft / f"part-{number:05d}.parquet" if sharded else draft
-                path.parent.mkdir(exist_ok=True)
-                writer = pq.ParquetWriter(path, table.schema, compression="zstd")
-            writer.write_table(table, row_group_size=table.num_rows)
-            size += table.nbytes
-    finally:
-        if writer is not None:
-            writer.close()
-    if writer is None:
+def _write(draft: Path, row_groups: Iterator[pa.Table], sharded: bool) -> int:
+    """Write a file, or a folder of shards, and return the number of rows."""
+    rows = number = 0
+    if (table := next(row_groups, None)) is None:
         raise RunFailed(f"nothing to write to {draft.name}: the source has no rows")
+    while table is not None:
+        path, size = draft / f"part-{number:05d}.parquet" if sharded else draft, 0
+        path.parent.mkdir(exist_ok=True)
+        with pq.ParquetWriter(path, table.schema, compression="zstd") as writer:
+            while table is not None and not (sharded and size >= SHARD_BYTES):
+                writer.write_table(table, row_group_size=table.num_rows)
+                rows, size = rows + table.num_rows, size + table.nbytes
+                table = next(row_groups, None)
+        number += 1
+    return rows
 
 
 def _row_groups(batches: Iterator[pa.Table]) -> Iterator[pa.Table]:

@@ -20,6 +20,7 @@ from raysts.data import readers
 from raysts.data.readers import LINES, TABLES, columns_of_files, files_of, format_of, require_columns, title_of
 from raysts.data.wikipedia.wikipedia import sentences_of
 from raysts.errors import InputError, RunFailed, nearest
+from raysts.ids import file_state
 from raysts.schema import NLI_LABELS, RETRIEVAL, TESTS, Column, table_columns
 from raysts.storage.atomic import no_empty_folders
 from raysts.storage.store import Store
@@ -63,9 +64,10 @@ class ColumnSource:
 
         Raises:
             InputError: up to 20 values that cannot be used, each with its file, row and column.
+            RunFailed: at the end, if a file has changed meanwhile.
         """
         counts |= dict.fromkeys(("rows_read", "empty", "left_out"), 0)
-        problems: list[str] = []
+        problems, states = list[str](), self.states()
         for path, place, names, row in self._raw_rows():
             counts["rows_read"] += 1
             values: list[Any] = []
@@ -95,6 +97,11 @@ class ColumnSource:
                 yield tuple(values)
         if problems:
             raise InputError(problems)
+        if self.states() != states:
+            raise RunFailed(
+                f"{self.files[0]}: was changed while it was read; leave it as it is while it is read, and run the same command "
+                f"again"
+            )
 
     def _raw_rows(self) -> Iterator[tuple[Path, str, Mapping[str, str], Mapping[str, Any]]]:
         """Yield each row with its file, its place there, and the file's columns by canonical name."""
@@ -146,8 +153,7 @@ class ColumnSource:
 
     def states(self) -> tuple[Any, ...]:
         """Return what changes when a file, or a file of a saved data set, changes."""
-        stats = [path.stat() for file in self.files if file.exists() for path in (file, *file.rglob("*"))]
-        return tuple((s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for s in stats)
+        return tuple(file_state(path) for file in self.files if file.exists() for path in (file, *file.rglob("*")))
 
 
 def match_columns(
@@ -238,7 +244,7 @@ class Import:
             f"say which of the file's columns it is with --columns {','.join(f'{name}=THEIRS' for name in absent)}"
         ))  # fmt: skip
         source = ColumnSource(files=files, columns=columns, names=names, labels=self.labels)
-        states, counts, written = source.states(), {"exact_duplicates": 0}, 0
+        counts, written = {"exact_duplicates": 0}, 0
         with (
             no_empty_folders(target.parent),
             Store.of(target).put(target) as draft,
@@ -251,10 +257,6 @@ class Import:
             if not written:
                 raise InputError(
                     f"FILE '{self.file}': no row can be used ({counts['rows_read']:,} read, {counts['empty']:,} empty)"
-                )
-            if source.states() != states:
-                raise RunFailed(
-                    f"FILE '{self.file}' was changed while it was read; leave it as it is, and run the same command again"
                 )
         return {"table": table, "file": str(target), **counts, "rows_written": written}
 

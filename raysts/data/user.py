@@ -22,7 +22,7 @@ import pyarrow as pa
 from raysts.data.checks import BATCH_ROWS
 from raysts.data.facts import Facts
 from raysts.data.importing import SET_NAME, ColumnSource, Values, frame_values, match_columns, table_of
-from raysts.data.readers import HUB, LINES, TABLES, files_of, format_of, require_columns, title_of
+from raysts.data.readers import HUB, LINES, TABLES, files_of, format_of, is_hub, require_columns, title_of
 from raysts.errors import InputError, Problems, RunFailed
 from raysts.schema import DEVS, RETRIEVAL, TESTS, Column, table_columns
 
@@ -193,7 +193,7 @@ def open_text(place: str | Path, column: str | None, option: str = "--text", nam
 
 def _text_source(files: tuple[Path, ...], column: str | None, named: str) -> ColumnSource:
     def names(path: Path, present: Sequence[str]) -> Mapping[str, str]:
-        if format_of(path) == LINES and not str(path).startswith("hf:"):
+        if format_of(path) == LINES and not is_hub(path):
             if column not in (None, "text"):
                 raise InputError(f"{path}: plain lines have no column '{column}'; remove {named}")
             return {"sentence": "text"}
@@ -308,12 +308,7 @@ def open_retrieval(folder: str | Path, option: str, title: str) -> dict[str, Use
 def _read(files: tuple[Path, ...], columns: tuple[Column, ...], remedy: str, title: str) -> UserRows:
     names = match_columns(columns, {}, lambda absent: remedy)
     source = ColumnSource(files=files, columns=columns, names=names, strict=True)
-    states, rows = source.states(), list(source.rows({}))
-    if source.states() != states:
-        raise RunFailed(
-            f"{files[0]}: was changed while it was read; leave it as it is while it is read, and run the same command again"
-        )
-    digest = hashlib.sha256()
+    rows, digest = list(source.rows({})), hashlib.sha256()
     for row in rows:
         digest.update(frame_values(row))
     table = table_of(rows, source.schema())

@@ -1,11 +1,10 @@
 """The SHA-256 and size of each file, in ``.<name>.checksum`` beside it, which is renamed first.
 
-A process reads a file once, and again if size or time change. A damaged file becomes ``<name>.damaged`` and counts as absent.
+A damaged file becomes ``<name>.damaged`` and counts as absent.
 A file without a checksum is taken as it is. The checksums of a folder are ``<folder>.manifest.json``.
 """
 
 import contextlib
-import hashlib
 import json
 import logging
 import shutil
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from raysts.errors import RunFailed
+from raysts.ids import file_digest, file_state
 from raysts.storage.atomic import as_json, atomic_write
 
 MANIFEST = ".manifest.json"
@@ -28,19 +28,11 @@ REMEMBERED = 3
 """Checksums beside a file: a kill may come between the renames of the checksum and of its file, a few times in a row."""
 
 logger = logging.getLogger("raysts")
-_read: dict[Path, tuple[object, str]] = {}
-"""The checksums of the files that this process has read or written, with the state that they were in."""
 
 
 def checksum(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    state = _state(path)
-    cached = _read.get(path)
-    if cached is None or cached[0] != state or state is None:
-        with path.open("rb") as file:
-            cached = (state, hashlib.file_digest(file, "sha256").hexdigest())
-        _read[path] = cached
-    return cached[1]
+    """Return the SHA-256 of a file as hex digits."""
+    return file_digest(path).hex()
 
 
 def entry(path: Path) -> dict[str, Any]:
@@ -56,8 +48,6 @@ def checked_write(path: Path) -> Iterator[Path]:
         if path.name == CARD:
             return
         lines = dict.fromkeys([f"{checksum(draft)} {draft.stat().st_size}", *_lines(path)])
-        if cached := _read.pop(draft, None):  # it is renamed, not changed
-            _read[path] = cached
         with atomic_write(_sidecar(path), synced=False) as sidecar:
             sidecar.write_text("\n".join([*lines][:REMEMBERED]), encoding="utf-8")
 
@@ -70,15 +60,18 @@ def intact(path: Path, deep: bool = True, aside: bool = True) -> bool:
     if path.is_dir():
         sound = all(is_same(path / name, listed, deep) for name, listed in (manifest_of(path) or {}).items())
         return sound or set_aside(path)
-    while (state := _state(path)) is not None:
-        if not _lines(path):
-            return True  # not ours: it is not even read
-        current = f"{checksum(path) if deep else ''} {path.stat().st_size}"
-        lines = _lines(path)  # looked at last: a writer may be at work
-        if any(line.endswith(current) for line in lines):
-            return True
-        if _state(path) == state:
-            return aside and set_aside(path)
+    try:
+        while state := file_state(path):
+            if not _lines(path):
+                return True  # not ours: it is not even read
+            current = f"{checksum(path) if deep else ''} {path.stat().st_size}"
+            lines = _lines(path)  # looked at last: a writer may be at work
+            if any(line.endswith(current) for line in lines):
+                return True
+            if file_state(path) == state:
+                return aside and set_aside(path)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
     return False
 
 
@@ -179,11 +172,3 @@ def _lines(path: Path) -> list[str]:
     with contextlib.suppress(OSError, ValueError):
         lines = _sidecar(path).read_text(encoding="ascii").splitlines()
     return [line for line in lines if len(line) > 65 and line[64] == " " and line[65:].isdigit()]
-
-
-def _state(path: Path) -> object:
-    """Return what changes with the content of a file, or None if it is absent."""
-    with contextlib.suppress(OSError):
-        stat = path.stat()
-        return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
-    return None

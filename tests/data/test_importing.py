@@ -10,8 +10,8 @@ import pytest
 
 from raysts.commands import parser
 from raysts.commands.data import check, import_table
+from raysts.data import readers
 from raysts.data.corpora import Corpus
-from raysts.data.importing import ColumnSource
 from raysts.errors import InputError, RunFailed
 
 NLI = [
@@ -152,14 +152,14 @@ def test_refused_and_nothing_is_written(tmp_path: Path, kind: str, options: dict
 @pytest.mark.parametrize("rows", [2, 6, 9])
 def test_a_file_that_changes_meanwhile_is_no_table(tmp_path: Path, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     file = lines(tmp_path / "mine.jsonl", [{"sentence": f"one {i}"} for i in range(6)])
-    read = ColumnSource.rows
+    read = readers.rows_of
 
-    def changed(self: ColumnSource, *of: Any) -> Any:
-        yield from read(self, *of)
+    def changed(*of: Any) -> Any:
+        yield from read(*of)
         lines(file, [{"sentence": f"two {i}"} for i in range(rows)])
 
-    monkeypatch.setattr(ColumnSource, "rows", changed)
-    with pytest.raises(RunFailed, match="mine.jsonl' was changed while it was read"):
+    monkeypatch.setattr("raysts.data.importing.readers.rows_of", changed)
+    with pytest.raises(RunFailed, match="mine.jsonl: was changed while it was read"):
         import_table(file, "sentences", tmp_path / "data")
     assert not list((tmp_path / "data").rglob("*.parquet"))
 

@@ -17,11 +17,11 @@ from processes import small_windows
 from run_commands import Outcome, overrides, raysts, result
 from small_runs import Interrupted
 
+from raysts import ids
 from raysts.commands.look import plan as plan_recipe
 from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.run import Driver
 from raysts.recipes.overrides import parse_overrides
-from raysts.storage import checksums
 from raysts.storage.atomic import ASIDE
 
 SMALL = {
@@ -139,7 +139,7 @@ def timeless(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def damaged(path: Path, how: str) -> None:
-    checksums._read.clear()  # as in another process
+    ids._digest.cache_clear()  # as in another process
     if how == "missing":
         path.unlink()
     else:

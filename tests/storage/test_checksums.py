@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from damage import BYTES
 
+from raysts import ids
 from raysts.errors import InputError
 from raysts.search.record import read_records
 from raysts.storage import checksums
@@ -36,7 +37,7 @@ def test_a_damaged_record_is_absent_and_named(how: str, tmp_path: Path, caplog: 
     path = written(tmp_path / "a.json")
     assert read_record(path) == TRIAL
     path.write_bytes(DAMAGE[how](path.read_bytes()))
-    checksums._read.clear()
+    ids._digest.cache_clear()
     assert read_record(path) is None and not path.exists()
     assert str(path) in caplog.text and (tmp_path / "a.json.damaged").exists()
     assert read_record(written(path)) == TRIAL
@@ -55,7 +56,7 @@ def test_a_damaged_trial_is_none(tmp_path: Path) -> None:
         written(tmp_path / "trials" / f"{name}.json", TRIAL | {"id": name})
     path = tmp_path / "trials" / "two.json"
     path.write_bytes(DAMAGE["another digit"](path.read_bytes()))
-    checksums._read.clear()
+    ids._digest.cache_clear()
     write_json(tmp_path / "trials" / "of another version.json", {"id": "x"})
     assert [record.id for record in read_records(tmp_path)] == ["one"]
 
@@ -77,7 +78,7 @@ def test_a_kill_between_a_checksum_and_its_file(tmp_path: Path, monkeypatch: pyt
                 draft.write_text(json.dumps({"x": value}))
                 os.link(draft, tmp_path / f"aside{value}-{len(list(tmp_path.iterdir()))}")
     assert len(checksums._lines(path)) == 3, "two that were never seen, and that of the file"
-    checksums._read.clear()
+    ids._digest.cache_clear()
     assert read_record(path) == {"x": 1}
 
 
@@ -85,7 +86,7 @@ def test_a_checksum_that_is_torn_or_gone_says_nothing(tmp_path: Path) -> None:
     path = written(tmp_path / "a.json")
     for content in ("", "abc", "\0" * 70, "x" * 64 + " many"):
         checksums._sidecar(path).write_text(content)
-        checksums._read.clear()
+        ids._digest.cache_clear()
         assert read_record(path) == TRIAL
 
 
@@ -103,7 +104,7 @@ def test_readers_beside_a_writer_never_see_damage(tmp_path: Path) -> None:
     writer.start()
     while not ended.is_set():
         time.sleep(1e-4)  # the writer must have its turn
-        checksums._read.clear()
+        ids._digest.cache_clear()
         assert read_record(path) is not None
     writer.join()
     assert read_record(path)["x"] == 59
@@ -123,7 +124,7 @@ def test_a_damaged_folder_is_absent(how: str, tmp_path: Path) -> None:
             path.unlink()
         else:
             path.write_bytes(DAMAGE[how](path.read_bytes()))
-        checksums._read.clear()
+        ids._digest.cache_clear()
         same_size = how in ("zeros", "flipped", "another digit")
         assert store.is_whole("model") == same_size
         assert store.get_dir("model") is None and (tmp_path / "model.damaged").is_dir()

@@ -9,7 +9,7 @@ import pytest
 from damage import BYTES
 from small_runs import Interrupted, Stage, Watched, interrupted_at, metrics
 
-from raysts.storage import checksums
+from raysts import ids
 from raysts.training.job import Job
 from raysts.training.loop import train
 
@@ -50,7 +50,7 @@ def test_a_damaged_checkpoint(
         path.unlink()
     else:
         path.write_bytes(b"\xff\0{" * 9 if how == "binary" else BYTES[how](path.read_bytes()))
-    checksums._read.clear()
+    ids._digest.cache_clear()
     train(job, Watched())
     assert ((job.folder / "model" / "model.safetensors").read_bytes(), metrics(job.folder)) == calm
     assert not (job.folder / "checkpoints").exists()
