@@ -97,7 +97,7 @@ def file_state(path: Path) -> tuple[int, ...]:
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=65_536)
 def _digest(path: Path, state: tuple[int, ...]) -> bytes:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()

@@ -141,7 +141,7 @@ def read_record(path: Path, kind: type[Any] = dict) -> Any:
         return None
     try:
         value = json.loads(path.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         return None
     except (ValueError, RecursionError):
         value = None

@@ -179,7 +179,7 @@ class Store:
 
     def read_json(self, key: Key, fresh: bool = False, kind: type[Any] = dict) -> Any:
         """Return the JSON value of this ``kind`` in a file, or None if it is absent or damaged."""
-        path = self.get(key, fresh)
+        path = self.get(key, fresh) if self.remote else self.path(key)
         return checksums.read_record(path, kind) if path else None
 
     def exists(self, key: Key) -> bool:

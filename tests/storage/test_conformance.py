@@ -410,11 +410,6 @@ def test_a_handle_travels_and_is_that_of_the_paths_below(store: Any) -> None:
 # -- the helper that all of this runs on ---------------------------------------------------------------------------------
 
 
-def test_a_folder_says_of_paths_below_it_no_more_than_where_they_are(tmp_path: Path) -> None:
-    assert Store.of(tmp_path / "runs/x") == Store(tmp_path / "runs/x")
-    assert Store.open(tmp_path).uri == str(tmp_path)
-
-
 @pytest.mark.parametrize("count", [0, 1, 30])
 def test_results_come_in_the_order_of_the_items(count: int) -> None:
     assert run_parallel(lambda item: item * item, range(count)) == [item * item for item in range(count)]

@@ -75,21 +75,6 @@ def two_machines(s3: str, tmp_path: Path) -> tuple[Store, Store]:
     return here, Store(tmp_path / "another machine" / here.root.name, here.uri)
 
 
-def test_a_folder_written_in_place_arrives_as_it_is(s3: str, tmp_path: Path) -> None:
-    here, elsewhere = two_machines(s3, tmp_path)
-    fill(here.path("checkpoints"), one="1", deep__two="2")
-    here.seal("checkpoints")
-    assert below(elsewhere.get_dir("checkpoints", fresh=True)) == {"one": "1", "deep/two": "2"}
-    here.path("checkpoints/one").unlink()
-    fill(here.path("checkpoints"), three="3")
-    here.seal("checkpoints")
-    assert here.bucket.list_objects("checkpoints", recursive=True).keys() == {"deep/two", "three"}
-    assert below(elsewhere.get_dir("checkpoints", fresh=True)) == {"deep/two": "2", "three": "3"}
-    here.delete("checkpoints")
-    assert elsewhere.get_dir("checkpoints", fresh=True) is None
-    assert below(elsewhere.path("checkpoints")), "what is here alone stays"
-
-
 def test_an_upload_that_was_interrupted_is_ignored_and_made_good(
     s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
