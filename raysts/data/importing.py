@@ -185,7 +185,7 @@ def table_of(rows: Sequence[Values], schema: pa.Schema) -> pa.Table:
     return pa.table([pa.array(list(c), kind) for c, kind in zip(columns, schema.types, strict=True)], schema=schema)
 
 
-def frame_values(values: Values) -> bytes:
+def frame_values(values: Sequence[Any]) -> bytes:
     """Return a row as the fingerprint of its table reads it.
 
     Each value has its length in front, so that no two tables read alike; a number is its 8 bytes, null the length 2^64 - 1.
@@ -273,8 +273,7 @@ class Import:
         if self.split:
             rows = ((sentence,) for (text,) in rows for sentence in sentences_of(text))
         for row in rows:
-            text = "\x1f".join(str(row[place]) for place in texts)
-            key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+            key = hashlib.blake2b(frame_values([row[place] for place in texts]), digest_size=8).digest()
             if key in seen:
                 counts["exact_duplicates"] += 1
                 if self.drop:

@@ -157,16 +157,15 @@ class UserText:
     @property
     def line(self) -> str:
         """The counts for people."""
-        parts = [f"text {self.title}: {self.scan.rows:,} texts"]
-        if self.scan.empty:
-            parts.append(f"{self.scan.empty:,} empty rows left out")
-        if self.scan.repeated:
-            parts.append(f"{self.scan.repeated:,} rows repeat an earlier text ('raysts data import' can drop them)")
-        if self.held_count:
-            parts.append(f"{self.held_count:,} texts held out, on which nothing is trained")
+        counts = {
+            "empty rows left out": self.scan.empty,
+            "rows repeat an earlier text ('raysts data import' can drop them)": self.scan.repeated,
+            "texts held out, on which nothing is trained": self.held_count,
+        }
         if self.queries:
-            parts.append(f"{self.query_rows:,} queries ({self.queries.title}), read behind the prompts of queries")
-        return "; ".join(parts)
+            counts[f"queries ({self.queries.title}), read behind the prompts of queries"] = self.query_rows
+        parts = [f"{count:,} {note}" for note, count in counts.items() if count]
+        return "; ".join([f"text {self.title}: {self.scan.rows:,} texts", *parts])
 
 
 def open_text(place: str | Path, column: str | None, option: str = "--text", named: str = "--column") -> UserText:
@@ -377,13 +376,11 @@ class UserData:
 
     def arguments(self) -> list[str]:
         """Return the options as they are typed."""
-        options = (("--text", self.text), ("--column", self.column), ("--queries", self.queries))
-        line = [
-            part for pair in (*options, ("--queries-column", self.queries_column)) if pair[1] for part in pair if part
-        ]
-        for option, sets in (("--dev", self.dev), ("--test", self.test)):
-            line += [part for name, path in sets.items() for part in (option, f"{name}={path}")]
-        return line
+        values = [("--text", self.text), ("--column", self.column)]
+        values += [("--queries", self.queries), ("--queries-column", self.queries_column)]
+        values += [("--dev", f"{name}={path}") for name, path in self.dev.items()]
+        values += [("--test", f"{name}={path}") for name, path in self.test.items()]
+        return [part for option, value in values if value for part in (option, value)]
 
     def open(self) -> dict[str, UserText | UserRows]:
         """Read the data: the tables that it holds or stands for, by name.
