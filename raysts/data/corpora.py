@@ -197,7 +197,7 @@ class Corpus(dict[str, Table]):
 
     def check_unchanged(self, names: Iterable[str]) -> None:
         """Check that the named tables agree with their fingerprints, before results are kept under these."""
-        for name in dict.fromkeys(names):
+        for name in dict.fromkeys(self._sources_of(names)):
             self[name].check_unchanged(self.where)
 
     def files(self, name: str) -> list[Path]:

@@ -61,10 +61,6 @@ class Spans:
         self.drawn_by = (data.spans, data.sample_seed, *data.span_tokens)
 
     @property
-    def sources(self) -> Sequence[Any]:
-        return (self.texts,)
-
-    @property
     def fingerprint(self) -> str:
         return content_id([VERSION, self.texts.fingerprint, *self.drawn_by])
 

@@ -63,10 +63,6 @@ class Table:
     local: bool = True
     """Its files are on this machine, so that facts about them can be kept."""
 
-    @property
-    def sources(self) -> Sequence[Table]:
-        return getattr(self.content, "sources", ())
-
     @cached_property
     def _readable(self) -> tuple[list[Path], list[SkippedFile]]:
         if self.content or not self.skip_bad:
@@ -80,8 +76,8 @@ class Table:
 
     @property
     def skipped_files(self) -> list[SkippedFile]:
-        """The files that it leaves out, or that its sources leave out."""
-        return [*self._readable[1], *(skipped for table in self.sources for skipped in table.skipped_files)]
+        """The files that it leaves out."""
+        return self._readable[1]
 
     @property
     def facts(self) -> Facts | None:
@@ -113,16 +109,15 @@ class Table:
 
     def check_unchanged(self, place: str) -> None:
         """Check that the files agree with the fingerprint. (A user's text checks itself when it is read.)"""
-        for table in self.sources or (self,):
-            try:
-                changed = table.content is None and table.fingerprint != table._hash_files()
-            except ParquetError:  # a file has gone
-                changed = True
-            if changed:
-                raise RunFailed(
-                    f"table '{table.name}' of {place} was changed while it was read; leave it as it is, and run the same command "
-                    f"again: what is made of the new one has other ids"
-                )
+        try:
+            changed = self.content is None and self.fingerprint != self._hash_files()
+        except ParquetError:  # a file has gone
+            changed = True
+        if changed:
+            raise RunFailed(
+                f"table '{self.name}' of {place} was changed while it was read; leave it as it is, and run the same command "
+                f"again: what is made of the new one has other ids"
+            )
 
     @property
     def rows(self) -> int:
