@@ -1,7 +1,7 @@
 """Facts about files and tables on this machine, so that raysts does not read an unchanged file again."""
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,14 @@ class Facts:
         with contextlib.suppress(OSError):
             return read_record(self._path) or {}
         return {}
+
+    def get(self, name: str, compute: Callable[[], Any]) -> Any:
+        """Return one fact, which is computed and kept unless it is known."""
+        value = self.read().get(name)
+        if value is None:
+            value = compute()
+            self.add(**{name: value})
+        return value
 
     def add(self, **facts: Any) -> None:
         """Keep more facts, unless the cache cannot be written: then raysts reads the files again."""

@@ -199,19 +199,15 @@ def frame_values(values: Sequence[Any]) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Import:
-    """A file to import into a data folder, and how (``raysts data import``)."""
+    """The arguments of ``raysts data import``, which documents them, but for ``root``, the data folder."""
 
     file: str
-    """The file, a folder of files, or a saved data set."""
     kind: str
     root: Path
     columns: Mapping[str, str] = field(default_factory=dict)
-    """The file's column by canonical name; a canonical column that is not named has its own name."""
     name: str | None = None
-    """Name of the test set or retrieval set, or a canonical table of that kind; None: the file's."""
     labels: Mapping[str, str] = field(default_factory=dict)
     drop: bool = False
-    """Leave out rows with the texts of an earlier row."""
     split: bool = False
     force: bool = False
     taken: Collection[str] = ()

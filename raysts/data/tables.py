@@ -92,9 +92,7 @@ class Table:
         return self.content.fingerprint if self.content else self._hash_files()
 
     def _hash_files(self) -> str:
-        facts = self.facts
-        sha256 = facts.read().get("sha256") if facts else None
-        if sha256 is None:
+        def compute() -> str:
             digest = hashlib.sha256()
             for path in self.files:
                 Store.of(path).bring(path)
@@ -102,10 +100,10 @@ class Table:
                     digest.update(file_digest(path))
                 except OSError as error:
                     raise unreadable(path, f"cannot be read ({error.strerror})", remedy(self.name)) from None
-            sha256 = digest.hexdigest()
-            if facts:
-                facts.add(sha256=sha256)
-        return str(sha256)
+            return digest.hexdigest()
+
+        facts = self.facts
+        return str(facts.get("sha256", compute)) if facts else compute()
 
     def check_unchanged(self, place: str) -> None:
         """Check that the files agree with the fingerprint. (A user's text checks itself when it is read.)"""
@@ -210,12 +208,7 @@ class Derivation:
 
     @property
     def rows(self) -> int:
-        facts = Facts("rows", self.name, self.fingerprint)
-        rows = facts.read().get("rows")
-        if not isinstance(rows, int):
-            rows = int(self._table.num_rows)
-            facts.add(rows=rows)
-        return rows
+        return int(Facts("rows", self.name, self.fingerprint).get("rows", lambda: self._table.num_rows))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         batches = self._table.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)

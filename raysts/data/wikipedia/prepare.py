@@ -156,12 +156,7 @@ def _input_files(path: Path, skip_bad: bool) -> tuple[list[Path], list[SkippedFi
 
 
 def _fingerprint(files: list[Path]) -> str:
-    facts = Facts("articles", files=files)
-    sha256: str | None = facts.read().get("sha256")
-    if sha256 is None:
-        sha256 = content_id([checksum(path) for path in files])
-        facts.add(sha256=sha256)
-    return sha256
+    return str(Facts("articles", files=files).get("sha256", lambda: content_id([checksum(path) for path in files])))
 
 
 def _make_runs(files: list[Path], work: Path, seed: int, block_bytes: int, spread: Spread) -> dict[str, Any]:
