@@ -189,10 +189,10 @@ class Corpus(dict[str, Table]):
         names = list(names)
         self.require(names)
         facts = {name: self[name].facts for name in self._sources_of(names) if self[name].content is None}
-        unchecked = {name: entry for name, entry in facts.items() if not (entry and entry.read().get("sound"))}
+        unchecked = {name: entry for name, entry in facts.items() if not entry.read().get("sound")}
         if problems := self.problems(unchecked):
             raise InputError(problems)
-        for entry in filter(None, unchecked.values()):
+        for entry in unchecked.values():
             entry.add(sound=True)
 
     def check_unchanged(self, names: Iterable[str]) -> None:

@@ -80,11 +80,9 @@ class Table:
         return self._readable[1]
 
     @property
-    def facts(self) -> Facts | None:
-        """Facts about the files. None if files may change unseen, or damage must be searched for."""
-        if self.skip_bad or not self.local or not all(path.is_file() for path in self.files):
-            return None
-        return Facts(checks.VERSION, self.name, files=self.files)
+    def facts(self) -> Facts:
+        """Facts about the files, none if these may change unseen, or damage must be searched for."""
+        return Facts(checks.VERSION, self.name, files=self.files, kept=self.local and not self.skip_bad)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -102,8 +100,7 @@ class Table:
                     raise unreadable(path, f"cannot be read ({error.strerror})", remedy(self.name)) from None
             return digest.hexdigest()
 
-        facts = self.facts
-        return str(facts.get("sha256", compute)) if facts else compute()
+        return str(self.facts.get("sha256", compute))
 
     def check_unchanged(self, place: str) -> None:
         """Check that the files agree with the fingerprint. (A user's text checks itself when it is read.)"""

@@ -210,9 +210,8 @@ def _text_source(files: tuple[Path, ...], column: str | None, named: str) -> Col
 @lru_cache(maxsize=8)
 def _scan(files: tuple[Path, ...], column: str | None, states: tuple[Any, ...], named: str) -> Scan:
     """Return the result of a pass over the files, or of an earlier one if they are unchanged."""
-    # This machine does not see a change of a data set on the hub.
-    facts = Facts("text", SCAN_VERSION, column, files=files) if all(file.is_file() for file in files) else None
-    if facts and (stored := facts.read()):
+    facts = Facts("text", SCAN_VERSION, column, files=files)  # none of a data set on the hub, which changes unseen
+    if stored := facts.read():
         return Scan(**stored)
     digest, hashes, counts = hashlib.sha256(), array("Q"), dict[str, int]()
     smallest: dict[str, str] = {}
@@ -230,8 +229,7 @@ def _scan(files: tuple[Path, ...], column: str | None, states: tuple[Any, ...], 
     first = sorted(smallest.items())[:HELD_OUT]
     texts = [[key, text, int(count)] for (key, text), count in zip(first, times, strict=False)]
     scan = Scan(len(hashes), counts["empty"], len(hashes) - len(distinct), digest.hexdigest(), texts)
-    if facts:
-        facts.add(**scan._asdict())
+    facts.add(**scan._asdict())
     return scan
 
 

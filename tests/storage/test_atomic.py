@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from raysts.errors import InputError, nearest
+from raysts.errors import InputError
 from raysts.storage.atomic import ASIDE, atomic_write, draft_name, is_locked, lock, remove_drafts, start_of, writable
 from raysts.storage.store import Store
 
@@ -253,13 +253,6 @@ def test_writable(tmp_path: Path) -> None:
         writable(tmp_path / "file", "--storage")
     with pytest.raises(InputError, match="--storage"):
         writable(tmp_path / "file" / "below", "--storage")
-
-
-def test_input_errors_keep_problems_apart() -> None:
-    error = InputError(["first", "second"])
-    assert error.problems == ["first", "second"] and str(error) == "first\nsecond"
-    assert InputError("one").problems == ["one"] and isinstance(error, ValueError)
-    assert nearest("stbs", ["stsb", "sick"]) == " (did you mean 'stsb'?)" and nearest("zzz", ["stsb"]) == ""
 
 
 def test_a_folder_that_goes_meanwhile_has_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
