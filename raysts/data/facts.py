@@ -19,12 +19,12 @@ class Facts:
     Args:
         subject: JSON values that the facts depend on; other values are another subject.
         files: sources of the facts. A file with another size, time or inode is another subject.
-        kept: False: keep no facts, because the files may change unseen. Without one of the files none are kept either.
+        stable: False: keep no facts, because the files may change unseen. Without one of the files none are kept either.
     """
 
-    def __init__(self, *subject: Any, files: Sequence[Path] = (), kept: bool = True):
+    def __init__(self, *subject: Any, files: Sequence[Path] = (), stable: bool = True):
         self._path: Path | None = None
-        if kept and all(path.is_file() for path in files):
+        if stable and all(path.is_file() for path in files):
             stats = {str(path.absolute()): path.stat() for path in files}
             states = [[path, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for path, s in stats.items()]
             self._path = cache_folder() / "known" / f"{content_id([*subject, states])}.json"

@@ -260,7 +260,7 @@ def _are_same(recorded: list[dict[str, Any]], parts: list[Download]) -> bool:
 
 
 def _mix(read: dict[Download, int]) -> Iterator[pa.Table]:
-    """Yield batches of all parts in proportion, so that each training window holds all, and count the rows read of each."""
+    """Yield batches of all parts in proportion, so that a training window holds all, and count rows."""
     streams = {part: part.batches() for part in read}
     while streams:
         part = min(streams, key=lambda part: read[part] / max(part.rows, 1))

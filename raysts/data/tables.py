@@ -82,7 +82,7 @@ class Table:
     @property
     def facts(self) -> Facts:
         """Facts about the files, none if these may change unseen, or damage must be searched for."""
-        return Facts(checks.VERSION, self.name, files=self.files, kept=self.local and not self.skip_bad)
+        return Facts(checks.VERSION, self.name, files=self.files, stable=self.local and not self.skip_bad)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -271,9 +271,10 @@ def _blocks(piece: Row, block_bytes: int) -> Iterator[pa.Table]:
 
 
 def make_run(articles: pa.Table, folder: str, seed: int, bits: int) -> Row:
-    """Write the sentences of a block as an Arrow file with a batch for each partition, and return path, articles and rows.
+    """Write the sentences of a block as an Arrow file with a batch for each partition.
 
-    The name is fresh at every attempt: only the runs that are returned count, a task that is retried does no harm.
+    Returns path, articles and rows. The name is fresh at every attempt: only the runs that are returned count, a task that is
+    retried does no harm.
     """
     key = seed.to_bytes(16, "big", signed=True)
     hashes = bytearray()
