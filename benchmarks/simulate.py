@@ -369,7 +369,7 @@ def play_search(study: Study, executor: SimulatedExecutor) -> None:
 
     with study.store.lock(f"locks/study-{study.name}.lock", "simulate", protects=study.folder):
         study.open("simulate")
-        assert not run_session(study, [], lambda: prepare(), contextlib.nullcontext, progress)
+        assert not run_session(study, [], prepare, progress)
         write_study(study_data(study), study.store.path("reports/study-simulated"))
     assert len(study.records) == trials and study.complete, "trials are left"
 

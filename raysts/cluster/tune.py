@@ -105,8 +105,7 @@ def _train(trial: Trial, dev: Dev | None, resources: Resources, metric: RunMetri
 
     place = f"Ray Tune, node {ray.util.get_node_ip_address()}"
     options: dict[str, Any] = {"threads": resources.cpus, "metric": metric, "report": report, "place": place}
-    runtime = partial(TrialRuntime, "cuda" if resources.gpus else "cpu", **options)
-    return run_trial(job, metric, runtime, trial.earlier)
+    return run_trial(job, TrialRuntime("cuda" if resources.gpus else "cpu", **options), trial.earlier)
 
 
 def run_on_ray(queue: TrialQueue, progress: SearchProgress, resources: Resources) -> None:

@@ -1,9 +1,9 @@
 """Execution of a search for the commands: its checked study, and its trials here or on a cluster."""
 
 import contextlib
+import functools
 import shlex
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from raysts.pipeline import validate
 from raysts.pipeline.local import Executor, LocalExecutor
 from raysts.report.study import report_data, write_report
 from raysts.search import scores
-from raysts.search.queue import Place, RunTrials, SearchProgress, run_locally, run_session
+from raysts.search.queue import RunTrials, SearchProgress, run_locally, run_session
 from raysts.search.search import Search, configure, find_search
 from raysts.search.study import Study, earlier_points
 from raysts.training.trackers import LIVE, TrackerThread, open_tools
@@ -66,19 +66,20 @@ def run_study(study: Study, options: RunOptions, *, warm_start: str | None = Non
         )
     tools = open_tools(options.track, study.name, study.folder / "tensorboard" / LIVE)
     progress = SearchProgress(study)
-    open_place = partial(_place, study, options, progress)
+
     study.store.check(writes=True)
     study.read()
-    # Connect to the cluster before anything is written, because it may refuse the trials.
-    with (
-        screen.working(),
-        contextlib.nullcontext() if study.complete else open_place() as place,
-        study.store.lock(f"locks/study-{study.name}.lock", f"raysts tune {study.name}", protects=study.folder),
-        driver_log(study.store, f"study-{study.name}"),
-        TrackerThread(tools, study.store, f"studies/{study.name}"),
-    ):
+    with screen.working(), contextlib.ExitStack() as places:
+        place = functools.cache(lambda: places.enter_context(_place(study, options, progress)))
+        if not study.complete:
+            place()  # before anything is written, because the cluster may refuse the trials
+        places.enter_context(
+            study.store.lock(f"locks/study-{study.name}.lock", f"raysts tune {study.name}", protects=study.folder)
+        )
+        places.enter_context(driver_log(study.store, f"study-{study.name}"))
+        places.enter_context(TrackerThread(tools, study.store, f"studies/{study.name}"))
         study.open(options.command or f"raysts tune {study.search.name}")
-        failures = run_session(study, earlier, place, open_place, progress)
+        failures = run_session(study, earlier, lambda: place()(), progress)
         report = write_report(report_data(study), study.store.path(f"reports/study-{study.name}"))
     if failures:
         total = study.search.points * study.search.seeds
@@ -93,8 +94,8 @@ def run_study(study: Study, options: RunOptions, *, warm_start: str | None = Non
 
 
 @contextlib.contextmanager
-def _place(study: Study, options: RunOptions, progress: SearchProgress) -> Iterator[Place]:
-    """Yield the place where trials train, for the block."""
+def _place(study: Study, options: RunOptions, progress: SearchProgress) -> Iterator[Callable[[], RunTrials]]:
+    """Yield what prepares the place where trials train, for the block."""
     trial_resources = study.search.pipeline.resources
     if options.address == IN_PROCESS:
 
@@ -125,7 +126,8 @@ def _place(study: Study, options: RunOptions, progress: SearchProgress) -> Itera
 def _prepare(study: Study, executor: Executor, concurrent: int, options: RunOptions, progress: SearchProgress) -> None:
     price = study.price(concurrent, options.prices)
     say(price.text)
-    study.note(price=price.amounts)
+    if not study.about.get("price"):  # that of the first session stays
+        study.update(price=price.amounts)
     study.prepare(executor)
     study.score_backbone(executor)
     progress.expect(study.price(concurrent))

@@ -3,11 +3,9 @@
 A sampler proposes points. The queue tries no point twice, and each point with all of its seeds.
 """
 
-import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any
 
 from raysts.data.checks import skipped_line
@@ -215,20 +213,14 @@ class TrialQueue:
 
 
 RunTrials = Callable[[TrialQueue, SearchProgress], None]
-Place = Callable[[], RunTrials]
-"""Function that prepares the data and the backbone for the trials, and returns their trainer."""
 
 
 def run_session(
-    study: Study,
-    earlier: Sequence[PointScores],
-    place: Place | None,
-    open_place: Callable[[], contextlib.AbstractContextManager[Place]],
-    progress: SearchProgress,
+    study: Study, earlier: Sequence[PointScores], prepare: Callable[[], RunTrials], progress: SearchProgress
 ) -> list[str]:
     """Run the remaining trials of an open study, close it, and return the failures.
 
-    ``place`` is None if no trial seemed to remain.
+    If a trial remains, ``prepare`` makes the data and the backbone for the trials, and returns their trainer.
     """
     study.cleanup()
     if lost := study.take_back():
@@ -244,25 +236,25 @@ def run_session(
 
     failures: list[str] = []
     if not study.complete:
-        with contextlib.nullcontext(place) if place else open_place() as prepare:
-            run_trials = prepare()
-            queue = TrialQueue(study, earlier, record_end)
-            run_trials(queue, progress)
-            failures = queue.failures
+        run_trials = prepare()
+        queue = TrialQueue(study, earlier, record_end)
+        run_trials(queue, progress)
+        failures = queue.failures
     study.close("failed" if failures or study.best_point is None else "done")
     return failures
 
 
 def run_locally(queue: TrialQueue, progress: SearchProgress, resources: Resources) -> None:
     """Train the remaining trials in this process, one after another."""
-    metric = queue.search.objective
+
+    def report(value: float, line: dict[str, Any]) -> None:
+        queue.report(next(iter(queue.running)), value, line["step"])
+
+    def show(*watched: object) -> None:
+        progress.running(queue.running.values())
+
+    options: dict[str, Any] = {"threads": resources.cpus, "metric": queue.search.objective}
+    runtime = TrialRuntime(resources.device, **options, report=report, watch=show)
     while (trial := queue.next()) is not None:
-        show = partial(progress.running, [trial])
-
-        def report(value: float, line: dict[str, Any], run_id: str = trial.id) -> None:
-            queue.report(run_id, value, line["step"])
-
-        place = partial(TrialRuntime, resources.device, threads=resources.cpus)
         show()
-        runtime = partial(place, metric=metric, report=report, watch=lambda job, show=show: show())
-        queue.done(trial.id, run_trial(trial.job, metric, runtime, trial.earlier))
+        queue.done(trial.id, run_trial(trial.job, runtime, trial.earlier))

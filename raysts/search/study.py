@@ -31,7 +31,7 @@ from raysts.pipeline.steps.average import ScoreAverage
 from raysts.pipeline.steps.train import tokens_step
 from raysts.recipes import names
 from raysts.recipes.overrides import apply_overrides
-from raysts.recipes.recipe import DISTILLATION, Pipeline
+from raysts.recipes.recipe import DISTILLATION, Data, Optim, Pipeline, Train
 from raysts.recipes.tree import build, leaves, to_plain
 from raysts.search.record import Record, as_table, read_records
 from raysts.search.scores import RACED, PointScores, best_by_mean, group_by_point, ranked_points, ranked_trials
@@ -97,14 +97,19 @@ class Study:
         Raises:
             InputError: the stored study has another space, recipe, backbone or data. The message names the difference.
         """
-        before = self._status().get("identity")
+        before = self.about.get("identity")
         if before is None:
             return
-        identity = self.identity()
+        # A study of a version without an option had what is its default now.
+        usual = dict[str, Any]()
+        for stage, recipe in self.plan.pipeline.recipes.items():
+            parts = {"settings": recipe.spec.settings(), "data": Data(), "optim": Optim(), "train": Train()}
+            usual |= leaves(to_plain({stage: parts}))
+        before, now = usual | before, usual | self.identity()
         changed = [
-            f"{key} was {before.get(key, 'not there')}, is {identity.get(key, 'not there')}"
-            for key in dict.fromkeys([*before, *identity])
-            if before.get(key) != identity.get(key)
+            f"{key} was {before.get(key, 'not there')}, is {now.get(key, 'not there')}"
+            for key in before | now
+            if before.get(key) != now.get(key)
         ]
         if changed:
             raise InputError(
@@ -112,103 +117,92 @@ class Study:
                 f"be comparable: go on with its settings, or take another --name"
             )
 
+    @property
+    def about(self) -> dict[str, Any]:
+        """Return the content of ``study.json``, empty before the study begins."""
+        return self.store.read_json(self.folder / "study.json", fresh=True) or {}
+
+    def update(self, **fields: Any) -> None:
+        """Change fields of ``study.json``."""
+        self.store.write_json(self.folder / "study.json", {**self.about, **fields})
+
     def open(self, command: str) -> None:
         """Read the stored trials and write ``study.json``. The caller holds the lock of the study."""
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_drafts(self.folder)
-        self.write_status("running", command)
+        search, metric, before = self.search, self.search.objective, self.about
+        self.update(
+            name=self.name,
+            search=search.name,
+            created_at=before.get("created_at") or _timestamp(),
+            command=command,
+            status="running",
+            raysts=__version__,
+            data=self.plan.corpus.uri,
+            own=self.plan.corpus.user.as_plain(),
+            skipped=self.plan.skipped_files,
+            objective=f"{metric.description}, mean over {search.seeds} seeds, {metric.mode}imised",
+            metric=metric.name,
+            mode=metric.mode,
+            seeds=search.seeds,
+            num_samples=search.num_samples,
+            keep=search.keep,
+            by=search.by,
+            untrained=before.get("untrained"),
+            price=before.get("price"),
+            identity=self.identity(),
+            pipeline=to_plain(search.pipeline),
+            reads={content: folder for corner in self.corners for content, folder in corner.reads.items()},
+            shared=sorted(
+                {str(step.output.relative_to(self.plan.storage)) for step in self.shared_steps.values()}
+                | {table for plan in self.bases for table in plan.written_tables}
+            ),
+        )
         self.read()
         self.asked = self.store.read_json(self.folder / "asked.json", fresh=True, kind=list) or []
 
     def read(self) -> None:
         self.records = {r.id: r for r in read_records(self.folder) if r.seed < self.search.seeds}
 
-    def cleanup(self) -> None:
-        """Remove the leftovers of a killed session and of trials that were stopped within a step."""
+    def cleanup(self, earlier: bool = False) -> None:
+        """Remove what a killed session and stopped trials leave, and the models of worse trials (:meth:`retain`)."""
         records = list(self.records.values())
-        have_checkpoints = run_parallel(
-            lambda record: self.store.exists(self.run_folder(record.id) / "checkpoints"), records
-        )
-        for record in itertools.compress(records, have_checkpoints):
-            self.clear(record)
-            checkpoint.clear(self.run_folder(record.id) / "checkpoints")
-        self.retain()
+        folders = [self.run_folder(record.id) / "checkpoints" for record in records]
+        for record, folder, exists in zip(records, folders, run_parallel(self.store.exists, folders), strict=True):
+            if exists:
+                self.clear(record)
+                checkpoint.clear(folder)
+        self.retain(earlier)
 
     def close(self, status: str) -> None:
         """Write ``trials.parquet``, and the final status to ``study.json``."""
-        self.cleanup()
-        self.retain(earlier=True)
+        self.cleanup(earlier=True)
         with self.store.put(self.folder / "trials.parquet") as draft:
             pq.write_table(as_table(list(self.records.values())), draft)
         self.store.upload(self.folder)  # also the exports, which their libraries write in place
-        self.write_status(status)
+        self.update(status=status)
 
     @property
     def complete(self) -> bool:
         return sum(not scores.missing_seeds for scores in self.scores()) >= self.search.points
 
-    def write_status(self, status: str, command: str | None = None) -> None:
-        """Update ``study.json``. ``command`` continues the study, and None keeps the stored one."""
-        search, metric, before = self.search, self.search.objective, self._status()
-        status_record = {
-            "name": self.name,
-            "search": search.name,
-            "created_at": before.get("created_at") or _timestamp(),
-            "command": command or before.get("command"),
-            "status": status,
-            "raysts": __version__,
-            "data": self.plan.corpus.uri,
-            "own": self.plan.corpus.user.as_plain(),
-            "skipped": self.plan.skipped_files,
-            "objective": f"{metric.description}, mean over {search.seeds} seeds, {metric.mode}imised",
-            "metric": search.objective.name,
-            "mode": metric.mode,
-            "seeds": search.seeds,
-            "num_samples": search.num_samples,
-            "keep": search.keep,
-            "by": search.by,
-            "untrained": before.get("untrained"),
-            "price": before.get("price"),
-            "identity": self.identity(),
-            "pipeline": to_plain(search.pipeline),
-            "reads": {content: folder for corner in self.corners for content, folder in corner.reads.items()},
-            "shared": sorted(
-                {str(step.output.relative_to(self.plan.storage)) for step in self.shared_steps.values()}
-                | {table for plan in self.bases for table in plan.written_tables}
-            ),
-        }
-        self.store.write_json(self.folder / "study.json", status_record)
-
     def score_backbone(self, executor: Executor) -> None:
         """Score the starting model of the trials once, which shows the gain of training."""
         search, plan = self.search, self.plan
-        if (
-            self.dev is None
-            or search.objective.name == LOSS
-            or self.backbone_score is not None
-            or "backbone" in search.space
-        ):
+        is_scored = search.objective.name == LOSS or self.backbone_score is not None
+        if self.dev is None or is_scored or "backbone" in search.space:
             return
         recipe, content = plan.resolve_recipe(search.measured_recipe), plan.contents.get(plan.start)
         options = {"pooling": recipe.pooling, "layers": recipe.layers, "prompt": search.pipeline.prompt}
         args = (self.dev, {**options, "content": content})
         plan.write_backbone()  # the points may start from some layers of it
         (scores,) = executor.map(ScoreAverage, args, [(plan.start,)], search.pipeline.resources)
-        self.note(untrained=scores[search.objective.name])
-
-    def note(self, **facts: Any) -> None:
-        """Add facts to ``study.json``. Those of an earlier session stay."""
-        status = self._status()
-        new = {name: value for name, value in facts.items() if status.get(name) is None}
-        self.store.write_json(self.folder / "study.json", {**status, **new})
+        self.update(untrained=scores[search.objective.name])
 
     @property
     def backbone_score(self) -> float | None:
         """The score of the backbone with the pooling of the trials, or None if it was not measured."""
-        return self._status().get("untrained")
-
-    def _status(self) -> dict[str, Any]:
-        return self.store.read_json(self.folder / "study.json", fresh=True) or {}
+        return self.about.get("untrained")
 
     @cached_property
     def dev(self) -> Dev | None:
@@ -234,18 +228,11 @@ class Study:
         return [self.plan_at(complete(space, point)) for point in points]
 
     def token_stores(self) -> dict[str, Step]:
-        """Return the steps that make the token shards of all points, by id. Raises as :attr:`bases`.
-
-        Raises:
-            InputError: no table fills a batch.
-        """
+        """Return the steps that make the token shards of all points, by id. Raises as :attr:`bases`."""
         return {spec.id: tokens_step(plan, spec) for plan in self.bases for spec in plan.specs.values()}
 
     def check_data(self) -> None:
-        """Raise InputError if no point has enough rows for a batch.
-
-        A point with too few rows for its batch is infeasible if another point has enough.
-        """
+        """Raise InputError if no point has enough rows for a batch. Fewer make single points infeasible."""
         self.token_stores()
         measured = [(plan, [*plan.pipeline.recipes.values()][-1]) for plan in self.corners]
         if all(plan.optimiser_steps(recipe) == 0 for plan, recipe in measured):
@@ -282,9 +269,8 @@ class Study:
         left = {step.id: rates.predict(step) for step in shared if step.state(self.store) != State.DONE}
         trials = [steps for plan in self.corners[:PRICED] for steps in self._steps(plan)]
         separate = {step.id: step for steps in trials for step in steps if step.id not in self.shared_steps}
-        of_trials = price(
-            [*separate.values()], {id_: rates.predict(step) for id_, step in separate.items()}, self.store, 1, prices
-        )
+        expected = {id_: rates.predict(step) for id_, step in separate.items()}
+        of_trials = price([*separate.values()], expected, self.store, 1, prices)
         count = max(0, self.search.points * self.search.seeds - len(self.records))
         return price(shared, left, self.store, slots, prices).plus(of_trials, count / len(trials))
 
@@ -311,22 +297,17 @@ class Study:
 
         Their runs equal those of the pipeline at this point.
         """
-        return [
-            Trial(
-                point=point,
-                seed=seed,
-                job=self._own(steps[-1]).training,
-                earlier=tuple(self._own(step) for step in steps[:-1] if step.id not in self.shared_steps),
-                bytes=steps[-1].bytes,
-            )
-            for seed, steps in enumerate(self._steps(self.plan_at(point)))
-        ]
-
-    def _own(self, step: Step) -> Step:
-        """Return a training step with a record of this study."""
-        if step.job is None:
-            return step
-        return replace(step, job=replace(step.job, facts={**step.job.facts, "study": self.name}))
+        trials = []
+        for seed, steps in enumerate(self._steps(self.plan_at(point))):
+            separate = [step for step in steps if step.id not in self.shared_steps]
+            for number, step in enumerate(separate):
+                if step.job:  # its record names this study
+                    job = replace(step.job, facts={**step.job.facts, "study": self.name})
+                    separate[number] = replace(step, job=job)
+            *earlier, measured = separate
+            trial = Trial(point=point, seed=seed, job=measured.training, earlier=tuple(earlier), bytes=measured.bytes)
+            trials.append(trial)
+        return trials
 
     def ask(self, point: Point) -> None:
         """Store a point before its trials start, so that a killed search continues with it."""
@@ -387,15 +368,11 @@ class Study:
         return record
 
     def clear(self, record: Record) -> None:
-        """Remove the checkpoints of a trial that did not finish, so that no run resumes from them.
-
-        A pipeline that needs the same run trains it from the start.
-        """
-        folder = self.run_folder(record.id)
-        run = RunFolder(folder).record() if record.status != "finished" else None
-        if run and run["status"] != State.DONE:
-            checkpoint.clear(folder / "checkpoints")
-            self.store.write_json(folder / "run.json", {**run, "status": record.status})
+        """Remove the checkpoints of a trial that did not finish: a pipeline trains it from the start."""
+        run = RunFolder(self.run_folder(record.id))
+        if record.status != "finished" and run.record().get("status") not in (None, State.DONE):
+            checkpoint.clear(run.path / "checkpoints")
+            run.change(State(record.status))
 
     def run_folder(self, run_id: str) -> Path:
         return self.plan.storage / "runs" / run_id
@@ -443,13 +420,14 @@ class Study:
 
         The search trains them again. Models that another search has removed do not count.
         """
-        runs = {record.id: RunFolder(self.run_folder(record.id)).record() for record in self.best()}
-        best = [record for record in self.best() if runs[record.id].get("status") != State.PRUNED]
-        models = [self.run_folder(record.id) / "model" for record in best]
-        gone = run_parallel(
-            lambda model: not self.store.exists(model) or not self.store.is_whole(model, deep=True), models
-        )
-        lost = list(itertools.compress(best, gone))
+
+        def is_lost(record: Record) -> bool:
+            model = self.run_folder(record.id) / "model"
+            pruned = RunFolder(model.parent).record().get("status") == State.PRUNED
+            return not pruned and not (self.store.exists(model) and self.store.is_whole(model, deep=True))
+
+        best = self.best()
+        lost = [*itertools.compress(best, run_parallel(is_lost, best))]
         for record in lost:
             # The record of the run changes first, because `reuse_finished` would take its value again.
             RunFolder(self.run_folder(record.id)).change(State.FAILED)
@@ -474,17 +452,13 @@ class Study:
         self._without_model.update(beaten)
         models = [self.run_folder(run_id) / "model" for run_id in sorted(beaten)]
         models = list(itertools.compress(models, run_parallel(self.store.exists, models)))
-        if not models:
-            return
-        paths = self.store.get_all(self.plan.storage / "pipelines", "*.json")
+        paths = self.store.get_all(self.plan.storage / "pipelines", "*.json") if models else ()
         pipelines = [self.store.read_json(path) or {} for path in paths]
         used = {step["id"] for pipeline in pipelines for step in pipeline.get("steps", ())}
-        for model in models:
-            run = RunFolder(model.parent).record()
-            if run.get("study") == self.name and model.parent.name not in used:
-                # The record changes first: a run without a model must not count as done.
-                RunFolder(model.parent).change(State.PRUNED)
-                self.store.delete(model)
+        for run in (RunFolder(model.parent) for model in models):
+            if run.record().get("study") == self.name and run.path.name not in used:
+                run.change(State.PRUNED)  # first: a run without a model must not count as done
+                self.store.delete(run.path / "model")
 
     def _earlier(self, run_ids: Collection[str]) -> set[str]:
         """Return the runs before the measured ones of trials, without those that all points share."""

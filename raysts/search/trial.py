@@ -70,7 +70,7 @@ class TrialRuntime(Runtime):
     of writing the model. A kill in that moment costs the steps since the last checkpoint.
 
     Args:
-        metric: the metric to report.
+        metric: compares the trials.
         report: takes the value of the metric and the metrics line of every evaluation but the last. Early stopping raises
             an exception in it, and has nothing to save at the last step.
     """
@@ -87,10 +87,10 @@ class TrialRuntime(Runtime):
         **options: Any,
     ) -> None:
         super().__init__(device, **options)
-        self.where, self._metric, self._report = place, metric, report
+        self.where, self.metric, self._report = place, metric, report
 
     def report(self, job: Job, line: dict[str, Any]) -> None:
-        value = self._metric.value_of_line(line)
+        value = self.metric.value_of_line(line)
         if value is not None and line["step"] < line["steps"]:
             self._report(value, line)
 
@@ -108,16 +108,14 @@ def make(step: Step, device: str) -> None:
             step.work(Context(LocalExecutor(device=device), store, resources))
 
 
-def run_trial(
-    job: Job, metric: RunMetric, runtime: Callable[[], Runtime], earlier: Sequence[Step] = ()
-) -> TrialOutcome:
+def run_trial(job: Job, runtime: TrialRuntime, earlier: Sequence[Step] = ()) -> TrialOutcome:
     """Do the steps before a training run, train it from its last checkpoint, if any, and free its memory.
 
     Return the outcome of a run that raises an Exception too.
     """
     outcome = None
     try:
-        outcome = _train(job, metric, runtime, earlier)
+        outcome = _train(job, runtime, earlier)
     finally:
         if outcome is None or outcome.status != "finished":
             # The traceback of an exception keeps the tensors of its frames alive until it is collected. A finished run
@@ -128,16 +126,15 @@ def run_trial(
     return outcome
 
 
-def _train(job: Job, metric: RunMetric, runtime: Callable[[], Runtime], earlier: Sequence[Step]) -> TrialOutcome:
-    measured = runtime()
-    before = [(step.job or job, partial(make, step, str(measured.device))) for step in earlier]
-    record, error, reason = attempt([job], measured, before)
+def _train(job: Job, runtime: TrialRuntime, earlier: Sequence[Step]) -> TrialOutcome:
+    before = [(step.job or job, partial(make, step, str(runtime.device))) for step in earlier]
+    record, error, reason = attempt([job], runtime, before)
     if error is not None:
         if limit_of(error) == errno.ENOMEM:
             return TrialOutcome("infeasible", None, f"out of memory: {first_line(error)}")
         return TrialOutcome("infeasible" if isinstance(error, Infeasible) else "failed", None, reason)
-    value = metric.value_of_run(record, read_metrics(job.folder / "metrics.jsonl"))
+    value = runtime.metric.value_of_run(record, read_metrics(job.folder / "metrics.jsonl"))
     if value is None:
-        reason = f"run {job.id}: its record holds no {metric.name}; remove its folder, {job.folder}"
+        reason = f"run {job.id}: its record holds no {runtime.metric.name}; remove its folder, {job.folder}"
         return TrialOutcome("failed", None, reason)
     return TrialOutcome("finished", float(value))

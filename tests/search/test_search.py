@@ -391,6 +391,21 @@ def test_another_search_under_the_name_is_refused_with_the_difference(study: Stu
     study("lower-bound", {"optim.lr": 3e-5}, name="other")
 
 
+def test_a_study_from_before_an_option_existed_had_its_default(study: StudyMaker) -> None:
+    made = study("lower-bound", {"train.min_steps": 7})
+    stored = made.about["identity"]
+    for gone in ("data.spans", "train.patience", "settings.grad_cache"):
+        del stored[f"sts.{gone}"]
+    made.update(identity=stored)
+    study("lower-bound", {"train.min_steps": 7})
+    with pytest.raises(InputError, match="sts.train.min_steps was 7, is None"):
+        study("lower-bound")
+    del stored["sts.train.min_steps"]
+    made.update(identity=stored)
+    with pytest.raises(InputError, match="sts.train.min_steps was None, is 7"):
+        study("lower-bound", {"train.min_steps": 7})
+
+
 # -- choices and what is kept --------------------------------------------------------------------------------------------
 
 

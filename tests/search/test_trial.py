@@ -43,7 +43,7 @@ def test_a_trial_knows_nothing_of_those_before_it_in_its_process(
 
     one, other = trial("one", seed=1), trial("other", settings={"lower_bound": 0.5}, seed=2)
     for job in (one, other):
-        outcome = run_trial(job, SPEARMAN, lambda: TrialRuntime("cpu", threads=1, metric=SPEARMAN))
+        outcome = run_trial(job, TrialRuntime("cpu", threads=1, metric=SPEARMAN))
         assert outcome.status == "finished"
     assert made == [len(dev.texts)] * 2  # eight evaluations of two trials
     assert folder_id(stage.backbone) == backbone
@@ -72,7 +72,7 @@ def test_a_finished_trial_leaves_nothing_in_memory_and_writes_no_checkpoint_for_
         gc.collect()
         gc.disable()
         try:
-            outcome = run_trial(job, SPEARMAN, lambda: Watching("cpu", threads=1, metric=SPEARMAN))
+            outcome = run_trial(job, Watching("cpu", threads=1, metric=SPEARMAN))
             assert outcome.status == "finished" and held and not any(each() is not None for each in held), objective
         finally:
             gc.enable()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,8 +40,8 @@ def test_a_trial_ends_with_a_result_however_it_ends(stage: Any, tmp_path: Path) 
     job = stage.job("sts", tmp_path / "run", max_steps=8, eval_every=2, checkpoint_every=2, keep="best")
     seen: list[dict[str, Any]] = []
 
-    def runtime(**options: Any) -> Callable[[], TrialRuntime]:
-        return lambda: TrialRuntime("cpu", threads=1, metric=SPEARMAN, **options)
+    def runtime(**options: Any) -> TrialRuntime:
+        return TrialRuntime("cpu", threads=1, metric=SPEARMAN, **options)
 
     def report(value: float, line: dict[str, Any]) -> None:
         assert value == line["dev"]
@@ -54,16 +53,16 @@ def test_a_trial_ends_with_a_result_however_it_ends(stage: Any, tmp_path: Path) 
             raise SystemExit  # as Ray Tune does
 
     with pytest.raises(SystemExit):
-        run_trial(job, SPEARMAN, runtime(report=report_and_stop))
+        run_trial(job, runtime(report=report_and_stop))
     assert [line["step"] for line in seen] == [2, 4]
     # The folder is free again, and what was trained is not lost: it goes on from step 4.
-    done = run_trial(job, SPEARMAN, runtime(report=report))
+    done = run_trial(job, runtime(report=report))
     assert done.status == "finished" and [line["step"] for line in seen] == [2, 4, 6]  # not the last: nothing to stop
     alone = stage.job("sts", tmp_path / "alone", max_steps=8, eval_every=2, checkpoint_every=2, keep="best")
-    assert done.value == run_trial(alone, SPEARMAN, runtime()).value
+    assert done.value == run_trial(alone, runtime()).value
 
     nan = stage.job("sts", tmp_path / "nan", max_steps=4, optim=job.recipe.optim.replace(lr=1e30))
-    found = run_trial(nan, SPEARMAN, runtime())
+    found = run_trial(nan, runtime())
     assert found.status == "infeasible" and "lr" in str(found.reason)
 
     def exhausted(*arguments: Any) -> Any:
@@ -71,14 +70,14 @@ def test_a_trial_ends_with_a_result_however_it_ends(stage: Any, tmp_path: Path) 
             torch.empty(1 << 50)  # the allocator's own error, in the middle of a run
             yield share
 
-    short = runtime()()
+    short = runtime()
     short.read = exhausted
     large = stage.job("sts", tmp_path / "large", max_steps=4)
-    found = run_trial(large, SPEARMAN, lambda: short)
+    found = run_trial(large, short)
     assert found.status == "infeasible" and str(found.reason).startswith("out of memory")
 
     missing = replace(stage.job("sts", tmp_path / "missing"), store=tmp_path / "nothing")
-    found = run_trial(missing, SPEARMAN, runtime())
+    found = run_trial(missing, runtime())
     assert found.status == "failed" and "the finished token store has gone" in str(found.reason)
 
 
