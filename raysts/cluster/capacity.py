@@ -53,7 +53,7 @@ def affinity(node: str = "") -> NodeAffinitySchedulingStrategy:
 
 def may_grow() -> bool:
     """Return True if the cluster may get more nodes. One on loopback never does."""
-    return not all(node.address in ("127.0.0.1", "::1") for node in nodes()) and has_autoscaler() is not False
+    return not all(node.address in ("127.0.0.1", "::1") for node in nodes()) and has_autoscaler()
 
 
 def holds(resources: Resources) -> int:

@@ -24,11 +24,11 @@ def lacks(resources: Resources) -> list[str]:
     return [f"resources.{option}: Ray {ray.__version__} does not have it, {remedy}" for option in missing]
 
 
-def has_autoscaler() -> bool | None:
-    """Return True if types of nodes are not named after nodes, as without an autoscaler, or None."""
+def has_autoscaler() -> bool:
+    """Return False if all types of nodes are named after nodes, as without an autoscaler."""
     try:
         status = ray.experimental.internal_kv._internal_kv_get(b"__autoscaling_status")
         types = json.loads(status)["autoscaler_report"]["node_type_mapping"]
     except Exception:
-        return None
-    return any(kind != f"node_{node}" for node, kind in types.items()) if types else None
+        return True  # what nobody knows may be
+    return not types or any(kind != f"node_{node}" for node, kind in types.items())

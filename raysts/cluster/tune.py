@@ -244,7 +244,7 @@ class _Display(_Stateless, ray.tune.Callback):
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         if running := sum(trial.status == "RUNNING" for trial in trials):
-            self.progress.running(list(self.trials.queue.running.values()))
+            self.progress.running(self.trials.queue.running.values())
         self.room.report(running)
 
 

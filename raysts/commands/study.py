@@ -69,15 +69,14 @@ def run_study(study: Study, options: RunOptions, *, warm_start: str | None = Non
 
     study.store.check(writes=True)
     study.read()
-    with screen.working(), contextlib.ExitStack() as places:
-        place = functools.cache(lambda: places.enter_context(_place(study, options, progress)))
+    lock = f"locks/study-{study.name}.lock"
+    with screen.working(), contextlib.ExitStack() as parts:
+        place = functools.cache(lambda: parts.enter_context(_place(study, options, progress)))
         if not study.complete:
             place()  # before anything is written, because the cluster may refuse the trials
-        places.enter_context(
-            study.store.lock(f"locks/study-{study.name}.lock", f"raysts tune {study.name}", protects=study.folder)
-        )
-        places.enter_context(driver_log(study.store, f"study-{study.name}"))
-        places.enter_context(TrackerThread(tools, study.store, f"studies/{study.name}"))
+        parts.enter_context(study.store.lock(lock, f"raysts tune {study.name}", protects=study.folder))
+        parts.enter_context(driver_log(study.store, f"study-{study.name}"))
+        parts.enter_context(TrackerThread(tools, study.store, f"studies/{study.name}"))
         study.open(options.command or f"raysts tune {study.search.name}")
         failures = run_session(study, earlier, lambda: place()(), progress)
         report = write_report(report_data(study), study.store.path(f"reports/study-{study.name}"))
@@ -133,8 +132,7 @@ def _prepare(study: Study, executor: Executor, concurrent: int, options: RunOpti
     progress.expect(study.price(concurrent))
     unit, keep = study.search.by, study.search.keep
     best = f"best {unit}" if keep == 1 else f"{keep} best {unit}s"
-    seeds = ", with all seeds" if unit == "point" else ""
-    say(f"trials at once: {concurrent}; keeps the models of the {best}{seeds}")
+    say(f"trials at once: {concurrent}; keeps the models of the {best}{', with all seeds' * (unit == 'point')}")
 
 
 def _result(study: Study, report: Path) -> Result:

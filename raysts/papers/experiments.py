@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, Literal, NamedTuple, TypeGuard
 
-from raysts.errors import InputError
+from raysts.errors import InputError, Problems
 from raysts.models.layers import single_layers
 from raysts.papers.published import BACKBONES
 from raysts.pipeline.outcome import system_of
@@ -55,16 +55,12 @@ class Experiment(NamedTuple):
     claims: str | None = None
 
 
-def _read(plain: Mapping[str, Any]) -> Experiment:
-    fields = dict(plain)
-    entry = SystemEntry(fields.pop("source"), fields.pop("shows"), fields.pop("cost"))
-    points = [SystemPoint(point) if isinstance(point, str) else SystemPoint(**point) for point in fields.pop("points")]
-    return Experiment(entry, points, **fields)
+def _experiment(source: str, shows: str, cost: str, points: Sequence[Any], **fields: Any) -> Experiment:
+    read = [SystemPoint(point) if isinstance(point, str) else SystemPoint(**point) for point in points]
+    return Experiment(SystemEntry(source, shows, cost), read, **fields)
 
 
-EXPERIMENTS: dict[str, Experiment] = {
-    name: _read(plain) for name, plain in read_data(__file__, "experiments.yaml").items()
-}
+EXPERIMENTS = {name: _experiment(**plain) for name, plain in read_data(__file__, "experiments.yaml").items()}
 """Every one is a name for ``raysts run``, ``plan`` and ``show``."""
 
 SEARCHED = {("gausscse", 3): "raysts tune gausscse@paper"}
@@ -75,9 +71,9 @@ DEPTHS = {backbone.name: backbone.layers for backbone in BACKBONES.values()}
 
 def commands() -> dict[tuple[str, int], str]:
     """Return the command that fills each table, by paper and table number."""
-    runs: dict[tuple[str, int], str] = {}
-    for name, experiment in EXPERIMENTS.items():
-        runs |= {(experiment.paper or "", number): f"raysts run {name}@paper" for number in experiment.tables}
+    runs = {
+        (e.paper or "", number): f"raysts run {name}@paper" for name, e in EXPERIMENTS.items() for number in e.tables
+    }
     return dict(sorted((runs | SEARCHED).items()))
 
 
@@ -137,12 +133,12 @@ def pipelines(
     names, experiment = backbones(recipe, overrides), experiment_of(recipe)
     by_label: dict[str, Pipeline] = {}
     for place, backbone in enumerate(names):
-        choice = {"backbone": backbone} if backbone else {}
+        settings = {**overrides, "backbone": backbone} if backbone else overrides
         points = [point for point in experiment.points if not experiment.claims or point.larger == (place > 0)]
         chosen, of_best = experiment._replace(points=points), (best or {}).get(backbone, {})
-        of_backbone = _for_backbone(recipe, chosen, {**overrides, **choice}, depth, of_best)
         before = prefix(backbone) if len(names) > 1 and not experiment.claims else ""
-        by_label |= {f"{before}{label}": pipeline for label, pipeline in of_backbone.items()}
+        for label, made in _for_backbone(recipe, chosen, settings, depth, of_best).items():
+            by_label[f"{before}{label}"] = made
     return by_label
 
 
@@ -178,25 +174,21 @@ def _for_backbone(
         apply_overrides(max(before, key=lambda base: len(base.recipes)), unknown)  # raises with what is wrong
     varied = dict.fromkeys(key for point in points for key in point.settings if key in overrides)
     by_label: dict[str, Pipeline] = {}
-    problems: list[str] = []
+    problems = Problems()
     for point, base in zip(points, before, strict=True):
         settings = {key: value for key, value in overrides.items() if key not in varied and _takes(base, key)}
         if point.alone:
             settings["members"] = 1
-        try:
+        with problems.collect():
             by_label[point.name] = variant = apply_overrides(base, settings)
-        except InputError as error:
-            problems += error.problems
-            continue
-        for key, value in point.settings.items():
-            if apply_overrides(variant, {key: value}) != variant:  # ``settings.tau`` is ``latte.settings.tau`` too
-                varied[key] = None
+            for key, value in point.settings.items():
+                if apply_overrides(variant, {key: value}) != variant:  # ``settings.tau`` is ``latte.settings.tau`` too
+                    varied[key] = None
     problems += [
         f"{key}: is what '{name}' varies, so it cannot be set; a system by its own name can be run with any value"
         for key in varied
     ]
-    if problems:
-        raise InputError(list(dict.fromkeys(problems)))
+    problems.raise_any()
     return by_label
 
 
@@ -214,9 +206,10 @@ def _add_layers(settings: Mapping[str, Any], depth: int) -> dict[str, Any]:
     """Return settings with the layers to measure: those that a stage reads and the encoder has."""
     complete = dict(settings)
     for key, layers in settings.items():
-        if key == "evaluation.layers":
-            is_each = layers == "each"
-            complete[key] = [*single_layers(depth)] if is_each else [count for count in layers if count <= depth]
+        if key == "evaluation.layers" and layers == "each":
+            complete[key] = [*single_layers(depth)]
+        elif key == "evaluation.layers":
+            complete[key] = [count for count in layers if count <= depth]
         elif key == "evaluation.compare":
             complete[key] = min(layers, depth)
         elif key.endswith(".layers"):

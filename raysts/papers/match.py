@@ -7,7 +7,7 @@ replace each other.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -39,19 +39,13 @@ _NAMED = 6  # changed settings that a remark names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRow:
-    """A results row with values that the results table lacks.
-
-    Attributes:
-        run: name of the run in the storage, of study and trial, or else of the evaluation.
-        backbone: the starting model; models of one name are told apart by their content.
-        stages: the plain recipe of each stage by the stage's name.
-    """
+    """A results row with values that the results table lacks."""
 
     row: ResultRow
-    run: str
-    backbone: str
+    run: str  # name of the run in the storage, of study and trial, or else of the evaluation
+    backbone: str  # the starting model; models of one name are told apart by their content
     backbone_id: str
-    stages: Mapping[str, Any]
+    stages: Mapping[str, Any]  # the plain recipe of each stage by the stage's name
 
     @property
     def system(self) -> str | None:
@@ -85,17 +79,13 @@ Fitting = Mapping[tuple[str | None, str, str], Sequence[MeasuredRow]]
 
 
 class Origin(NamedTuple):
-    """The run behind a measurement.
-
-    ``ids``: run ids of the models (of an ensemble's members; content id of a backbone). ``remarks``: use of labels or
-    test sentences, other data, other settings than the recipe's.
-    """
+    """The run behind a measurement."""
 
     run: str
     backbone: str
     role: str
-    ids: tuple[str, ...]
-    remarks: tuple[str, ...]
+    ids: tuple[str, ...]  # run ids of the models (of an ensemble's members; content id of a backbone)
+    remarks: tuple[str, ...]  # use of labels or test sentences, other data, other settings than the recipe's
 
 
 class MeasuredValue(NamedTuple):
@@ -108,28 +98,19 @@ class MeasuredValue(NamedTuple):
 
 
 class PaperTable(NamedTuple):
-    """A published table with its measurements.
-
-    ``backbones``: names of the columns of measurements. ``measured``: by index of row, column and metric, then by
-    column name. ``empty``: the rows without any, each with the reason.
-    """
+    """A published table with its measurements."""
 
     table: PrintedTable
-    backbones: tuple[str, ...]
-    measured: Mapping[tuple[int, int, int], Mapping[str, MeasuredValue]]
-    empty: Sequence[tuple[PrintedRow, str]] = ()
-
-    @property
-    def cells_count(self) -> int:
-        """Return the number of published values. As many as are ``measured`` have a measurement."""
-        return sum(value is not None for row in self.table.rows for cell in row.cells for value in cell)
+    backbones: tuple[str, ...]  # names of the columns of measurements
+    measured: Mapping[tuple[int, int, int], Mapping[str, MeasuredValue]]  # by row, column and metric, then by name
+    empty: Sequence[tuple[PrintedRow, str]] = ()  # the rows without any, each with the reason
 
     @property
     def sources(self) -> tuple[Origin, ...]:
         return tuple(dict.fromkeys(value.source for values in self.measured.values() for value in values.values()))
 
 
-def paper_tables(paper: str, rows: Iterable[MeasuredRow]) -> list[PaperTable]:
+def paper_tables(paper: str, rows: Sequence[MeasuredRow]) -> list[PaperTable]:
     """Return a paper's tables (``sed``, ``gausscse``, ``latte-mix``) with matching measurements."""
     fitting: dict[tuple[str | None, str, str], list[MeasuredRow]] = {}
     for row in sorted(rows, key=lambda row: row.created_at):  # what is measured again replaces what was before
@@ -137,16 +118,14 @@ def paper_tables(paper: str, rows: Iterable[MeasuredRow]) -> list[PaperTable]:
     filled = []
     for table in published.load(paper).tables:
         backbones = frozenset(row.backbone for row in table.rows)
-        measured = {
-            (i, j, k): values
-            for i, row in enumerate(table.rows)
-            for j, cell in enumerate(row.cells)
-            for k, value in enumerate(cell)
-            if value is not None and row.system is not None and row.backbone is not None
-            if (values := match_value(value, row.system, row.backbone, backbones, fitting))
-        }
+        measured = {}
+        for place, value in table.values.items():
+            system, backbone = table.rows[place[0]].system, table.rows[place[0]].backbone
+            if system and backbone and (values := match_value(value, system, backbone, backbones, fitting)):
+                measured[place] = values
         columns = {column for values in measured.values() for column in values}
-        filled.append(PaperTable(table, tuple(sorted(columns, key=lambda c: (OTHER_DATA in c, c))), measured))
+        names = tuple(sorted(columns, key=lambda column: (OTHER_DATA in column, column)))
+        filled.append(PaperTable(table, names, measured, empty_rows(paper, table, {i for i, *_ in measured}, rows)))
     return filled
 
 
@@ -176,10 +155,8 @@ def match_value(
 
 def fits(row: MeasuredRow, measure: Measure, settings: Mapping[str, Any]) -> bool:
     """Return True if a measurement meets the conditions of a measure (its set and metric aside)."""
-    conditions = ((name, getattr(measure, name)) for name in PROTOCOL)
-    return all(value is None or row.row[name] == value for name, value in conditions) and all(
-        row.setting(path) == value for path, value in settings.items()
-    )
+    is_measured_so = all(getattr(measure, name) in (None, row.row[name]) for name in PROTOCOL)
+    return is_measured_so and all(row.setting(path) == value for path, value in settings.items())
 
 
 def _lookup(tree: Any, path: str) -> Any:
@@ -253,16 +230,17 @@ _TABLES = {name: table for table, names in SETS.items() for name in names} | {
 """Tables of the sets of words and of transfer. Every other set is a task."""
 
 
-def empty_rows(paper: str, shown: PaperTable, rows: Sequence[MeasuredRow]) -> list[tuple[PrintedRow, str]]:
-    """Return the rows of a table without any measurement, with the reasons.
+def empty_rows(
+    paper: str, table: PrintedTable, filled: Collection[int], rows: Sequence[MeasuredRow]
+) -> list[tuple[PrintedRow, str]]:
+    """Return the rows of a table that are not ``filled``, with the reasons.
 
     ``rows``: the measurements in the storage, on sets of other tables too.
     """
-    filled, printed = {i for i, *_ in shown.measured}, shown.table.rows
-    command = commands()[paper, shown.table.number].partition("@")[0]
-    backbones = frozenset(row.backbone for row in printed)
+    command = commands()[paper, table.number].partition("@")[0]
+    backbones = frozenset(row.backbone for row in table.rows)
     empty = []
-    for row in (row for i, row in enumerate(printed) if i not in filled):
+    for row in (row for i, row in enumerate(table.rows) if i not in filled):
         of_system = [result for result in rows if result.system == row.system and row.backbone]
         fitting = [result for result in of_system if stands_beside(result.backbone, row.backbone or "", backbones)]
         empty.append((row, row.unmade or _why(row, fitting, f"{command}@{row.scale}")))

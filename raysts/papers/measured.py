@@ -16,7 +16,7 @@ from raysts.evaluation.results import ResultRow
 from raysts.evaluation.scores import AREAS
 from raysts.models.head import NAMES
 from raysts.papers import published
-from raysts.papers.match import MeasuredRow, PaperTable, empty_rows, paper_tables
+from raysts.papers.match import MeasuredRow, PaperTable, paper_tables
 from raysts.papers.published import Paper
 from raysts.recipes import names
 from raysts.recipes.overrides import apply_overrides
@@ -45,7 +45,7 @@ class PaperData(NamedTuple):
         tables = []
         for shown in self.tables:
             table, empty = shown.table, [{"row": r.name, "group": r.group, "why": why} for r, why in shown.empty]
-            counts = {"cells_count": shown.cells_count, "filled": len(shown.measured)}
+            counts = {"cells_count": len(table.values), "filled": len(shown.measured)}
             tables.append(
                 {"number": table.number, "about": table.about, **counts, "empty": empty, "cells": _cells(shown)}
             )
@@ -62,32 +62,24 @@ def report_data(paper: str, storage: Path, numbers: Sequence[int] | None = None)
         choices = ", ".join(published.PAPERS)
         raise InputError(f"--paper '{paper}'{nearest(paper, published.PAPERS)}: must be one of {choices}")
     rows = [row for row in every_row(storage) if row.row["subset"] is None]
-    tables = [
-        shown._replace(empty=empty_rows(paper, shown, rows))
-        for shown in paper_tables(paper, rows)
-        if numbers is None or shown.table.number in numbers
-    ]
+    tables = [table for table in paper_tables(paper, rows) if numbers is None or table.table.number in numbers]
     return PaperData(published.load(paper), tables)
 
 
 def _cells(shown: PaperTable) -> list[dict[str, Any]]:
     cells = []
-    for i, row in enumerate(shown.table.rows):
-        of_row = {"row": row.name, "group": row.group, "system": row.system, "backbone": row.backbone}
-        for j, (column, cell) in enumerate(zip(shown.table.columns, row.cells, strict=True)):
-            for k, value in enumerate(cell):
-                if value is None:
-                    continue
-                printed = {"published": value.value, "std": value.std, "remark": value.remark or row.remark}
-                measured = [
-                    {
-                        "backbone": backbone, "value": score.value, "std": score.std, "n": score.n,
-                        "run": score.source.run, "run_ids": [*score.source.ids], "remarks": [*score.source.remarks],
-                    }
-                    for backbone, score in shown.measured.get((i, j, k), {}).items()
-                ]  # fmt: skip
-                place = {"column": column.name, "metric": column.metrics[k]}
-                cells.append({**of_row, **place, **printed, "measured": measured})
+    for (i, j, k), value in shown.table.values.items():
+        row, column = shown.table.rows[i], shown.table.columns[j]
+        measured = [
+            {
+                "backbone": backbone, "value": score.value, "std": score.std, "n": score.n,
+                "run": score.source.run, "run_ids": [*score.source.ids], "remarks": [*score.source.remarks],
+            }
+            for backbone, score in shown.measured.get((i, j, k), {}).items()
+        ]  # fmt: skip
+        fields = {"row": row.name, "group": row.group, "system": row.system, "backbone": row.backbone}
+        fields |= {"column": column.name, "metric": column.metrics[k], "published": value.value, "std": value.std}
+        cells.append({**fields, "remark": value.remark or row.remark, "measured": measured})
     return cells
 
 

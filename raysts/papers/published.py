@@ -47,36 +47,28 @@ class Measure(NamedTuple):
 
 
 class PrintedValue(NamedTuple):
-    """A printed number, perhaps with its deviation. None: the paper has no such row.
-
-    ``measures``: a measurement is the mean over these. ``settings``: those of the run, by dotted paths below its stages.
-    ``remark``: a misprint, or a contradiction.
-    """
+    """A printed number, perhaps with its deviation. None: the paper has no such row."""
 
     value: float | None
     std: float | None = None
-    measures: tuple[Measure, ...] = ()
+    measures: tuple[Measure, ...] = ()  # a measurement is the mean over these
     statistic: Literal["mean", "max", "std"] = "mean"
-    settings: Mapping[str, Any] = {}
-    remark: str | None = None
+    settings: Mapping[str, Any] = {}  # of the run, by dotted paths below its stages
+    remark: str | None = None  # a misprint, or a contradiction
 
 
 class PrintedRow(NamedTuple):
-    """A row: ``name`` and ``group`` (its heading) as in the paper, ``system`` in the grammar.
-
-    ``unmade``: the reason why raysts has no such system. ``scale``: that of the command. ``conditions``: those of this row
-    alone. ``cells``: by column one value per metric, None if nothing is printed.
-    """
+    """A row. ``name`` and ``group`` (its heading) are as in the paper."""
 
     name: str
     group: str | None
-    system: str | None
+    system: str | None  # in the grammar
     backbone: str | None
-    unmade: str | None
+    unmade: str | None  # the reason why raysts has no such system
     remark: str | None
-    scale: str
-    conditions: Mapping[str, str]
-    cells: tuple[tuple[PrintedValue | None, ...], ...]
+    scale: str  # that of the command
+    conditions: Mapping[str, str]  # those of this row alone
+    cells: tuple[tuple[PrintedValue | None, ...], ...]  # by column one value per metric, None if nothing is printed
 
     @property
     def title(self) -> str:
@@ -100,6 +92,12 @@ class PrintedTable(NamedTuple):
     conditions: Mapping[str, str]
     columns: tuple[PrintedColumn, ...]
     rows: tuple[PrintedRow, ...]
+
+    @property
+    def values(self) -> dict[tuple[int, int, int], PrintedValue]:
+        """Return the printed values by index of row, column and metric."""
+        cells = [(i, j, cell) for i, row in enumerate(self.rows) for j, cell in enumerate(row.cells)]
+        return {(i, j, k): value for i, j, cell in cells for k, value in enumerate(cell) if value is not None}
 
 
 class Paper(NamedTuple):

@@ -107,7 +107,7 @@ def filling(shown: PaperTable) -> list[str]:
     by_reason: dict[str, list[str]] = {}
     for row, why in shown.empty:
         by_reason.setdefault(why, []).append(row.title)
-    lines = [f"{len(shown.measured)} of {shown.cells_count} cells are filled"]
+    lines = [f"{len(shown.measured)} of {len(shown.table.values)} cells are filled"]
     for why, rows in by_reason.items():
         text = "; ".join(rows[:_NAMED]) + (f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else "")
         lines.append(f"empty: {'every row' if len(rows) == len(shown.table.rows) else text}: {why}")

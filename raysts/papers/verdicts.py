@@ -116,25 +116,22 @@ def _stood_in(claim: Claim, corpus: Corpus) -> Claim:
 
 
 class ClaimVerdict(NamedTuple):
-    """A claim with its measurement. Values are not times 100.
-
-    ``on``: the compared sets; empty if they could not be compared. ``p``: of no difference: Williams' (McNemar's) for two
-    single models on one set, else the bootstrap's. ``p_holm``: the same, adjusted for the claims of its table. ``verdict``:
-    ``seen``, ``not seen``, ``contradicted``, ``no gain, as the paper says``; None: no conclusion.
-    """
+    """A claim with its measurement. Values are not times 100."""
 
     claim: Claim
     a: float | None = None
     b: float | None = None
     models: tuple[int, int] = (0, 0)
-    on: tuple[str, ...] = ()
+    on: tuple[str, ...] = ()  # the compared sets; empty if they could not be compared
     difference: float | None = None
     low: float | None = None
     high: float | None = None
-    p: float | None = None
-    p_holm: float | None = None
+    p: float | None = (
+        None  # of no difference: Williams' (McNemar's) for two single models on one set, else the bootstrap's
+    )
+    p_holm: float | None = None  # the same, adjusted for the claims of its table
     transductive: bool = False
-    verdict: str | None = None
+    verdict: str | None = None  # a key of ``VERDICTS``; None: no conclusion
     why: str | None = None
 
     def as_plain(self) -> dict[str, Any]:
@@ -210,12 +207,12 @@ def conclude(verdicts: Sequence[ClaimVerdict]) -> list[ClaimVerdict]:
 def _verdict(result: ClaimVerdict, p: float) -> str | None:
     if result.low is None or result.high is None:
         return None
-    shown = p < LEVEL and not result.low <= 0 <= result.high
+    is_above, is_below = p < LEVEL and result.low > 0, p < LEVEL and result.high < 0
     if not result.claim.holds:
-        return CONTRADICTED if shown and result.low > 0 else AS_NO
-    if shown:
-        return SEEN if result.low > 0 else CONTRADICTED
-    return NOT_SEEN
+        return CONTRADICTED if is_above else AS_NO
+    if is_above:
+        return SEEN
+    return CONTRADICTED if is_below else NOT_SEEN
 
 
 def _compare(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, ModelScores]) -> ClaimVerdict:
@@ -240,15 +237,20 @@ def _compare(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, Mo
     # But for the last bits of means over numbers of models that differ.
     constant = row["ci_low"] is not None and max(abs(row["ci_low"]), abs(row["ci_high"])) < 1e-12
     p = row["p"] if row.get("test_p") is None else row["test_p"]
-    values = row["a"], row["b"], (len(a), len(b)), tuple(on), row["difference"], row["ci_low"], row["ci_high"]
-    transductive = False
-    for side in claim.sides:
-        if side.point in plans and side.role != "backbone":
-            pipeline = plans[side.point].pipeline
-            recipes = pipeline.recipes if side.role == "model" else pipeline.stages
-            transductive |= any(recipe.table == TARGETS for recipe in recipes.values())
-    tested: Any = {"p": None, "why": ALIKE} if constant else {"p": p}
-    return ClaimVerdict(claim, *values, transductive=transductive, **tested)
+    return ClaimVerdict(
+        claim=claim, a=row["a"], b=row["b"], models=(len(a), len(b)), on=tuple(on), difference=row["difference"],
+        low=row["ci_low"], high=row["ci_high"], p=None if constant else p, why=ALIKE if constant else None,
+        transductive=any(_reads_targets(side, plans) for side in claim.sides),
+    )  # fmt: skip
+
+
+def _reads_targets(side: Side, plans: Mapping[str, Plan]) -> bool:
+    """Return True if a system is fitted on the sentences of the test sets."""
+    if side.point not in plans or side.role == "backbone":
+        return False
+    pipeline = plans[side.point].pipeline
+    recipes = pipeline.recipes if side.role == "model" else pipeline.stages
+    return any(recipe.table == TARGETS for recipe in recipes.values())
 
 
 def baseline_scores(corpus: Corpus, tasks: Sequence[str]) -> dict[str, ModelScores]:
@@ -315,12 +317,11 @@ def write_report(data: ClaimsData, folder: Path) -> Path:
 def render(data: ClaimsData) -> str:
     """Return the page as HTML."""
     estimates = []
-    for verdict in data.verdicts:
-        if verdict.difference is None or verdict.low is None or verdict.high is None or verdict.why is not None:
-            continue
-        label = f"{verdict.claim.says} †" if verdict.claim.in_place_of else verdict.claim.says
-        difference = (100 * verdict.difference, 100 * verdict.low, 100 * verdict.high)
-        estimates.append(Estimate(label, *difference, verdict.verdict or ""))
+    for claim, verdict in ((verdict.claim, verdict) for verdict in data.verdicts if verdict.why is None):
+        if verdict.difference is not None and verdict.low is not None and verdict.high is not None:
+            label = f"{claim.says} †" if claim.in_place_of else claim.says
+            difference = (100 * verdict.difference, 100 * verdict.low, 100 * verdict.high)
+            estimates.append(Estimate(label, *difference, verdict.verdict or ""))
     return html.render(
         "papers/claims.html",
         data=data,
@@ -348,8 +349,9 @@ def _row(result: ClaimVerdict) -> Sequence[str]:
     difference = f"{100 * result.difference:+z.2f}"
     if result.low is not None and result.high is not None:
         difference += f" [{100 * result.low:+z.2f}, {100 * result.high:+z.2f}]"
-    why = f"not measured: {result.why}" if result.why else "nothing is concluded without resamples"
-    verdict = why if result.why else result.verdict or why
+    verdict = result.verdict or "nothing is concluded without resamples"
+    if result.why:
+        verdict = f"not measured: {result.why}"
     return says, verdict, difference, format_p(result.p_holm), measured, claim.printed, claim.source
 
 

@@ -290,54 +290,36 @@ def _width_problem(settings: Settings, dim: int) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectiveSpec:
-    """The description of one objective.
-
-    Attributes:
-        settings: the tree of its settings.
-        table: the canonical table that it trains on by default.
-        texts: its text columns.
-        values: its other columns (``label``, ``score``, ``teacher``).
-        sentences: sentences that an example sends through an encoder.
-        vectors: the loss is one of sentence vectors (:class:`raysts.objectives.objective.VectorObjective`).
-        head: trains a head on a finished, frozen model: on the output of its heads (``pooled``) or on its token vectors
-            (``tokens``). It is the last word of a system's name.
-        group: the rows of a batch that form an example, or a function of the settings that returns them.
-        keeps: allowed values of ``train.keep``; the first is the default.
-        keeps_by_dev: those of ``keeps`` that the score on ``dev`` chooses.
-        dev: table that selects checkpoints (``raysts.evaluation.dev``).
-        version: part of the run id; raise it when the mathematics changes.
-        members: members of a system that combines none: the number of runs over which its paper averages.
-        suffixes: its words in a system's name: the end of the word, and the settings that it stands for.
-        default: its default recipe, as changes of a plain ``Recipe``.
-        scales: overrides of its recipe by scale (``raysts.recipes.names.SCALES``).
-        pipeline_scales: overrides of the whole pipeline by scale. Each applies if the pipeline has the option.
-        settings_problem: the reason why settings do not fit a model of so many dimensions, or None.
-        batch_problem: the rule that a batch size breaks, or None.
-        matryoshka_problem: the reason why the first dimensions cannot have a separate loss, or None.
-        has_head: True if the trained encoder gets a new head, which begins with random weights.
-    """
+    """The description of one objective."""
 
     settings: type[Settings]
-    table: str
-    texts: Names
-    values: Names = ()
-    sentences: int = 1
-    vectors: bool = True
+    table: str  # the canonical table that it trains on by default
+    texts: Names  # its text columns
+    values: Names = ()  # its other columns (``label``, ``score``, ``teacher``)
+    sentences: int = 1  # sentences that an example sends through an encoder
+    vectors: bool = True  # the loss is one of sentence vectors (``objectives.objective.VectorObjective``)
+    # It trains a head on a finished, frozen model: on the output of its heads (``pooled``) or on its token vectors
+    # (``tokens``). It is the last word of a system's name.
     head: Literal["", "pooled", "tokens"] = ""
-    group: Group | Callable[[Any], Group] = EACH
-    keeps: Names = ("last", "best")
-    keeps_by_dev: Names = ("best",)
-    dev: str = "sts/stsb_dev"
-    version: int = 1
-    members: int = 1
+    group: Group | Callable[[Any], Group] = (
+        EACH  # the rows of a batch that form an example, or a function of the settings
+    )
+    keeps: Names = ("last", "best")  # allowed values of ``train.keep``; the first is the default
+    keeps_by_dev: Names = ("best",)  # those of ``keeps`` that the score on ``dev`` chooses
+    dev: str = "sts/stsb_dev"  # table that selects checkpoints (``evaluation.dev``)
+    version: int = 1  # part of the run id; raise it when the mathematics changes
+    members: int = 1  # members of a system that combines none: the number of runs over which its paper averages
+    # Its words in a system's name: the end of the word, and the settings that it stands for.
     suffixes: Mapping[str, Overrides] = field(default_factory=lambda: {"": {}})
-    default: Overrides = field(default_factory=dict)
-    scales: Mapping[str, Overrides] = field(default_factory=dict)
-    pipeline_scales: Mapping[str, Overrides] = field(default_factory=dict)
+    default: Overrides = field(default_factory=dict)  # its default recipe, as changes of a plain ``Recipe``
+    scales: Mapping[str, Overrides] = field(default_factory=dict)  # overrides of its recipe (``names.SCALES``)
+    pipeline_scales: Mapping[str, Overrides] = field(default_factory=dict)  # of the pipeline, where it has the option
+    # Reasons, or None, why the settings do not fit a model of so many dimensions, which rule a batch size breaks, and why the
+    # first dimensions cannot have a separate loss.
     settings_problem: Callable[[Any, int], str | None] = _width_problem
     batch_problem: Callable[[int], str | None] = lambda _: None
     matryoshka_problem: Callable[[Any], str | None] = lambda _: None
-    has_head: Callable[[Any], bool] = lambda _: False
+    has_head: Callable[[Any], bool] = lambda _: False  # the encoder gets a new head, which begins with random weights
 
     def group_of(self, settings: Settings) -> Group:
         """Return the rows of a batch that form an example."""

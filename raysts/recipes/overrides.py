@@ -1,6 +1,5 @@
 """Overrides ``a.b=value`` of a pipeline, and pipelines as YAML."""
 
-import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ def apply_overrides(pipeline: Pipeline, overrides: Mapping[str, Any]) -> Pipelin
     Raises:
         InputError: unknown keys (the nearest is named), values of the wrong type or out of range; all in one message.
     """
-    plain: dict[str, Any] = copy.deepcopy(to_plain(pipeline))
+    plain: dict[str, Any] = to_plain(pipeline)
     recipes, problems = plain["recipes"], []
     # What objective it is says which settings there are.
     for key, value in sorted(to_plain(overrides).items(), key=lambda item: not item[0].endswith("objective")):

@@ -5,7 +5,7 @@ A sampler proposes points. The queue tries no point twice, and each point with a
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from raysts.data.checks import skipped_line
@@ -38,17 +38,19 @@ class SearchProgress:
         """Cost of a trial by the clock, and the share of it that is in seconds by measured rates."""
 
     def report_end(self, record: Record) -> None:
-        metric = self.study.search.objective
-        seed = f"seed {record.seed}" if self.study.search.seeds > 1 else ""
+        metric, best = self.study.search.objective, self.study.best_point
+        seed = f" seed {record.seed}" if self.study.search.seeds > 1 else ""
         result = {
             "finished": f"{metric.label} {metric.text(record.value)}",
             "stopped": record.reason or f"stopped early at step {record.step} of {record.steps}",
             "infeasible": f"infeasible: {record.reason}",
         }[record.status]
         took = f" in {duration(record.seconds)}" if record.seconds else ""
-        point = " ".join(part for part in (text_of(record.point), seed) if part)
         self._follow()
-        say(f"{len(self.study.records)}/{self.total}  {point}: {result}{took}{self._outlook()}")
+        outlook = [f"best {text_of(best.point)} {metric.text(best.mean)}"] if best is not None and best.values else []
+        outlook += [f"about {duration(left)} left"] if (left := screen.seconds_left) else []
+        text = f"{text_of(record.point)}{seed}: {result}{took}{'; ' * bool(outlook)}{', '.join(outlook)}"
+        say(f"{len(self.study.records)}/{self.total}  {text}")
         screen.draw(record.id, "", 1, 1, "")  # it is over
 
     def expect(self, price: Price) -> None:
@@ -56,12 +58,11 @@ class SearchProgress:
         left = self.total - len(self.study.records)
         self.cost, self.measured = max(price.seconds, 1.0) / max(1, left), price.measured
 
-    def running(self, trials: Iterable[Trial]) -> None:
+    def running(self, trials: Collection[Trial]) -> None:
         """Read how far the running trials are, and draw their bars, at most once a second."""
-        trials = list(trials)
         for trial in trials:
-            name, place = f"{text_of(trial.point)} seed={trial.seed}", {**trial.point, "seed": trial.seed}
-            follow(trial.job, name, {**place, "run": trial.id})
+            name = f"{text_of(trial.point)} seed={trial.seed}"
+            follow(trial.job, name, {**trial.point, "seed": trial.seed, "run": trial.id})
         if time.monotonic() - self.looked < EVERY:
             return
         self.looked, done = time.monotonic(), 0.0
@@ -80,12 +81,6 @@ class SearchProgress:
         done = len(self.study.records)
         title = f"{self.study.name}: {done}/{self.total}"
         screen.follow(title, self.cost * (self.total - done), self.cost * running, self.measured)
-
-    def _outlook(self) -> str:
-        metric, best = self.study.search.objective, self.study.best_point
-        parts = [f"best {text_of(best.point)} {metric.text(best.mean)}"] if best is not None and best.values else []
-        parts += [f"about {duration(left)} left"] if (left := screen.seconds_left) else []
-        return f"; {', '.join(parts)}" if parts else ""
 
 
 class TrialQueue:
@@ -154,7 +149,7 @@ class TrialQueue:
     def done(self, trial_id: str, outcome: TrialOutcome) -> None:
         trial = self.running.pop(trial_id)
         if outcome.status == "failed":
-            self.failures.append(f"{text_of(trial.point)} seed {trial.seed}: {outcome.reason}")
+            self.failures.append(f"{trial.title}: {outcome.reason}")
             self.sampler.forget(trial.point)
         else:
             self._end(self.study.finish(trial, outcome))
@@ -192,11 +187,11 @@ class TrialQueue:
         """Offer the further seeds of a point after its first ones, or end them if it lost the race."""
         if not (trials := self._held.get(key)):
             return
-        scores = next(iter(self.study.scores(key)), None)
-        if scores is None or sum(record.seed < RACERS for record in scores.records) < RACERS:
+        scores = self.study.scores(key)
+        if not scores or sum(record.seed < RACERS for record in scores[0].records) < RACERS:
             return
         del self._held[key]
-        if clearly_worse(scores, self.study.scores(), self.search.objective.mode):
+        if clearly_worse(scores[0], self.study.scores(), self.search.objective.mode):
             for trial in trials:
                 self._end(self.study.leave_out(trial))
         else:

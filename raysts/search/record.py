@@ -15,30 +15,20 @@ from raysts.storage.store import Store
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """Record of a trial that has ended.
-
-    Attributes:
-        status: ``finished``, ``stopped`` (early, by ASHA) or ``infeasible``.
-        value: value of ``Search.metric``. A stopped trial has the last value that it reported.
-        step: step of the kept model, or the step at which the trial was stopped.
-        steps: number of steps of the complete run.
-        curve: step and value of every evaluation.
-        cost: value of ``Search.cost``.
-        earlier: paths in the storage of what it made before its last run, and not all points share.
-    """
+    """Record of a trial that has ended."""
 
     id: str
     point: Point
     seed: int
     status: Literal["finished", "stopped", "infeasible"]
-    value: float | None = None
-    step: int | None = None
-    steps: int | None = None
+    value: float | None = None  # of ``Search.metric``; of a stopped trial the last one that it reported
+    step: int | None = None  # of the kept model, or at which the trial was stopped
+    steps: int | None = None  # of the complete run
     seconds: float | None = None
     reason: str | None = None
-    curve: tuple[tuple[int, float], ...] = ()
-    cost: float | None = None
-    earlier: tuple[str, ...] = ()
+    curve: tuple[tuple[int, float], ...] = ()  # step and value of every evaluation
+    cost: float | None = None  # value of ``Search.cost``
+    earlier: tuple[str, ...] = ()  # paths in the storage of what it made before, and not all points share
     finished_at: str
 
     @cached_property

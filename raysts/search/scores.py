@@ -13,15 +13,10 @@ from raysts.search.space import Point, text_of
 
 @dataclass(frozen=True, slots=True)
 class PointScores:
-    """Trials of one point.
+    """Trials of one point."""
 
-    Attributes:
-        seeds: planned number of trials.
-        records: records of ended trials, by seed.
-    """
-
-    seeds: int
-    records: Sequence[Record]
+    seeds: int  # planned number of trials
+    records: Sequence[Record]  # of ended trials, by seed
 
     @property
     def point(self) -> Point:
@@ -69,19 +64,15 @@ class PointScores:
 
     @property
     def remark(self) -> str:
-        parts = []
         reasons = [(record.reason or "").split(":")[0] for record in self.records if record.status == "infeasible"]
         raced = sum((record.reason or "").startswith(RACED) for record in self.records)
-        stopped = sum(record.status == "stopped" for record in self.records) - raced
-        if raced:
-            parts.append(f"{raced} of {self.seeds} not trained: clearly worse")
-        if stopped:
-            parts.append(f"{stopped} of {self.seeds} stopped early and not in the mean")
-        if reasons:
-            parts.append(f"{len(reasons)} of {self.seeds} infeasible ({', '.join(dict.fromkeys(reasons))})")
-        if self.missing_seeds:
-            parts.append(f"{self.missing_seeds} of {self.seeds} to come")
-        return "; ".join(parts)
+        counts = {
+            "not trained: clearly worse": raced,
+            "stopped early and not in the mean": sum(r.status == "stopped" for r in self.records) - raced,
+            f"infeasible ({', '.join(dict.fromkeys(reasons))})": len(reasons),
+            "to come": self.missing_seeds,
+        }
+        return "; ".join(f"{count} of {self.seeds} {what}" for what, count in counts.items() if count)
 
 
 def group_by_point(records: Iterable[Record], seeds: int) -> list[PointScores]:
@@ -97,10 +88,7 @@ def group_by_point(records: Iterable[Record], seeds: int) -> list[PointScores]:
 
 
 def ranked_points(scores: Sequence[PointScores], mode: Mode) -> list[PointScores]:
-    """Return the points with all of their seeds, best mean first.
-
-    Points that lack seeds count only if no point has all of its seeds. Ties do not depend on the order of the trials.
-    """
+    """Return the points with all of their seeds, best mean first. Without any, return all points."""
     candidates = [point for point in scores if point.has_all_seeds] or [point for point in scores if point.values]
     return sorted(candidates, key=lambda point: (-rank(point.mean, mode), point.key))
 
@@ -154,19 +142,13 @@ def clearly_worse(point: PointScores, scores: Sequence[PointScores], mode: Mode)
     best = best_by_mean(scores, mode)
     if best is None or best.key == point.key:
         return False
-    squares, freedom, tested = 0.0, 0, list[float]()
-    for other in scores:
-        differences = _gains(best, other, mode)
-        if other is best or len(differences) < 2:
-            continue
-        squares += (len(differences) - 1) * statistics.variance(differences)
-        freedom += len(differences) - 1
-        tested = differences if other.key == point.key else tested
-    if len(tested) < 2:
+    gains = {other.key: _gains(best, other, mode) for other in scores if other is not best}
+    variances = [(len(values) - 1, statistics.variance(values)) for values in gains.values() if len(values) > 1]
+    if len(tested := gains.get(point.key, [])) < 2:
         return False
-    from scipy.special import stdtrit
-
-    return bool(statistics.fmean(tested) > stdtrit(freedom, 0.95) * math.sqrt(squares / freedom / len(tested)))
+    freedom = sum(degrees for degrees, _ in variances)
+    pooled = sum(degrees * variance for degrees, variance in variances) / freedom
+    return _exceeds_zero(tested, math.sqrt(pooled), freedom, 0.95)
 
 
 def is_better(point: PointScores, other: PointScores, mode: Mode) -> bool:
@@ -175,12 +157,14 @@ def is_better(point: PointScores, other: PointScores, mode: Mode) -> bool:
     The pairs are the seeds that both points have. Fewer than two pairs give False.
     """
     gains = _gains(point, other, mode)
-    if len(gains) < 2:
-        return False
+    return len(gains) > 1 and _exceeds_zero(gains, statistics.stdev(gains), len(gains) - 1, 0.975)
+
+
+def _exceeds_zero(values: Sequence[float], std: float, freedom: int, level: float) -> bool:
+    """Return True if a t test at this level shows that the mean of values is above 0."""
     from scipy.special import stdtrit
 
-    half = stdtrit(len(gains) - 1, 0.975) * statistics.stdev(gains) / math.sqrt(len(gains))
-    return bool(statistics.fmean(gains) > half)
+    return bool(statistics.fmean(values) > stdtrit(freedom, level) * std / math.sqrt(len(values)))
 
 
 def _gains(point: PointScores, other: PointScores, mode: Mode) -> list[float]:
@@ -193,8 +177,7 @@ def _gains(point: PointScores, other: PointScores, mode: Mode) -> list[float]:
 def verdict(scores: Sequence[PointScores], mode: Mode, usual: Point) -> str:
     """Return a sentence that compares the chosen point with the other points.
 
-    It names the simplest of the points to which no difference is shown: the one that changes the fewest of ``usual``,
-    the recipe's default values of the options.
+    Of those to which no difference is shown it names the one that changes the fewest of the ``usual`` values.
     """
     best = best_by_mean(scores, mode)
     rivals = [point for point in scores if point.values and point is not best]
@@ -232,7 +215,7 @@ def table(
     The order is that of the space. Beyond ``most`` points, the table shows the best ones, best first.
     ``untrained`` is the score of the backbone without training, ``cost`` the name of the second measure.
     """
-    cheapest = front(scores, metric.mode)
+    cheapest = front(scores, metric.mode) if cost else []
     mean, best = best_by_mean(scores, metric.mode), best_trial(scores, metric.mode)
     shown = sorted(scores, key=_order)
     if len(shown) > most:
@@ -243,14 +226,13 @@ def table(
         head.insert(-1, cost)
     lines = [head]
     for point in shown:
-        on_front = "Pareto front" if cost and any(point is other for other in cheapest) else ""
-        note = "; ".join(part for part in ("<- chosen" if point is mean else "", on_front, point.remark) if part)
+        notes = ["<- chosen"] * (point is mean) + ["Pareto front"] * any(point is other for other in cheapest)
         top = max(point.values, key=lambda value: rank(value, metric.mode), default=None)
         cells = [text_of(point.point), metric.text(point.mean)]
         cells += [metric.text(point.std), metric.text(top), f"{len(point.values)}"] if has_seeds else []
         if cost:
             cells.append("-" if point.cost is None else f"{point.cost:,.2f}")
-        lines.append([*cells, note])
+        lines.append([*cells, "; ".join(filter(None, [*notes, point.remark]))])
     text = align_columns(lines, (0, len(head) - 1))
     if len(scores) > len(shown):
         text.append(f"... and {len(scores) - len(shown)} more points")

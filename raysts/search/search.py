@@ -227,8 +227,12 @@ def configure(search: Search, overrides: Mapping[str, Any]) -> Search:
     problems = Problems()
     overrides = {key: value if isinstance(value, Dimension) else to_plain(value) for key, value in overrides.items()}
     changes = {key: value for key, value in overrides.items() if key in OWN}
-    if asha := {key: value for key, value in overrides.items() if key.partition(".")[0] == "asha"}:
-        changes["asha"] = _stopping(search.asha, asha)
+    for key, value in overrides.items():
+        if key == "asha":
+            changes[key] = {} if value is True else value or None
+        elif key.startswith("asha."):
+            before = changes.get("asha", to_plain(search.asha))
+            changes["asha"] = {**(before if isinstance(before, dict) else {}), key.removeprefix("asha."): value}
     space, pipeline = dict(search.space), search.pipeline
     inner = {key: value for key, value in overrides.items() if not _is_own(key)}
     repeated = "students" if pipeline.sed else "members"
@@ -262,17 +266,6 @@ def configure(search: Search, overrides: Mapping[str, Any]) -> Search:
             changed.pipeline_at(point)
     problems.raise_any()
     return changed
-
-
-def _stopping(before: Asha | None, overrides: Mapping[str, Any]) -> Any:
-    """Return early stopping as plain data, after ``asha=true``, ``asha=none`` or values of its options."""
-    plain = to_plain(before)
-    for key, value in overrides.items():
-        if key != "asha":
-            plain = {**(plain if isinstance(plain, dict) else {}), key.removeprefix("asha."): value}
-        else:
-            plain = {} if value is True else value or None
-    return plain
 
 
 def _set_dimension(space: dict[str, Dimension], pipeline: Pipeline, key: str, value: Any) -> list[str]:
@@ -360,31 +353,26 @@ def find_search(name: str, overrides: Mapping[str, Any] | None = None) -> Search
 def search_of(name: str) -> Search:
     """Return the search called ``name``, that of a system without a space."""
     plain, separator, scale = name.partition("@")
-    unscaled = _named_search(plain, f"{separator}{scale}") if plain in SEARCHES else _search_system(name)
-    most = names.SCALES.get(scale, {}).get("members", unscaled.seeds)
-    return unscaled.replace(seeds=min(unscaled.seeds, most))
-
-
-def _named_search(name: str, scale: str) -> Search:
-    fields = dict(SEARCHES[name])
-    pipeline = names.pipeline(f"{fields.pop('system')}{scale}")
-    space = {key: Dimension.of(value) for key, value in fields.pop("space").items()}
-    first = [fields.pop("first")] if "first" in fields else []
-    varied = fields.pop("vary", {})
-    first += [{**first[0], key: value} for key, values in varied.items() for value in values]
-    study = f"{name}-text" if scale == "@paper-text" else name  # both protocols stay on record
-    return Search(name=study, pipeline=pipeline, space=space, first=tuple(first), **fields)
-
-
-def _search_system(name: str) -> Search:
+    fields = dict(SEARCHES.get(plain, {}))
     try:
-        system = names.pipeline(name)
+        system = names.pipeline(f"{fields.pop('system', plain)}{separator}{scale}")
     except InputError as error:
+        if plain in SEARCHES:
+            raise
         options = f"{', '.join(SEARCHES)}, and any system that ends in one training run, with a space that you give"
-        near = nearest(name.partition("@")[0], SEARCHES)
+        near = nearest(plain, SEARCHES)
         why = "" if near else f": {error.problems[0]}"
         raise InputError(f"unknown search '{name}'{near}; searches are {options}{why}") from None
+    space = {key: Dimension.of(value) for key, value in fields.pop("space", {}).items()}
+    if first := fields.get("first"):
+        varied = fields.pop("vary", {}).items()
+        fields["first"] = (first, *({**first, key: value} for key, values in varied for value in values))
+    if most := names.SCALES.get(scale, {}).get("members"):
+        fields["seeds"] = min(fields.get("seeds", 1), most)
+    study = plain if plain in SEARCHES else system.name
+    if plain in SEARCHES and scale == "paper-text":
+        study = f"{plain}-text"  # both protocols stay on record
     try:
-        return Search(name=system.name, pipeline=system, space={})
+        return Search(name=study, pipeline=system, space=space, **fields)
     except InputError as error:
         raise InputError([f"search '{name}': {problem}" for problem in error.problems]) from None

@@ -17,8 +17,8 @@ from raysts.recipes.tree import parse_value
 Point = dict[str, Any]
 """Point of a space: a value per option, in the order of the space."""
 
-RANGE = re.compile(r"(uniform|log|int|logint)\(([^,()]+),([^,()]+)\)")
-SPAN = re.compile(r"(\S+)\.\.(\S+)(\s+log)?")
+RANGE = re.compile(r"(?P<kind>uniform|log|int|logint)\((?P<low>[^,()]+),(?P<high>[^,()]+)\)")
+SPAN = re.compile(r"(?P<low>\S+)\.\.(?P<high>\S+)(?P<kind>\s+log)?")
 CONDITION = re.compile(r"(.*\S)\s+if\s+([\w.]+)=(.+)", re.DOTALL)
 FORMS = (
     "a list of choices (0.1,0.2), or a range: 0.1..0.5, '1e-6..1e-4 log', or of whole numbers 2..12; behind either may stand "
@@ -79,12 +79,7 @@ class Dimension:
                 raise ValueError(f"'if {key}={choices_text}' must name choices of {key}, not a range")
             return replace(cls.of(values), only=Condition(key, choices))
         if matched := RANGE.fullmatch(text) or ("/" not in text and SPAN.fullmatch(text)):
-            if matched.re is RANGE:
-                kind, *ends = matched.groups()
-            else:
-                *ends, log = matched.groups()
-                kind = "log" if log else "uniform"
-            numbers = [_scalar(end) for end in ends]
+            kind, numbers = (matched["kind"] or "").strip(), [_scalar(matched["low"]), _scalar(matched["high"])]
             if not numeric(numbers):
                 raise ValueError(f"{text}: low and high must be numbers")
             integer = kind.endswith("int") or (matched.re is SPAN and all(isinstance(n, int) for n in numbers))
@@ -137,15 +132,12 @@ class Dimension:
 
         if self.choices:
             return CategoricalDistribution(self.names)
-        if self.integer:
-            return IntDistribution(int(self.low), int(self.high), log=self.log)
-        return FloatDistribution(self.low, self.high, log=self.log)
+        return (IntDistribution if self.integer else FloatDistribution)(*self.ends, log=self.log)
 
     def suggest(self, trial: Any, key: str) -> Any:
         if self.choices:
             return self.choices[self.names.index(trial.suggest_categorical(key, self.names))]
-        ends = self.distribution()
-        return (trial.suggest_int if self.integer else trial.suggest_float)(key, ends.low, ends.high, log=self.log)
+        return (trial.suggest_int if self.integer else trial.suggest_float)(key, *self.ends, log=self.log)
 
     def draw(self, dice: random.Random) -> Dimension:
         """Return the choices, of a range one random value."""
@@ -194,7 +186,8 @@ def select(space: Space, keys: Collection[str]) -> dict[str, Dimension]:
     """Return the part of a space with some options and those that their conditions name."""
     names = {*keys}
     for key, dimension in reversed([*space.items()]):
-        names |= {dimension.only.key} if dimension.only and key in names else set()
+        if dimension.only and key in names:
+            names.add(dimension.only.key)
     return {key: dimension for key, dimension in space.items() if key in names}
 
 

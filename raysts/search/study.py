@@ -105,11 +105,11 @@ class Study:
         for stage, recipe in self.plan.pipeline.recipes.items():
             parts = {"settings": recipe.spec.settings(), "data": Data(), "optim": Optim(), "train": Train()}
             usual |= leaves(to_plain({stage: parts}))
-        before, now = usual | before, usual | self.identity()
+        before, identity = usual | before, usual | self.identity()
         changed = [
-            f"{key} was {before.get(key, 'not there')}, is {now.get(key, 'not there')}"
-            for key in before | now
-            if before.get(key) != now.get(key)
+            f"{key} was {before.get(key, 'not there')}, is {identity.get(key, 'not there')}"
+            for key in before | identity
+            if before.get(key) != identity.get(key)
         ]
         if changed:
             raise InputError(
@@ -165,7 +165,7 @@ class Study:
         self.records = {r.id: r for r in read_records(self.folder) if r.seed < self.search.seeds}
 
     def cleanup(self, earlier: bool = False) -> None:
-        """Remove what a killed session and stopped trials leave, and the models of worse trials (:meth:`retain`)."""
+        """Remove what a killed session and stopped trials leave, and the models of worse trials."""
         records = list(self.records.values())
         folders = [self.run_folder(record.id) / "checkpoints" for record in records]
         for record, folder, exists in zip(records, folders, run_parallel(self.store.exists, folders), strict=True):

@@ -27,15 +27,15 @@ def test_private_parts_are_reached_in_one_file() -> None:
 @pytest.mark.parametrize(
     ("report", "grows"),
     [
-        (None, None),
-        ("no such part", None),  # of a Ray that no longer has it
-        ({}, None),
-        ({"autoscaler_report": {"node_type_mapping": {}}}, None),
+        (None, True),
+        ("no such part", True),  # of a Ray that no longer has it
+        ({}, True),
+        ({"autoscaler_report": {"node_type_mapping": {}}}, True),
         ({"autoscaler_report": {"node_type_mapping": {"a": "node_a"}}}, False),
         ({"autoscaler_report": {"node_type_mapping": {"a": "node_a", "b": "gpu"}}}, True),
     ],
 )
-def test_the_monitors_report(report: Any, grows: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_monitors_report(report: Any, grows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     status = None if report is None else json.dumps(report).encode()
     parts = {} if report == "no such part" else {"_internal_kv_get": lambda key: status}
     monkeypatch.setattr(ray.experimental, "internal_kv", SimpleNamespace(**parts))

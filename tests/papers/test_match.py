@@ -14,7 +14,7 @@ from raysts.cli import execute
 from raysts.commands.follow import report as write_reports
 from raysts.errors import InputError
 from raysts.evaluation import results
-from raysts.papers.match import MeasuredRow, MeasuredValue, empty_rows, match_value, paper_tables
+from raysts.papers.match import MeasuredRow, MeasuredValue, match_value, paper_tables
 from raysts.papers.measured import every_row, report_data
 from raysts.papers.published import PAPERS, Measure, PrintedValue
 from raysts.papers.tables import filling, format_paper, render
@@ -109,7 +109,7 @@ def test_what_no_label_chose_has_rows_of_its_own() -> None:
         "BERT-L-CT, without labels"
     }
     (shown, *_) = paper_tables("sed", [])
-    why = {row.name: why for row, why in empty_rows("sed", shown, [])}
+    why = {row.name: why for row, why in shown.empty}
     assert why["BERT-L-CT, without labels"].startswith("not run: 'raysts run sed-main@paper-text'")
 
 
@@ -378,7 +378,7 @@ def test_papers_that_the_command_refuses(tmp_path: Path, capsys: pytest.CaptureF
 
 def reasons(paper: str, number: int, *rows: MeasuredRow) -> dict[str, str]:
     (shown,) = [table for table in paper_tables(paper, rows) if table.table.number == number]
-    return {row.name: why for row, why in empty_rows(paper, shown, rows)}
+    return {row.name: why for row, why in shown.empty}
 
 
 @pytest.mark.parametrize("paper", PAPERS)

@@ -7,7 +7,7 @@ import pytest
 from pydantic import Field, ValidationError
 
 from raysts.errors import InputError
-from raysts.recipes.tree import Tree, build, has_path, parse_value, paths, set_path, to_plain
+from raysts.recipes.tree import Tree, build, parse_value, to_plain
 
 
 class Leaf(Tree):
@@ -122,11 +122,3 @@ def test_all_problems_come_together() -> None:
 )  # fmt: skip
 def test_values_on_a_command_line(text: str, value: Any) -> None:
     assert parse_value(text) == value
-
-
-def test_paths() -> None:
-    plain = {"a": {"b": 1, "c": {"d": 2}}, "e": None}
-    assert paths(plain) == ["a", "a.b", "a.c", "a.c.d", "e"]
-    assert [path for path in ("a.c.d", "e", "a.x", "e.f") if has_path(plain, path)] == ["a.c.d", "e"]
-    set_path(plain, "a.c.d", 3)
-    assert plain["a"] == {"b": 1, "c": {"d": 3}}
