@@ -137,8 +137,8 @@ def pipelines(
         points = [point for point in experiment.points if not experiment.claims or point.larger == (place > 0)]
         chosen, of_best = experiment._replace(points=points), (best or {}).get(backbone, {})
         before = prefix(backbone) if len(names) > 1 and not experiment.claims else ""
-        for label, made in _for_backbone(recipe, chosen, settings, depth, of_best).items():
-            by_label[f"{before}{label}"] = made
+        for label, system in _for_backbone(recipe, chosen, settings, depth, of_best).items():
+            by_label[f"{before}{label}"] = system
     return by_label
 
 

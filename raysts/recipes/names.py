@@ -9,6 +9,7 @@ or ``-boom`` (a soup of members on bootstrap samples of the data), then optional
 (``flow``).
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +37,7 @@ BOOM = "boom"
 """A soup of members on bootstrap samples of the data: bagging of models, then merging."""
 
 COMBINE = ("sed", "ensemble", *SOUPS, BOOM)
+VOCABULARY = {*STAGES, *POST, *COMBINE, "raw"}
 
 
 class NameParts(NamedTuple):
@@ -53,57 +55,48 @@ def parse(name: str) -> NameParts:
         InputError: it makes no sense, with every reason.
     """
     words = _split(name)
-    vocabulary = {*STAGES, *POST, *COMBINE, "raw"}
-    problems = []
-    for word in words:
-        if word == "raw":
-            problems.append(f"recipe '{name}': 'raw' is the bare backbone and stands alone")
-        elif word not in vocabulary:
-            near = nearest(word, vocabulary) or nearest(name, RECIPES)
-            problems.append(
-                f"unknown recipe '{name}': '{word}' is no stage{near}; stages are "
-                f"{', '.join(STAGES)}, then one of {', '.join(f'-{word}' for word in COMBINE)}, then one of "
-                f"{', '.join(f'-{post}' for post in POST)}; "
-                f"'raysts recipes' lists examples"
-            )
-    members = [word for word in words if word in STAGES]
-    combine = [word for word in words if word in COMBINE]
-    post = [word for word in words if word in POST]
-    for word in post[:1]:
-        if words[-1] != word:
-            problems.append(
-                f"recipe '{name}': '{word}' is fitted on a finished model, whose encoder it leaves as it is: it must be the "
-                f"last word"
-            )
-    if len(post) > 1:
-        problems.append(f"recipe '{name}': {' and '.join(repr(word) for word in post)}: one of them, at the end")
+    members, combines, fitted = ([word for word in words if word in kind] for kind in (STAGES, COMBINE, POST))
+    combine, post = next(iter(combines), None), next(iter(fitted), None)
+    unknown = dict.fromkeys(word for word in words if word not in VOCABULARY)
+    endings, posts = (", ".join(f"-{word}" for word in kind) for kind in (COMBINE, POST))
+    problems = [
+        f"unknown recipe '{name}': '{word}' is no stage{nearest(word, VOCABULARY) or nearest(name, RECIPES)}; stages are "
+        f"{', '.join(STAGES)}, then one of {endings}, then one of {posts}; 'raysts recipes' lists examples"
+        for word in unknown
+    ]
+    if "raw" in words:
+        problems.append(f"recipe '{name}': 'raw' is the bare backbone and stands alone")
+    if post and words[-1] != post:
+        problems.append(
+            f"recipe '{name}': '{post}' is fitted on a finished model, whose encoder it leaves as it is: it must be the last "
+            f"word"
+        )
+    if len(fitted) > 1:
+        problems.append(f"recipe '{name}': {' and '.join(map(repr, fitted))}: one of them, at the end")
     order = [2 * (word in POST) + (word in COMBINE) for word in words]
-    if combine and (len(combine) > 1 or order != sorted(order)) and not problems:
-        problems.append(f"recipe '{name}': '{combine[0]}' must come after the member stages, once")
+    if combine and (len(combines) > 1 or order != sorted(order)) and not problems:
+        problems.append(f"recipe '{name}': '{combine}' must come after the member stages, once")
     if combine and not members:
-        problems.append(f"recipe '{name}': '{combine[0]}' needs members to combine, for example nli-{combine[0]}")
-    for word in combine[:1] if post else []:
-        if word in (*SOUPS, BOOM):
-            problems.append(
-                f"recipe '{name}': '{post[0]}' after '{word}': a {word} is one encoder, and {post[0]} is fitted on it as on "
-                f"any other: run '{name.removesuffix(f'-{post[0]}')}', then 'raysts run {post[0]} --set backbone=MODEL'"
-            )
-    repeated = sorted({word for word in members if members.count(word) > 1})
-    if repeated:
+        problems.append(f"recipe '{name}': '{combine}' needs members to combine, for example nli-{combine}")
+    if post and combine in (*SOUPS, BOOM):
+        problems.append(
+            f"recipe '{name}': '{post}' after '{combine}': a {combine} is one encoder, and {post} is fitted on it as on any "
+            f"other: run '{name.removesuffix(f'-{post}')}', then 'raysts run {post} --set backbone=MODEL'"
+        )
+    if repeated := sorted({word for word in members if members.count(word) > 1}):
         problems.append(f"recipe '{name}': stage '{repeated[0]}' stands twice; a member goes through a stage once")
-    objectives = [STAGES[word].objective for word in dict.fromkeys(members)]
-    for objective in dict.fromkeys(objectives):
-        if objectives.count(objective) > 1:
-            problems.append(f"recipe '{name}': a member is trained with one loss of {objective}, not several")
+    losses = Counter(STAGES[word].objective for word in dict.fromkeys(members))
+    for objective in (objective for objective, count in losses.items() if count > 1):
+        problems.append(f"recipe '{name}': a member is trained with one loss of {objective}, not several")
     if problems:
-        raise InputError(list(dict.fromkeys(problems)))
-    return NameParts(tuple(members), combine[0] if combine else None, post[0] if post else None)
+        raise InputError(problems)
+    return NameParts(tuple(members), combine, post)
 
 
 def _split(name: str) -> list[str]:
-    words, parts, vocabulary = [], name.split("-"), {*STAGES, *POST, *COMBINE}
+    words, parts = [], name.split("-")
     while parts:
-        taken = next((n for n in range(len(parts), 1, -1) if "-".join(parts[:n]) in vocabulary), 1)
+        taken = next((n for n in range(len(parts), 1, -1) if "-".join(parts[:n]) in VOCABULARY), 1)
         words.append("-".join(parts[:taken]))
         parts = parts[taken:]
     return words

@@ -299,15 +299,14 @@ class Study:
         """
         trials = []
         for seed, steps in enumerate(self._steps(self.plan_at(point))):
-            separate = [step for step in steps if step.id not in self.shared_steps]
-            for number, step in enumerate(separate):
-                if step.job:  # its record names this study
-                    job = replace(step.job, facts={**step.job.facts, "study": self.name})
-                    separate[number] = replace(step, job=job)
-            *earlier, measured = separate
+            *earlier, measured = [self._name_study(step) for step in steps if step.id not in self.shared_steps]
             trial = Trial(point=point, seed=seed, job=measured.training, earlier=tuple(earlier), bytes=measured.bytes)
             trials.append(trial)
         return trials
+
+    def _name_study(self, step: Step) -> Step:
+        """Return a step, of training with a record that names this study."""
+        return replace(step, job=step.job and replace(step.job, facts={**step.job.facts, "study": self.name}))
 
     def ask(self, point: Point) -> None:
         """Store a point before its trials start, so that a killed search continues with it."""
