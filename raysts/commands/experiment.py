@@ -385,7 +385,7 @@ def _report(
         raise RunFailed("\n".join(failures))
     if experiment.claims:
         command = checked.options.command or f"raysts run {checked.recipe}"
-        judged = verdicts.claims_data(experiment.claims, checked.claims, plans, name, command)
+        judged = verdicts.claims_data(experiment.claims, checked.claims, plans, command)
         result["report"] = str(verdicts.write_report(judged, folder))
         result |= {"claims": [verdict.as_plain() for verdict in judged.verdicts], "text": verdicts.text(judged)}
     rows = [{**row, "study": name, "trial": label} for label, done in results.items() for row in done["results"]]

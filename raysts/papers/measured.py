@@ -77,9 +77,10 @@ def _cells(shown: PaperTable) -> list[dict[str, Any]]:
             }
             for backbone, score in shown.measured.get((i, j, k), {}).items()
         ]  # fmt: skip
-        fields = {"row": row.name, "group": row.group, "system": row.system, "backbone": row.backbone}
-        fields |= {"column": column.name, "metric": column.metrics[k], "published": value.value, "std": value.std}
-        cells.append({**fields, "remark": value.remark or row.remark, "measured": measured})
+        place = {"row": row.name, "group": row.group, "system": row.system, "backbone": row.backbone}
+        printed = {"published": value.value, "std": value.std, "remark": value.remark or row.remark}
+        place |= {"column": column.name, "metric": column.metrics[k]}
+        cells.append({**place, **printed, "measured": measured})
     return cells
 
 

@@ -149,8 +149,7 @@ def _table(plain: Mapping[str, Any], by_system: Mapping[str, Mapping[str, Any]])
                 "remark": remark(group, name, title),
             }
             conditions = [measures(column, metric, row) if system else () for metric in range(len(numbers))]
-            values = (_value(*pair, traits) for pair in zip(numbers, conditions, strict=True))
-            cells.append(tuple(values))
+            cells.append(tuple(_value(*pair, traits) for pair in zip(numbers, conditions, strict=True)))
         backbone, note = row.get("backbone", plain.get("backbone")), remark(group, name, None) or unmade
         traits = {"unmade": unmade, "remark": note, "scale": row.get("scale", "paper"), "conditions": _conditions(row)}
         return PrintedRow(name, group, system, backbone, cells=tuple(cells), **traits)

@@ -150,7 +150,6 @@ class ClaimsData(NamedTuple):
     """The data of the page: a verdict for each claim of a paper, and its origin."""
 
     paper: str
-    name: str
     command: str
     created_at: str
     backbone: str
@@ -172,9 +171,7 @@ class ClaimsData(NamedTuple):
         return f"of {len(self.verdicts)} claims: {'; '.join(f'{counts[verdict]} {verdict}' for verdict in order)}"
 
 
-def claims_data(
-    paper: str, claims: Mapping[Claim, str | None], plans: Mapping[str, Plan], name: str, command: str
-) -> ClaimsData:
+def claims_data(paper: str, claims: Mapping[Claim, str | None], plans: Mapping[str, Plan], command: str) -> ClaimsData:
     """Return the verdicts on a paper's claims (of :func:`agenda`) by the finished pipelines."""
     first = next(iter(plans.values()))
     sets = {on for claim in claims for on in claim.on}
@@ -188,7 +185,7 @@ def claims_data(
     made_at, storage = datetime.now(UTC).isoformat(timespec="seconds"), Store.of(first.storage).uri
     steps = max(member.record.get("steps") or 0 for plan in plans.values() for member in plan.members)
     about = environment(first.members[0].record, data=first.corpus.where, storage=storage)
-    return ClaimsData(paper, name, command, made_at, backbones, seeds, steps, conclude(verdicts), about)
+    return ClaimsData(paper, command, made_at, backbones, seeds, steps, conclude(verdicts), about)
 
 
 def conclude(verdicts: Sequence[ClaimVerdict]) -> list[ClaimVerdict]:

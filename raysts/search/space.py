@@ -132,7 +132,10 @@ class Dimension:
 
         if self.choices:
             return CategoricalDistribution(self.names)
-        return (IntDistribution if self.integer else FloatDistribution)(*self.ends, log=self.log)
+        low, high = self.ends
+        if self.integer:
+            return IntDistribution(low, high, log=self.log)
+        return FloatDistribution(low, high, log=self.log)
 
     def suggest(self, trial: Any, key: str) -> Any:
         if self.choices:

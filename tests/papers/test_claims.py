@@ -51,7 +51,7 @@ def found(difference: float, p: float | None, holds: bool = True, source: str = 
 
 
 def page_of(verdicts: list[ClaimVerdict]) -> ClaimsData:
-    known = {"name": "claims-sed", "command": "raysts claims sed", "created_at": "2026-01-01T00:00:00+00:00"}
+    known = {"command": "raysts claims sed", "created_at": "2026-01-01T00:00:00+00:00"}
     return ClaimsData("sed", **known, backbone="<tiny>", seeds=3, steps=60, verdicts=verdicts, environment={})
 
 
