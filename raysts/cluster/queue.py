@@ -7,14 +7,12 @@ Slot = tuple[int, int]  # a worker: number of its Ray Train run, rank in it
 
 
 class RunEnd(NamedTuple):
-    """The end of a Ray Train run: its cause, the ranks that died, and if it found no room.
-
-    ``deaths``: the cause by rank, and whether its node was taken away. None: all died of the run's cause.
-    """
+    """The end of a Ray Train run."""
 
     cause: str = ""
+    # The cause by rank, and whether its node was taken away. None: all died of the run's cause.
     deaths: dict[int, tuple[str, bool]] | None = {}  # noqa: RUF012
-    waited: bool = False
+    waited: bool = False  # it found no room
 
 
 class Progress(NamedTuple):

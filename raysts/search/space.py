@@ -39,18 +39,14 @@ class Condition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dimension:
-    """Values that one option may take: ``choices``, or the range from ``low`` to ``high``.
+    """Values that one option may take: ``choices``, or the range from ``low`` to ``high``."""
 
-    ``choices`` has every value once, and is empty for a range. Where the condition ``only`` does not hold, a point lacks the
-    option.
-    """
-
-    choices: tuple[Any, ...] = ()
+    choices: tuple[Any, ...] = ()  # every value once; empty for a range
     low: float = 0.0
     high: float = 0.0
     log: bool = False
     integer: bool = False
-    only: Condition | None = None
+    only: Condition | None = None  # where it does not hold, a point lacks the option
 
     def __post_init__(self) -> None:
         twice = [value for i, value in enumerate(self.choices) if value in self.choices[:i]]

@@ -293,10 +293,7 @@ class Study:
         return steps
 
     def trials(self, point: Point) -> list[Trial]:
-        """Return the trials of a point, one for each seed.
-
-        Their runs equal those of the pipeline at this point.
-        """
+        """Return the trials of a point, one for each seed: the runs of the pipeline at this point."""
         trials = []
         for seed, steps in enumerate(self._steps(self.plan_at(point))):
             *earlier, measured = [self._name_study(step) for step in steps if step.id not in self.shared_steps]
@@ -390,10 +387,7 @@ class Study:
         return [*steps.values()]
 
     def best(self) -> list[Record]:
-        """Return the trials that keep their models, best first.
-
-        With ``by="point"`` they are the trials of the best points.
-        """
+        """Return the trials that keep their models, best first: those of the best points, or the best ones."""
         mode, keep = self.search.objective.mode, self.search.keep
         if self.search.by == "trial":
             return ranked_trials(self.records.values(), mode)[:keep]

@@ -27,19 +27,13 @@ from raysts.training.runtime import Runtime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A point of a search with one of its seeds.
-
-    Attributes:
-        job: the training run that is measured.
-        earlier: the steps before it, without those that all points share.
-        bytes: of its model, roughly.
-    """
+    """A point of a search with one of its seeds."""
 
     point: Point
     seed: int
-    job: Job
-    earlier: tuple[Step, ...] = ()
-    bytes: int = 0
+    job: Job  # the training run that is measured
+    earlier: tuple[Step, ...] = ()  # the steps before it, without those that all points share
+    bytes: int = 0  # of its model, roughly
 
     @property
     def id(self) -> str:

@@ -150,10 +150,8 @@ def test_overrides_reach_the_search_its_space_and_its_pipeline() -> None:
     assert isinstance(found.space[BOUND].choices[0], float)  # as the recipe holds it, so that the point has one name
     assert list(configure(found, {f"space.{LR}": None}).space) == [BOUND]
     one = configure(find_search("latte-mix"), {"space.settings.dims": "16,32", "space.optim.lr": "log(1e-3,1e-2)"})
-    assert {point["latte.settings.dims"] for point in one.first} == {
-        16,
-        32,
-    }  # first points outside the space are dropped
+    dims = {point["latte.settings.dims"] for point in one.first}
+    assert dims == {16, 32}, "first points outside the space are dropped"
 
 
 SAMPLED = {"num_samples": 3, "space.optim.lr": "1e-6..1e-3 log"}
@@ -545,9 +543,8 @@ def test_the_best_trials_of_the_study_keep_their_models(study: StudyMaker) -> No
     ), "whichever ended first"
     for beaten in ranked[4:]:
         run = read_json(made.plan.storage / "runs" / beaten.id / "run.json")
-        assert run["status"] == "pruned" and run["dev"] == {
-            "kept": 0.1
-        }  # its record stays, and it does not count as done
+        assert run["status"] == "pruned", "it does not count as done"
+        assert run["dev"] == {"kept": 0.1}, "its record stays"
 
 
 def test_the_best_point_keeps_its_seeds_and_what_others_use_stays(study: StudyMaker) -> None:
