@@ -66,7 +66,6 @@ def run_study(study: Study, options: RunOptions, *, warm_start: str | None = Non
         )
     tools = open_tools(options.track, study.name, study.folder / "tensorboard" / LIVE)
     progress = SearchProgress(study)
-
     study.store.check(writes=True)
     study.read()
     lock = f"locks/study-{study.name}.lock"

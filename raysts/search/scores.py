@@ -247,9 +247,7 @@ def table(
     return "\n".join(text)
 
 
-def _order(point: PointScores) -> tuple[tuple[bool, float, str], ...]:
-    def rank(value: object) -> tuple[bool, float, str]:
-        number = isinstance(value, (int, float))
-        return not number, float(value) if number else 0.0, str(value)  # type: ignore[arg-type]
-
-    return tuple(rank(value) for value in point.point.values())
+def _order(point: PointScores) -> tuple[tuple[int, float, str], ...]:
+    """Return the place of a point in the order of the space: numbers come before words."""
+    values = point.point.values()
+    return tuple((0, float(value), "") if isinstance(value, (int, float)) else (1, 0.0, str(value)) for value in values)
