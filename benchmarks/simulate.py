@@ -61,7 +61,6 @@ from raysts.pipeline.steps.vectors import EmbedTeachers, FitTarget, SampleTeache
 from raysts.recipes.overrides import parse_overrides
 from raysts.recipes.tree import to_plain
 from raysts.report.run import report_data, write_report
-from raysts.report.study import report_data as study_data
 from raysts.report.study import write_report as write_study
 from raysts.search.queue import SearchProgress, TrialQueue, run_session
 from raysts.search.study import Study
@@ -370,7 +369,7 @@ def play_search(study: Study, executor: SimulatedExecutor) -> None:
     with study.store.lock(f"locks/study-{study.name}.lock", "simulate", protects=study.folder):
         study.open("simulate")
         assert not run_session(study, [], prepare, progress)
-        write_study(study_data(study), study.store.path("reports/study-simulated"))
+        write_study(study, study.store.path("reports/study-simulated"))
     assert len(study.records) == trials and study.complete, "trials are left"
 
 

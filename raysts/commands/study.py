@@ -14,7 +14,7 @@ from raysts.evaluation.dev import LOSS
 from raysts.log import say, screen
 from raysts.pipeline import validate
 from raysts.pipeline.local import Executor, LocalExecutor
-from raysts.report.study import report_data, write_report
+from raysts.report.study import write_report
 from raysts.search import scores
 from raysts.search.queue import RunTrials, SearchProgress, run_locally, run_session
 from raysts.search.search import Search, configure, find_search
@@ -78,7 +78,7 @@ def run_study(study: Study, options: RunOptions, *, warm_start: str | None = Non
         parts.enter_context(TrackerThread(tools, study.store, f"studies/{study.name}"))
         study.open(options.command or f"raysts tune {study.search.name}")
         failures = run_session(study, earlier, lambda: place()(), progress)
-        report = write_report(report_data(study), study.store.path(f"reports/study-{study.name}"))
+        report = write_report(study, study.store.path(f"reports/study-{study.name}"))
     if failures:
         total = study.search.points * study.search.seeds
         failures.append(

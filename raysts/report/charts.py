@@ -52,11 +52,6 @@ def figure(caption: str, content: Markup) -> Markup:
     return tag("figure", tag("figcaption", caption), content)
 
 
-def chart(name: str, caption: str, title: str, description: str, parts: list[Markup]) -> Markup:
-    """Return a chart with axes and its caption. ``name`` is unique in the page."""
-    return figure(caption, drawing(name, title, description, parts, WIDTH, HEIGHT))
-
-
 def polyline(points: list[tuple[float, float]], class_: str | None = None) -> Markup:
     """Draw a line through pixels."""
     return tag("polyline", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in points), class_=class_)
@@ -164,6 +159,11 @@ def frame(x: Marks, y: Marks, label: str) -> list[Markup]:
         parts.append(tag("text", text, x=pixel, y=BOTTOM + 16, text_anchor="middle", class_="tick"))
     parts.append(tag("text", label, x=(LEFT + RIGHT) / 2, y=HEIGHT - 6, text_anchor="middle", class_="label"))
     return parts
+
+
+def plot(name: str, title: str, text: str, parts: Sequence[Markup], caption: str | None = None) -> Markup:
+    """Return a chart of parts in the first colour, with its caption. ``name`` is unique in the page."""
+    return figure(caption or title, drawing(name, title, text, [tag("g", *parts, class_="s0")], WIDTH, HEIGHT))
 
 
 _WIDEST, _HIGH = 9.0, 14.0

@@ -36,7 +36,7 @@ from raysts.recipes.overrides import dump
 from raysts.recipes.recipe import ROLE_NAMES, Pipeline
 from raysts.recipes.tree import build
 from raysts.report import html
-from raysts.report.charts import Dot, X, Y, chart, draw_line, figure, fit_scale, frame, place_labels, tag
+from raysts.report.charts import Dot, X, Y, draw_line, figure, fit_scale, frame, place_labels, plot, tag
 from raysts.report.dots import dot_plot
 from raysts.report.map import TextMap, write_map
 from raysts.report.scores import caption, headline, label, metric_of
@@ -240,12 +240,11 @@ def cost_chart(table: Standings, models: Sequence[Mapping[str, Any]]) -> Markup 
         return None
     x = fit_scale([dot.x for dot in dots], *X, pad=0.2, log=True)
     y = fit_scale([dot.y for dot in dots], *Y, pad=0.2)
-    parts = frame(x.marks(5), y.marks(5), "texts a second on this machine (log scale)")
-    parts.append(tag("g", *draw_line(dots, x, y, joined=False), class_="s0"))
-    places = [(x(dot.x), y(dot.y), dot.text.split(":")[0]) for dot in dots]
-    parts += place_labels(places)
-    text = "; ".join(dot.text for dot in dots)
-    return chart("cost", f"{metric_of(table, column)} × 100 against speed, {column}", "Score against cost", text, parts)
+    names = place_labels([(x(dot.x), y(dot.y), dot.text.split(":")[0]) for dot in dots])
+    axes = frame(x.marks(5), y.marks(5), "texts a second on this machine (log scale)")
+    caption = f"{metric_of(table, column)} × 100 against speed, {column}"
+    parts = [*axes, *draw_line(dots, x, y, joined=False), *names]
+    return plot("cost", "Score against cost", "; ".join(dot.text for dot in dots), parts, caption)
 
 
 def _chips(data: ReportData) -> list[tuple[str, str]]:
@@ -337,15 +336,14 @@ def _curve(
         return figure(quantity, tag("p", "No values were logged.", class_="empty"))
     log = quantity == "Loss" and min(values) > 0 and max(values) > _LOG_ABOVE * min(values)
     x, y = fit_scale([0.0, *steps], *X, pad=0.0), fit_scale([*values, *reach], *Y, log=log)
-    parts = frame(x.marks(5, integers=True), y.marks(5), "step")
-    last = []
+    parts, last = frame(x.marks(5, integers=True), y.marks(5), "step"), list[str]()
     for number, (run, dots) in enumerate(zip(runs, lines, strict=True)):
         if dots:
             parts.append(tag("g", tag("title", run.name), *draw_line(dots, x, y), class_=f"s{number % 10}"))
             last.append(f"{run.name} {dots[-1].y:.4g}")
     text = f"{quantity} from {min(values):.4g} to {max(values):.4g}; at the last step: {', '.join(last)}."
-    head = f"{quantity} (log scale)" if log else quantity
-    return chart(name, head, f"{quantity} by step, {stage}", text, parts)
+    caption = f"{quantity} (log scale)" if log else quantity
+    return plot(name, f"{quantity} by step, {stage}", text, parts, caption)
 
 
 def stage_rows(runs: Sequence[RunSummary]) -> list[tuple[str, ...]]:

@@ -1,13 +1,13 @@
-"""The report of a study: its content from the records, and its page."""
+"""The report of a study: its page, drawn from the records."""
 
 import contextlib
 import itertools
 import json
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from markupsafe import Markup
@@ -20,141 +20,75 @@ from raysts.recipes import names
 from raysts.recipes.recipe import DISTILLATION
 from raysts.recipes.tree import leaves, parse_value, to_plain
 from raysts.report import html
-from raysts.report.charts import Dot, Marks, Scale, X, Y, chart, draw_line, fit_scale, frame, polyline, tag, tick_text
+from raysts.report.charts import Dot, Marks, Scale, X, Y, draw_line, fit_scale, frame, plot, polyline, tag, tick_text
 from raysts.report.run import environment
 from raysts.search.record import Record
 from raysts.search.sampler import importance
 from raysts.search.scores import RACE, RACED, PointScores, best_by_mean, best_trial, front, level_with, verdict
-from raysts.search.space import Point, Space, numeric, text_of
+from raysts.search.space import numeric, text_of
 from raysts.search.study import Study
 from raysts.storage.store import Store
-
-
-@dataclass(frozen=True, slots=True)
-class PointResult:
-    """Point of a study: values by option, scores of its finished trials, mean and deviation.
-
-    Attributes:
-        level: it is not shown to be worse than the chosen point.
-        cost: mean cost of its trials, in a search that has one.
-        on_front: no point is better and at most as expensive.
-    """
-
-    values: Point
-    scores: Sequence[float]
-    mean: float
-    std: float | None
-    chosen: bool = False
-    level: bool = False
-    cost: float | None = None
-    on_front: bool = False
-
-    def dot(self, x: float, name: str, metric: RunMetric) -> Dot:
-        """Return its dot at ``x``: the mean with one standard deviation and, of several seeds, each score."""
-        factor, std = metric.factor, self.std
-        return Dot(
-            x=x,
-            y=factor * self.mean,
-            text=f"{name}: {mean_text(metric, self.mean, std, len(self.scores))}",
-            std=None if std is None else factor * std,
-            singles=[] if std is None else [factor * score for score in self.scores],
-            ring=self.chosen,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class StudyData:
-    """Content of the report of a study.
-
-    Attributes:
-        winning: the command that trains the chosen point. None: no point is chosen, or its recipe has no name.
-        ended: values of finished trials in the order in which they ended.
-        importance: share of each option in the variance of the scores, and its 90 % interval. Empty if it cannot be estimated.
-        cost: name of the second measure; empty without one.
-        reach: ends of the approximate 95 % interval of the best score over the rows of the development set, not times
-            100. Empty if the score has no interval.
-    """
-
-    name: str
-    command: str
-    created_at: str
-    headline: Sequence[str]
-    winning: str | None
-    metric: RunMetric
-    options: Mapping[str, str]
-    points: Sequence[PointResult]
-    ended: Sequence[float]
-    importance: Mapping[str, tuple[float, float, float]]
-    table: tuple[Sequence[str], Sequence[Sequence[Any]]]
-    outcomes: Mapping[str, int]
-    trial_seconds: float
-    facts: Mapping[str, str]
-    notes: Sequence[str]
-    reach: Sequence[float] = ()
-    cost: str = ""
-
 
 MOST_LEVEL = 12
 """Points level with the best that the headline names, at most."""
 _ENDINGS = {"finished": "finished", "stopped": "stopped early", "infeasible": "infeasible"}
 
 
-def report_data(study: Study) -> StudyData:
-    """Read the content of the report of a study."""
+def write_report(study: Study, folder: Path) -> Path:
+    """Write the page of a study into ``folder`` and return its path."""
     store, scores = Store.of(study.plan.storage), study.scores()
     about = store.read_json(study.folder / "study.json", fresh=True) or {}
-    metric, space, records = study.search.objective, study.search.space, list(study.records.values())
+    search, metric, records = study.search, study.search.objective, list(study.records.values())
     best = best_by_mean(scores, metric.mode)
-    raced = sum((record.reason or "").startswith(RACED) for record in records)
-    level, cheapest = level_with(scores, metric.mode), front(scores, metric.mode)
     ranked = sorted(records, key=lambda r: -rank(r.value if r.status == "finished" else None, metric.mode))
     first = next((store.read_json(store.path(f"runs/{r.id}/run.json")) or {} for r in ranked), {})
     winning = None
     with contextlib.suppress(InputError):  # a recipe file may have a name that no command takes
         winning = winning_command(study, best) if best else None
-    return StudyData(
+    notes = [f"{text_of(point.point)}: {point.remark}." for point in scores if point.remark]
+    if search.race:
+        raced = sum((record.reason or "").startswith(RACED) for record in records)
+        notes.append(f"Race: {RACE}; {raced} of {len(records)} trials were not trained for that.")
+    if search.pipeline.backbone == TINY:
+        notes.append(ABOUT_TINY)
+    # The approximate 95 % interval of the best score over the rows of the development set.
+    reach = () if best is None or best.mean is None or study.dev is None else metric.interval(best.mean, study.dev.size)
+    ended = [r.value for r in records if r.status == "finished" and r.value is not None]
+    heads = [
+        *(key.rsplit(".", 1)[-1] for key in search.space),
+        "seed",
+        metric.title,
+        "status",
+        "step",
+        "seconds",
+        "run",
+    ]
+    facts = {"objective": _objective(study), "data": study.plan.corpus.sources_text, "study": str(study.folder)}
+    page = html.render(
+        "study.html",
         name=study.name,
         command=about.get("command", ""),
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         headline=_headline(study, scores, about.get("untrained")),
         winning=winning,
-        metric=metric,
-        options={key: dimension.text for key, dimension in space.items()},
-        points=[
-            PointResult(
-                s.point, s.values, s.mean, s.std, s is best, s in level, s.cost, any(s is point for point in cheapest)
-            )
-            for s in scores
-            if s.mean is not None
-        ],
-        cost=study.search.cost or "",
-        ended=[r.value for r in records if r.status == "finished" and r.value is not None],
-        importance=importance(study.search, scores),
-        table=(
-            [*(key.rsplit(".", 1)[-1] for key in space), "seed", metric.title, "status", "step", "seconds", "run"],
-            [_trial(record, space, metric) for record in ranked],
-        ),
+        options={key: dimension.text for key, dimension in search.space.items()},
+        charts=draw_charts([*search.space], scores, metric, ended, reach, search.cost or ""),
+        reach=reach,
+        importance=importance(search, scores),
         outcomes={text: sum(r.status == status for r in records) for status, text in _ENDINGS.items()},
+        heads=heads,
+        trials=[_trial(record, study) for record in ranked],
         trial_seconds=sum(r.seconds or 0.0 for r in records),
-        facts=environment(
-            first,
-            objective=_objective(study),
-            data=study.plan.corpus.sources_text,
-            study=str(study.folder),
-            expected=about.get("price") or "",
-        ),
-        reach=_reach(study, best),
-        notes=[f"{text_of(point.point)}: {point.remark}." for point in scores if point.remark]
-        + ([f"Race: {RACE}; {raced} of {len(records)} trials were not trained for that."] if study.search.race else [])
-        + [ABOUT_TINY] * (study.search.pipeline.backbone == TINY),
+        environment=environment(first, **facts, expected=about.get("price") or ""),
+        remarks=notes,
     )
+    return html.write_page(page, folder)
 
 
-def _trial(record: Record, space: Space, metric: RunMetric) -> list[Any]:
-    value = None if record.value is None else metric.text(record.value)
-    status = record.reason or record.status
-    values = [record.point.get(key, "") for key in space]
-    return [*values, record.seed, value, status, record.step, record.seconds, record.id]
+def _trial(record: Record, study: Study) -> list[Any]:
+    value = None if record.value is None else study.search.objective.text(record.value)
+    values = [record.point.get(key, "") for key in study.search.space]
+    return [*values, record.seed, value, record.reason or record.status, record.step, record.seconds, record.id]
 
 
 def _headline(study: Study, scores: Sequence[PointScores], untrained: float | None) -> list[str]:
@@ -162,22 +96,22 @@ def _headline(study: Study, scores: Sequence[PointScores], untrained: float | No
     best, run = best_by_mean(scores, metric.mode), best_trial(scores, metric.mode)
     if best is None or best.mean is None or run is None:
         return ["No trial has finished."]
-    score = mean_text(metric, best.mean, best.std, len(best.values), " seeds")
     chosen = "Chosen by mean over seeds" if study.search.seeds > 1 else "Chosen"
     unit = " (× 100)" if metric.factor == 100 else ""
     measure = _objective(study)
+    score = mean_text(metric, best, " seeds")
     sentences = [f"{chosen}: {text_of(best.point)}. {measure[0].upper()}{measure[1:]}: {score}{unit}."]
     if untrained is not None and "backbone_layers" in study.search.space:
         sentences.append(f"The starting model with all of its layers, before any training: {metric.text(untrained)}.")
     elif untrained is not None:
-        is_level = rank(best.mean, metric.mode) <= rank(untrained, metric.mode)
         sentences.append(f"The starting model, before any training: {metric.text(untrained)}.")
-        sentences += ["No point is above it: training gained nothing on this set."] * is_level
-    if names := [text_of(point.point) for point in level_with(scores, metric.mode) if point is not best]:
-        sentences.append(
-            f"Level with it: {'; '.join(names[:MOST_LEVEL])}{' and others' if len(names) > MOST_LEVEL else ''}."
-        )
-    sentences += [conclusion] if (conclusion := verdict(scores, metric.mode, study.search.usual)) else []
+        if rank(best.mean, metric.mode) <= rank(untrained, metric.mode):
+            sentences.append("No point is above it: training gained nothing on this set.")
+    if level := [text_of(point.point) for point in level_with(scores, metric.mode) if point is not best]:
+        rest = " and others" if len(level) > MOST_LEVEL else ""
+        sentences.append(f"Level with it: {'; '.join(level[:MOST_LEVEL])}{rest}.")
+    if conclusion := verdict(scores, metric.mode, study.search.usual):
+        sentences.append(conclusion)
     if study.search.seeds > 1 and run.value is not None:
         sentences.append(f"The best single run: {text_of(run.point)} with seed {run.seed}: {metric.text(run.value)}.")
     return sentences
@@ -189,15 +123,10 @@ def _objective(study: Study) -> str:
     return metric.description.replace(metric.table, dev.name if dev else metric.table)
 
 
-def mean_text(metric: RunMetric, mean: float, std: float | None, n: int, unit: str = "") -> str:
-    """Return ``71.20 ± 0.31 over 10``, or only the mean if ``std`` is None."""
-    return metric.text(mean) + (f" ± {metric.text(std)} over {n}{unit}" if std is not None else "")
-
-
-def _reach(study: Study, best: PointScores | None) -> Sequence[float]:
-    if best is None or best.mean is None or study.dev is None:
-        return ()
-    return study.search.objective.interval(best.mean, study.dev.size)
+def mean_text(metric: RunMetric, point: PointScores, unit: str = "") -> str:
+    """Return ``71.20 ± 0.31 over 10`` of the seeds of a point, or only the mean of one."""
+    spread = "" if point.std is None else f" ± {metric.text(point.std)} over {len(point.values)}{unit}"
+    return metric.text(point.mean) + spread
 
 
 IN_DISTILL = ("name", "combine", "teachers", "members")
@@ -233,60 +162,82 @@ def _as_option(value: Any) -> str:
     return value if isinstance(value, str) and parse_value(value) == value else json.dumps(value)
 
 
-# -- the page ------------------------------------------------------------------------------------------------------------
+# -- charts --------------------------------------------------------------------------------------------------------------
 
 _LOG_ABOVE = 9.0
 """An option whose largest value is this many times its smallest is drawn on a log scale."""
 
 
-def write_report(data: StudyData, folder: Path) -> Path:
-    """Write the page into ``folder`` and return its path."""
-    return html.write_page(render(data), folder)
+def draw_charts(
+    options: Sequence[str],
+    scores: Iterable[PointScores],
+    metric: RunMetric,
+    ended: Sequence[float],
+    reach: Sequence[float] = (),
+    cost: str = "",
+) -> list[Markup]:
+    """Draw the points that have a score in every chart that shows something of them.
 
-
-def render(data: StudyData) -> str:
-    """Return the page as HTML."""
-    return html.render("study.html", data=data, charts=_charts(data), trials=sum(data.outcomes.values()))
-
-
-def _charts(data: StudyData) -> list[Markup]:
-    if not data.points:
+    Args:
+        options: those of the space.
+        scores: points; a ring marks the chosen one.
+        metric: the value that compares trials.
+        ended: values of the finished trials in the order in which they ended.
+        reach: scores, not times 100, that the axis of scores includes.
+        cost: name of the second measure, empty without one.
+    """
+    points = [point for point in scores if point.values]
+    if not points:
         return []
     charts = [
-        score_chart(f"score-{i}", option, [p for p in data.points if option in p.values], data.metric, data.reach)
-        for i, option in enumerate(data.options)
-        if any(option in point.values for point in data.points)
+        score_chart(f"score-{i}", option, [point for point in points if option in point.point], metric, points, reach)
+        for i, option in enumerate(options)
+        if any(option in point.point for point in points)
     ]
-    charts.append(best_so_far("best", data.ended, data.metric, data.reach))
-    if len(data.options) > 1:
-        charts.append(parallel("parallel", [*data.options], data.points, data.metric))
-    if any(len(point.scores) > 1 for point in data.points):
-        charts.append(seeds_chart("seeds", data.points, data.metric))
-    if any(point.cost is not None for point in data.points):
-        charts.append(front_chart("front", data.cost, data.points, data.metric))
+    charts.append(best_so_far("best", ended, metric, reach))
+    if len(options) > 1:
+        charts.append(parallel("parallel", options, points, metric))
+    if any(len(point.values) > 1 for point in points):
+        charts.append(seeds_chart("seeds", points, metric))
+    if any(point.cost is not None for point in points):
+        charts.append(front_chart("front", cost, points, metric))
     return charts
 
 
-def seeds_chart(name: str, points: Sequence[PointResult], metric: RunMetric) -> Markup:
+def _dot(point: PointScores, x: float, name: str, metric: RunMetric, points: Sequence[PointScores]) -> Dot:
+    """Return the mean of a point with one standard deviation and, of several seeds, each score."""
+    return Dot(
+        x=x,
+        y=metric.factor * fmean(point.values),
+        text=f"{name}: {mean_text(metric, point)}",
+        std=None if point.std is None else metric.factor * point.std,
+        singles=[] if point.std is None else [metric.factor * score for score in point.values],
+        ring=point is best_by_mean(points, metric.mode),
+    )
+
+
+def seeds_chart(name: str, points: Sequence[PointScores], metric: RunMetric) -> Markup:
     """Draw the points, best first, each with the scores of its seeds."""
     ranked = sorted(points, key=lambda point: -rank(point.mean, metric.mode))
-    dots = [point.dot(place, text_of(point.values), metric) for place, point in enumerate(ranked, start=1)]
+    dots = [_dot(point, place, text_of(point.point), metric, points) for place, point in enumerate(ranked, start=1)]
     x = fit_scale([1, max(2, len(dots))], *X)
     y = fit_scale([end for dot in dots for end in dot.ends], *Y)
+    title, text = f"{metric.title}: spread of the seeds", f"{len(dots)} points with their seeds."
     parts = [*frame(x.marks(6, integers=True), y.marks(5), "points, best first"), *draw_line(dots, x, y, joined=False)]
-    return _figure(name, f"{metric.title}: spread of the seeds", f"{len(dots)} points with their seeds.", parts)
+    return plot(name, title, text, parts)
 
 
-def front_chart(name: str, cost: str, points: Sequence[PointResult], metric: RunMetric) -> Markup:
+def front_chart(name: str, cost: str, points: Sequence[PointScores], metric: RunMetric) -> Markup:
     """Draw the metric against the cost, with a line through the Pareto front."""
+    cheapest = front(points, metric.mode)
     dots = [
         Dot(
             x=point.cost,
-            y=metric.factor * point.mean,
-            text=f"{text_of(point.values)}: {metric.text(point.mean)}, {point.cost:,.6g} {cost}",
-            ring=point.on_front,
+            y=metric.factor * fmean(point.values),
+            text=f"{text_of(point.point)}: {metric.text(point.mean)}, {point.cost:,.6g} {cost}",
+            ring=any(point is other for other in cheapest),
         )
-        for point in sorted(points, key=lambda point: (point.cost or 0.0, point.mean))
+        for point in sorted(points, key=lambda point: (point.cost or 0.0, fmean(point.values)))
         if point.cost is not None
     ]
     x, y = fit_scale([dot.x for dot in dots], *X), fit_scale([dot.y for dot in dots], *Y)
@@ -295,76 +246,60 @@ def front_chart(name: str, cost: str, points: Sequence[PointResult], metric: Run
     corners = [(x(dot.x), y(dot.y)) for dot in best]
     line = [place for pair in itertools.zip_longest(corners, steps) for place in pair if place is not None]
     parts = [*frame(x.marks(6), y.marks(5), cost), polyline(line, class_="line"), *draw_line(dots, x, y, joined=False)]
-    shown = "; ".join(dot.text for dot in best)
-    return _figure(name, f"{metric.title} against {cost}: rings are the Pareto front", shown, parts)
+    title = f"{metric.title} against {cost}: rings are the Pareto front"
+    return plot(name, title, "; ".join(dot.text for dot in best), parts)
 
 
-def parallel(name: str, options: Sequence[str], points: Sequence[PointResult], metric: RunMetric) -> Markup:
+def parallel(name: str, options: Sequence[str], points: Sequence[PointScores], metric: RunMetric) -> Markup:
     """Draw a line for each point through its values and its score. Level points stand out."""
-    axes: dict[str, tuple[Marks, list[float]]] = {}
-    for option in (*options, metric.title):
-        scores = [metric.factor * point.mean for point in points]
-        has_value = [option not in options or option in point.values for point in points]
-        values: list[Any] = [point.values.get(option) for point in points] if option in options else scores
-        values = [*itertools.compress(values, has_value)]
-        names = _names(values)
-        places = [float(names.index(str(value))) if names else float(value) for value in values]
-        log = not names and min(places, default=0) > 0 and max(places) > _LOG_ABOVE * min(places)
-        scale = fit_scale(places, *Y, log=log)
-        marks = (
-            [(scale(place), text) for place, text in enumerate(_short(names))]
-            if names
-            else scale.marks(4, _are_integers(values))
-        )
-        heights = map(scale, places)
-        if not all(has_value):
-            marks = [*marks, (Y[0], "-")]
-        axes[option] = marks, [next(heights) if has_one else Y[0] for has_one in has_value]
-    across = fit_scale([0, len(axes) - 1], X[0], X[1] - 30, pad=0.0)
+    rows = [{**point.point, metric.title: metric.factor * fmean(point.values)} for point in points]
+    across = fit_scale([0, len(options)], X[0], X[1] - 30, pad=0.0)
     parts: list[Markup] = []
-    for number, (option, (marks, _)) in enumerate(axes.items()):
+    lines: list[list[tuple[float, float]]] = [[] for _ in points]
+    for number, option in enumerate((*options, metric.title)):
         left = across(number)
-        parts.append(tag("line", x1=left, x2=left, y1=Y[0], y2=Y[1], class_="axis"))
+        places, scale, marks = _axis([row[option] for row in rows if option in row], Y, 4)
+        heights = map(scale, places)
+        for row, line in zip(rows, lines, strict=True):
+            line.append((left, next(heights) if option in row else Y[0]))
+        if len(places) < len(rows):
+            marks = [*marks, (Y[0], "-")]
         label = option.rsplit(".", 1)[-1] if option in options else metric.label
+        parts.append(tag("line", x1=left, x2=left, y1=Y[0], y2=Y[1], class_="axis"))
         parts.append(
             tag("text", label, x=left, y=Y[0] + 18, text_anchor="middle" if number else "start", class_="label")
         )
         parts += [tag("text", text, x=left + 4, y=down + 3, class_="tick") for down, text in marks]
-    for index, point in sorted(enumerate(points), key=lambda pair: pair[1].level or pair[1].chosen):
-        line = [(across(n), heights[index]) for n, (_, heights) in enumerate(axes.values())]
-        tooltip = tag("title", f"{text_of(point.values)}: {metric.text(point.mean)}")
-        parts.append(tag("g", tooltip, polyline(line, class_="line" if point.level or point.chosen else "others")))
+    level = level_with(points, metric.mode)
+    drawn = [(any(point is other for other in level), point, line) for point, line in zip(points, lines, strict=True)]
+    for is_level, point, line in sorted(drawn, key=lambda entry: entry[0]):
+        tooltip = tag("title", f"{text_of(point.point)}: {metric.text(point.mean)}")
+        parts.append(tag("g", tooltip, polyline(line, class_="line" if is_level else "others")))
     title = "Every point: its options and its score. Full lines are level with the best"
-    return _figure(name, title, f"{len(points)} points over {len(options)} options.", parts)
+    return plot(name, title, f"{len(points)} points over {len(options)} options.", parts)
 
 
 def score_chart(
-    name: str, option: str, points: Sequence[PointResult], metric: RunMetric, reach: Sequence[float] = ()
+    name: str,
+    option: str,
+    points: Sequence[PointScores],
+    metric: RunMetric,
+    of_study: Sequence[PointScores],
+    reach: Sequence[float] = (),
 ) -> Markup:
     """Draw the metric against one option: a dot per trial, the mean with one standard deviation."""
-    values = [point.values[option] for point in points]
-    names = _names(values)
-
-    def place(point: PointResult) -> float:
-        value = point.values[option]
-        return float(names.index(str(value)) if names else value)
-
-    ranked = sorted(points, key=place)
-    dots = [point.dot(place(point), f"{option}={_label(point.values[option])}", metric) for point in ranked]
-    if names:
-        x = Scale(-0.5, len(names) - 0.5, *X)
-        marks: Marks = [(x(index), text) for index, text in enumerate(_short(names))]
-    else:
-        log = min(values) > 0 and max(values) > _LOG_ABOVE * min(values)
-        x = fit_scale([dot.x for dot in dots], *X, pad=0.03, log=log)
-        marks = x.marks(6, _are_integers(values))
+    values = [point.point[option] for point in points]
+    places, x, marks = _axis(values, X, 6)
+    texts = [f"{option}={tick_text(value) if numeric([value]) else value}" for value in values]
+    dots = [_dot(*of_point, metric, of_study) for of_point in zip(points, places, texts, strict=True)]
+    dots.sort(key=lambda dot: dot.x)
     y = fit_scale([*(end for dot in dots for end in dot.ends), *(metric.factor * end for end in reach)], *Y)
     # Names, single trials at scattered values, and points that differ in another option have no order for a line.
-    joined = not names and any(len(point.scores) > 1 for point in points) and len({*values}) == len(values)
+    joined = numeric(values) and any(len(point.values) > 1 for point in points) and len({*values}) == len(values)
     best = max(points, key=lambda point: rank(point.mean, metric.mode))
-    description = f"{metric.title} against {option}; best {metric.text(best.mean)} at {best.values[option]}."
-    parts = [*frame(marks, y.marks(5), option), *draw_line(dots, x, y, joined)]
-    return _figure(name, f"{metric.title} against {option}", description, parts)
+    title = f"{metric.title} against {option}"
+    text = f"{title}; best {metric.text(best.mean)} at {best.point[option]}."
+    return plot(name, title, text, [*frame(marks, y.marks(5), option), *draw_line(dots, x, y, joined)])
 
 
 def best_so_far(name: str, scores: Sequence[float], metric: RunMetric, reach: Sequence[float] = ()) -> Markup:
@@ -382,31 +317,27 @@ def best_so_far(name: str, scores: Sequence[float], metric: RunMetric, reach: Se
         tooltip = tag("title", f"trial {number}: {metric.text(score)}")
         parts.append(tag("circle", tooltip, cx=x(number), cy=y(metric.factor * score), r=2.2, class_="faint"))
     parts.append(polyline(steps, class_="line"))
-    return _figure(name, f"{metric.title}: the best so far", f"{len(scores)} trials, best {metric.text(best)}.", parts)
+    title, text = f"{metric.title}: the best so far", f"{len(scores)} trials, best {metric.text(best)}."
+    return plot(name, title, text, parts)
 
 
-def _figure(name: str, title: str, description: str, parts: list[Markup]) -> Markup:
-    return chart(name, title, title, description, [tag("g", *parts, class_="s0")])
+def _axis(values: Sequence[Any], ends: tuple[float, float], count: int) -> tuple[Sequence[float], Scale, Marks]:
+    """Return the places of an option's values on its axis, the scale, and about ``count`` marks.
 
-
-def _names(values: Sequence[Any]) -> Sequence[str]:
-    """Return the distinct values as text, numbers first and in their order, or nothing if all are numbers."""
-    distinct = {str(value): value for value in values}
-    numbers = [name for name, value in distinct.items() if numeric([value])]
-    if len(numbers) == len(distinct):
-        return []
-    return sorted(numbers, key=distinct.__getitem__) + sorted(distinct.keys() - {*numbers})
-
-
-def _are_integers(values: Sequence[Any]) -> bool:
-    return all(isinstance(value, int) for value in values)
-
-
-def _short(names: Sequence[str]) -> Sequence[str]:
-    """Return the last parts of paths, if they tell them apart."""
-    last = [name.rstrip("/").rpartition("/")[2] for name in names]
-    return last if len(set(last)) == len(last) and all(last) else names
-
-
-def _label(value: Any) -> str:
-    return tick_text(value) if numeric([value]) else str(value)
+    Beside words, numbers stand first and in their order.
+    """
+    if numeric(values):
+        log = min(values) > 0 and max(values) > _LOG_ABOVE * min(values)
+        scale = fit_scale(values, *ends, pad=0.03, log=log)
+        return values, scale, scale.marks(count, integers=all(isinstance(value, int) for value in values))
+    by_text = {str(value): value for value in values}
+    numbers = sorted((text for text, value in by_text.items() if numeric([value])), key=by_text.__getitem__)
+    texts = [*numbers, *sorted(by_text.keys() - {*numbers})]
+    scale = Scale(-0.5, len(texts) - 0.5, *ends)
+    last = [text.rstrip("/").rpartition("/")[2] for text in texts]  # of paths, if that tells them apart
+    shown = last if len({*last}) == len(last) and all(last) else texts
+    return (
+        [float(texts.index(str(value))) for value in values],
+        scale,
+        [(scale(n), text) for n, text in enumerate(shown)],
+    )

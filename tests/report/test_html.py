@@ -10,19 +10,11 @@ from raysts.report.run import throughput
 
 def test_a_page_is_escaped_text_and_a_value_that_is_not_there_is_an_error() -> None:
     assert "<title></title>" in render("page.html")
-    page = render("study.html", **_study("<b>\x1b&\ud800"))
-    assert "<h1>&lt;b&gt;\ufffd&amp;\ufffd</h1>" in page
+    page = render("index.html", storage="<b>\x1b&\ud800", created_at="2026-01-01T00:00:00+00:00", runs=[], studies=[])
+    assert "<title>&lt;b&gt;\ufffd&amp;\ufffd" in page
     page.encode("utf-8")
     with pytest.raises(UndefinedError):
-        render("study.html", charts=[], trials=0)
-
-
-def _study(name: str) -> dict[str, object]:
-    data = {
-        "name": name, "created_at": "2026-01-01T00:00:00+00:00", "headline": [], "outcomes": {}, "trial_seconds": 0.0,
-        "options": {}, "table": ([], []), "command": "", "winning": None, "facts": {}, "notes": [],
-    }  # fmt: skip
-    return {"data": data, "charts": [], "trials": 0}
+        render("index.html", storage="s")
 
 
 def test_numbers_as_people_read_them() -> None:
