@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from raysts.commands import options as opt
 from raysts.commands.options import Command, Result
 from raysts.errors import InputError
-from raysts.log import columns, fold, say
+from raysts.log import columns, fold, say, screen
 
 if TYPE_CHECKING:
     from raysts.commands.models import System
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 COMMON = 1
 """Pooled layers of models that have different layers by default."""
-
-EVERY = 15.0
-"""Seconds between two lines of progress."""
 
 
 def compare(
@@ -68,10 +65,9 @@ def compare(
     Raises:
         InputError: a or b is missing, or they have no choice of layers or no task in common.
     """
-    from raysts.commands.context import GENERATED, corpus_of, store_of
+    from raysts.commands.context import corpus_of, store_of, warn_generated
     from raysts.commands.models import system_of
     from raysts.data.user import UserData
-    from raysts.data.world import is_world
     from raysts.evaluation import harness
     from raysts.evaluation.compare import compare_systems, conclusion, format_comparison, margin_sentence, margins
     from raysts.models import pretrained
@@ -87,15 +83,14 @@ def compare(
         raise InputError("--resamples 0 gives no interval, which --margin and --draw-sets need; remove it")
     corpus = corpus_of(data, user_data=UserData.of(test=test))
     chosen, left_out = _comparable_tasks(corpus, tasks)
-    if is_world(corpus.root):
-        say(GENERATED)
+    warn_generated(corpus)
     for line in harness.left_out(corpus, chosen):
         say(line)
     systems = [system_of(str(name), store) for name in (a, b)]
     for folder in (folder for system in systems for folder in system.folders):
         pretrained.check(folder)
     texts = harness.sentences(corpus, chosen)
-    progress = EmbeddingProgress("compare")
+    progress = EmbeddingProgress("compare", sum(len(system.folders) for system in systems))
     options = {"layers": layers, "prompt": prompt, "precision": precision}
     measured = [_measure(system, corpus, chosen, texts, progress, **options) for system in systems]
     layers_of_both = _equal_layers(systems, measured)
@@ -169,28 +164,24 @@ def _comparable_tasks(corpus: Corpus, tasks: Sequence[str] | None) -> tuple[tupl
 
 @dataclass(slots=True)
 class EmbeddingProgress:
-    """Lines on the embedded texts: one when a model begins, and then one every few seconds."""
+    """Embedding of texts by ``left`` models, one after another, for the screen.
+
+    The times are those of the last model.
+    """
 
     title: str
-    began: float = 0.0
-    spoke: float = 0.0
+    left: int
     seconds: float = 0.0
-    """Time that the last model took."""
     cpu_seconds: float = 0.0
-    cpu_began: float = 0.0
+    _began: tuple[float, float] = (0.0, 0.0)
 
     def __call__(self, count: int, total: int) -> None:
-        """Report ``count`` of ``total`` texts."""
-        time_now = time.monotonic()
-        if not count:
-            self.began, self.spoke, self.cpu_began = time_now, time_now, time.process_time()
-        self.seconds, self.cpu_seconds = time_now - self.began, time.process_time() - self.cpu_began
+        """Take note of ``count`` of ``total`` texts."""
         if not count:
             say(f"{self.title}: embedding {total:,} texts")
-        elif time_now - self.spoke >= EVERY:
-            self.spoke = time_now
-            remaining = self.seconds / count * (total - count)
-            say(f"{self.title}: {count:,} of {total:,} texts, about {remaining:.0f} s left")
+            screen.follow(self.title, float(self.left), 1.0, texts=total)
+            self.left, self._began = self.left - 1, (time.monotonic(), time.process_time())
+        self.seconds, self.cpu_seconds = time.monotonic() - self._began[0], time.process_time() - self._began[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from raysts.commands.models import locate
 from raysts.commands.options import RunOptions, is_job_copy, local_path
 from raysts.data.corpora import Corpus
 from raysts.data.user import UserData
-from raysts.data.world import world_path
+from raysts.data.world import is_world, world_path
 from raysts.errors import InputError, RunFailed, StoreFailed, nearest
 from raysts.log import log_file, say, screen
 from raysts.models import pretrained
@@ -67,6 +67,12 @@ def corpus_of(
         ) from error
 
 
+def warn_generated(corpus: Corpus) -> None:
+    """Say that a corpus is the embedded world, before it is measured."""
+    if is_world(corpus.root):
+        say(GENERATED)
+
+
 def store_of(storage: str | Path | None) -> Store:
     """Return the storage, which need not exist yet. An object store must answer.
 
@@ -116,9 +122,9 @@ def run_names(store: Store) -> list[str]:
     return sorted(path.stem for path in store.list("pipelines") if path.suffix == ".json")
 
 
-def record_now(store: Store, key: str | Path, lock: str) -> dict[str, Any] | None:
+def record_now(store: Store, key: str | Path, lock: str, fresh: bool = True) -> dict[str, Any] | None:
     """Return the record of a run or a study. Without a process that holds its lock it is stopped."""
-    record = store.read_json(key, fresh=True)
+    record = store.read_json(key, fresh=fresh)
     if record and record["status"] == State.RUNNING and not store.is_locked(f"locks/{lock}.lock"):
         record = store.read_json(key, fresh=True)  # it may have ended between the two looks
         if record and record["status"] == State.RUNNING:
@@ -141,9 +147,11 @@ def run_record(store: Store, name: str) -> dict[str, Any]:
     return record
 
 
-def run_records(store: Store) -> list[dict[str, Any]]:
-    """Return the records of all runs, with their states now. A run that is removed meanwhile has none."""
-    records = (record_now(store, f"pipelines/{name}.json", name) for name in run_names(store))
+def records_now(store: Store) -> list[dict[str, Any]]:
+    """Return the records of all runs, then of all studies, with their states now. A removed one has none."""
+    locks = {path: path.stem for path in store.get_all("pipelines", "*.json")}
+    locks |= {path: f"study-{path.parent.name}" for path in store.get_all("studies", "*/study.json")}
+    records = (record_now(store, path, lock, fresh=False) for path, lock in locks.items())
     return [record for record in records if record is not None]
 
 

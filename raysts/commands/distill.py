@@ -111,20 +111,6 @@ def open_distillation(
     return pipeline_of(pipeline, overrides), {}, opened.after(record)
 
 
-def open_student(models: Sequence[str], overrides: Mapping[str, Any], options: RunOptions) -> Pipeline:
-    """Return the pipeline that distils ``models``, before a run or a plan.
-
-    Raises:
-        InputError: no models, or none of a name.
-    """
-    from raysts.recipes.names import pipeline_of
-
-    if not models:
-        raise InputError("distill needs teachers: name them behind it, or as teachers: [A, B] in a run file")
-    named = replace(options, name=options.name or _result_name(overrides))
-    return pipeline_of(_models_pipeline(models, None, overrides, {}, named), overrides)
-
-
 def _result_name(overrides: Mapping[str, Any] | None) -> str:
     """Return the name of a run without a name, by what it makes of the teachers."""
     return (overrides or {}).get("combine", "distilled") or "members"

@@ -63,10 +63,9 @@ def evaluate(
         and :class:`raysts.evaluation.cost.ModelCost`; not of two); with ``mteb`` also mteb (paths of the files).
     """
     from raysts.commands.compare import EmbeddingProgress
-    from raysts.commands.context import GENERATED, corpus_of, open_onnx, store_of
+    from raysts.commands.context import corpus_of, open_onnx, store_of, warn_generated
     from raysts.commands.models import locate
     from raysts.data.user import UserData, open_text
-    from raysts.data.world import is_world
     from raysts.evaluation import harness, mteb_results, results, retrieval
     from raysts.evaluation.agreement import agreement_sets
     from raysts.evaluation.contamination import merge_histories, trained_on
@@ -89,8 +88,7 @@ def evaluate(
     tasks = _tasks(corpus, tasks, probe, documents_by) if corpus else ()
     path, teacher = locate(model, store), None if documents_by is None else locate(documents_by, store)
     if corpus is not None:
-        if is_world(corpus.root):
-            say(GENERATED)
+        warn_generated(corpus)
         history = merge_histories(map(trained_on, filter(None, (path, teacher))))
         contamination = harness.find_contamination(corpus, tasks, history)
         problems = contamination.refuse(f"'{model}'") if strict_contamination else []
@@ -136,7 +134,7 @@ def evaluate(
             f"--mteb: MTEB's main score is by cosine, and this model has {', '.join(similarities)}. Remove --mteb"
         )
     result: Result = {"status": "done", "storage": store.uri, "model": str(path)}
-    progress = EmbeddingProgress("evaluate")
+    progress = EmbeddingProgress("evaluate", 1 if teacher is None else 2)
     settings: dict[str, Any] = {"resamples": resamples, "similarities": similarities, "progress": progress}
     if corpus is None:
         assert held_out is not None

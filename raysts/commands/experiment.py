@@ -321,9 +321,10 @@ def run(checked: ExperimentPlan) -> Result:
         RunFailed: some trials or pipelines failed.
     """
     options, name, plans = checked.options, checked.name, checked.plans
-    folder = store_of(options.storage).path(f"reports/{name}/tensorboard")
+    store = store_of(options.storage)
+    folder = store.path(f"reports/{name}/tensorboard")
     tools = open_tools(options.track, name, folder if "" in plans else folder / LIVE)
-    store_of(options.storage).check(writes=True)
+    store.check(writes=True)
     for note in checked.notes:
         say(note)
     best: dict[str | None, Point] = {}
@@ -342,7 +343,7 @@ def run(checked: ExperimentPlan) -> Result:
     with screen.working():
         for line in cautions(*plans.values()):
             say(line)
-        screen.title, store = f"preparing {name}", store_of(options.storage)
+        screen.title = f"preparing {name}"
         with (
             executor(options.address, *plans.values()) as chosen,
             driver_log(store, name),

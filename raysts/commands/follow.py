@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -29,26 +29,27 @@ def list_runs(storage: opt.StoragePlace = None) -> Result:
         removable_bytes: of those that 'raysts remove' frees, command), studies (name, search, status, bytes,
         removable_bytes, command).
     """
-    from raysts.commands.context import record_now, run_records, store_of
+    from raysts.commands.context import store_of
 
     store = store_of(storage)
-    uses = read_uses(store)
-
-    def fields(record: Mapping[str, Any]) -> Result:
-        key = kind_of(record), record["name"]
-        free = removable(uses, key)
-        sizes = {path: store.size(path) for path in dict.fromkeys([*(uses[key].outputs if key in uses else ()), *free])}
-        shown = {field: record[field] for field in ("name", "status", "command")}
-        return {**shown, "bytes": sum(sizes.values()), "removable_bytes": sum(sizes[path] for path in free)}
-
-    runs = []
-    for record in run_records(store):
-        model = str(store.path(record["model"])) if record["model"] else ""
-        runs.append({**fields(record), "system": record["pipeline"]["name"], "model": model})
-    paths = store.get_all("studies", "*/study.json")
-    records = [record_now(store, path, f"study-{path.parent.name}") for path in paths]
-    studies = [{**fields(record), "search": record["search"]} for record in records if record]
+    runs, studies = [], []
+    for record, fields in _list_entries(store):
+        if kind_of(record) == "study":
+            studies.append({**fields, "search": record["search"]})
+        else:
+            model = str(store.path(record["model"])) if record["model"] else ""
+            runs.append({**fields, "system": record["pipeline"]["name"], "model": model})
     return {"status": "done", "storage": store.uri, "runs": runs, "studies": studies}
+
+
+def _list_entries(store: Store) -> Iterator[tuple[Mapping[str, Any], Result]]:
+    """Yield the record of each run and study, and what a list shows of both."""
+    uses = read_uses(store)
+    for key, use in uses.items():
+        free = removable(uses, key)
+        sizes = {path: store.size(path) for path in dict.fromkeys([*use.outputs, *free])}
+        shown = {field: use.record[field] for field in ("name", "status", "command")}
+        yield use.record, {**shown, "bytes": sum(sizes.values()), "removable_bytes": sum(sizes[path] for path in free)}
 
 
 def _list_text(result: Result) -> str:
@@ -199,7 +200,7 @@ def report(name: opt.Name = None, *, paper: opt.Name = None, storage: opt.Storag
     Returns:
         status, reports (paths); for a paper also text and the fields of :meth:`raysts.papers.measured.PaperData.as_plain`.
     """
-    from raysts.commands.context import run_record, run_records, store_of
+    from raysts.commands.context import records_now, run_record, store_of
     from raysts.papers import measured, tables
 
     if name and paper:
@@ -211,7 +212,7 @@ def report(name: opt.Name = None, *, paper: opt.Name = None, storage: opt.Storag
         path = tables.write_report(shown, store.path(f"reports/paper-{paper}"))
         text = f"{tables.format_paper(shown)}\n\nreport: {path}"
         return {"status": "done", "storage": store.uri, "reports": [str(path)], **shown.as_plain(), "text": text}
-    records = [run_record(store, name)] if name else run_records(store)
+    records = [run_record(store, name)] if name else [r for r in records_now(store) if kind_of(r) == "run"]
     if not records:
         raise InputError(_no_run(store.uri))
     store.check(writes=True)
@@ -235,21 +236,17 @@ def _write_index(store: Store) -> str:
     from raysts.pipeline.verdict import Delivered
     from raysts.report import html
 
-    content, folder = list_runs(store.uri), store.path("reports")
-
-    def row(entry: Mapping[str, Any], page: str, system: str, verdict: str = "") -> dict[str, str]:
-        link = f"{page}/index.html" if store.get(folder / page / "index.html") else ""
-        fields = {"name": entry["name"], "status": entry["status"], "size": megabytes(entry["bytes"])}
-        return {**fields, "page": link, "system": system, "verdict": verdict}
-
-    runs = []
-    for run in content["runs"]:
-        delivered = (store.read_json(f"pipelines/{run['name']}.json") or {}).get("delivered")
-        verdict = Delivered(**delivered).sentence if delivered else ""
-        runs.append(row(run, run["name"], run["system"], verdict))
-    studies = [row(study, f"study-{study['name']}", study["search"]) for study in content["studies"]]
+    folder = store.path("reports")
+    rows: dict[str, list[dict[str, str]]] = {"run": [], "study": []}
+    for record, fields in _list_entries(store):
+        kind, name = kind_of(record), record["name"]
+        page, system = (name, record["pipeline"]["name"]) if kind == "run" else (f"study-{name}", record["search"])
+        row = {"name": name, "status": fields["status"], "size": megabytes(fields["bytes"]), "system": system}
+        row["page"] = f"{page}/index.html" if store.get(folder / page / "index.html") else ""
+        row["verdict"] = Delivered(**record["delivered"]).sentence if record.get("delivered") else ""
+        rows[kind].append(row)
     created_at = datetime.now(UTC).isoformat(timespec="seconds")
-    page = html.render("index.html", storage=store.uri, created_at=created_at, runs=runs, studies=studies)
+    page = html.render("index.html", storage=store.uri, created_at=created_at, runs=rows["run"], studies=rows["study"])
     return str(html.write_page(page, folder))
 
 
@@ -337,11 +334,12 @@ def artifacts(store: Store, record: Mapping[str, Any]) -> set[str]:
 
 
 class Use(NamedTuple):
-    """Paths that a run or a study has written, and all that it needs.
+    """Record of a run or a study with its state now, paths that it has written, and all that it needs.
 
     ``unnamed``: folders from which it reads, too, what its record does not name before its end.
     """
 
+    record: Mapping[str, Any]
     outputs: set[str]
     needed: dict[str, None]
     unnamed: tuple[str, ...]
@@ -354,16 +352,16 @@ def kind_of(record: Mapping[str, Any]) -> str:
 
 def read_uses(store: Store) -> dict[tuple[str, str], Use]:
     """Return the use of a storage by each run and study, by kind and name, from one look at their records."""
-    paths = [*store.get_all("pipelines", "*.json"), *store.get_all("studies", "*/study.json")]
+    from raysts.commands.context import records_now
+
     uses = {}
-    for record in filter(None, map(store.read_json, paths)):
+    for record in records_now(store):
         kind, outputs = kind_of(record), artifacts(store, record)
-        read = {
-            path.removesuffix("/model") for path in record.get("reads", {}).values() if not Path(path).is_absolute()
-        }
+        places = (path for path in record.get("reads", {}).values() if not Path(path).is_absolute())
+        read = {path.removesuffix("/model") for path in places}
         needed = add_parents(store, [*sorted(outputs), *sorted(read - outputs)])
         unnamed = ("tokens/", "tables/") if kind == "study" and record["status"] != "done" else ()
-        uses[kind, record["name"]] = Use(outputs, needed, unnamed)
+        uses[kind, record["name"]] = Use(record, outputs, needed, unnamed)
     return uses
 
 

@@ -151,6 +151,7 @@ def describe_plan(
     models: Annotated[Sequence[str], Parameter(metavar="MODEL")] = (),
     slots: Annotated[int | None, Parameter(metavar="N")] = None,
     texts: Annotated[int | None, Parameter(metavar="N")] = None,
+    verify: bool = False,
     probe: bool = False,
     price: opt.PriceOption = None,
     **options: Unpack[opt.PlanOptions],
@@ -176,7 +177,7 @@ def describe_plan(
         the share by measured rates, slots, money); of an experiment about claims notes: claims that cannot be
         measured and are not run.
     """
-    arguments: dict[str, Any] = {"data": data, "storage": storage, "price": price, **options}
+    arguments: dict[str, Any] = {"data": data, "storage": storage, "verify": verify, "price": price, **options}
     teachers = {name: arguments.pop(name, None) for name in opt.TeacherOptions.__annotations__}
     named = [*models, *(f"--{name.replace('_', '-')}" for name, value in teachers.items() if value is not None)]
     if named and recipe != DISTILL:

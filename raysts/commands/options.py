@@ -176,10 +176,6 @@ def _overrides(hint: Any, tokens: Sequence[Token]) -> dict[str, Any]:
     return parse_overrides([token.value for token in tokens])
 
 
-def _layers(hint: Any, tokens: Sequence[Token]) -> LayersValue:
-    return as_layers(tokens[0].value)
-
-
 def option(help: str, metavar: str | None = None, **settings: Any) -> Parameter:  # noqa: A002
     """Return the description of a parameter: its help, the word for its value, and settings."""
     return Parameter(help=help, metavar=metavar, **settings)
@@ -243,34 +239,11 @@ Data = Annotated[
     ),
 ]
 
-Text = Annotated[
-    str | Path | None,
-    option(
-        "your own text, read where Wikipedia's sentences are: Parquet, CSV, TSV, JSONL, plain lines (.txt), .gz of the last "
-        "four, a folder of them, a folder that datasets saved, s3://... or hf://NAME",
-        "PATH",
-        converter=_place,
-    ),
-]
-
 TextColumn = Annotated[
     str | None,
     option(
         "the column of --text that holds the texts (default: the only one, text or sentence)", "NAME", name="--column"
     ),
-]
-
-Queries = Annotated[
-    str | Path | None,
-    option(
-        "texts of the query side beside those of --text: read behind the models' prompts of queries",
-        "PATH",
-        converter=_place,
-    ),
-]
-
-QueriesColumn = Annotated[
-    str | None, option("the column of --queries that holds the texts (default: the only one, text or sentence)", "NAME")
 ]
 
 PriceOption = Annotated[
@@ -360,7 +333,7 @@ Layers = Annotated[
         "pool the last K layers, 'first_last', layer I alone ('only-I'; 0 is the embedding layer), or each alone ('only-all') "
         "(default: the model's own)",
         "K",
-        converter=_layers,
+        converter=lambda hint, tokens: as_layers(tokens[0].value),
     ),
 ]
 
@@ -377,10 +350,28 @@ def check_precision(name: str) -> None:
 class TextOptions(TypedDict, total=False):
     """The user's data that a search reads."""
 
-    text: Text
+    text: Annotated[
+        str | Path | None,
+        option(
+            "your own text, read where Wikipedia's sentences are: Parquet, CSV, TSV, JSONL, plain lines (.txt), .gz of the last "
+            "four, a folder of them, a folder that datasets saved, s3://... or hf://NAME",
+            "PATH",
+            converter=_place,
+        ),
+    ]
     column: TextColumn
-    queries: Queries
-    queries_column: QueriesColumn
+    queries: Annotated[
+        str | Path | None,
+        option(
+            "texts of the query side beside those of --text: read behind the models' prompts of queries",
+            "PATH",
+            converter=_place,
+        ),
+    ]
+    queries_column: Annotated[
+        str | None,
+        option("the column of --queries that holds the texts (default: the only one, text or sentence)", "NAME"),
+    ]
     dev: Dev
     skip_bad: SkipBad
 
@@ -389,17 +380,6 @@ class UserOptions(TextOptions, total=False):
     """The user's data that a run reads."""
 
     test: Test
-
-
-Track = Annotated[
-    Mapping[str, str] | None,
-    option(
-        "show the training runs while they train in tensorboard, mlflow, wandb or trackio; mlflow=URI names its server or "
-        "file, wandb=PROJECT and trackio=PROJECT a project (default: the tool's own)",
-        "TOOL[=PLACE],...",
-        converter=_tools,
-    ),
-]
 
 
 class TeacherOptions(TypedDict, total=False):
@@ -444,8 +424,6 @@ class TeacherOptions(TypedDict, total=False):
 class PlanOptions(UserOptions, TeacherOptions, total=False):
     """Options of a plan."""
 
-    verify: bool
-
 
 class WorkOptions(TypedDict, total=False):
     """Options of a command that works: its place, its name, and what follows it."""
@@ -454,7 +432,15 @@ class WorkOptions(TypedDict, total=False):
         str | None, option("name in the storage (default: that of the recipe, or what it comes from)", "NAME")
     ]
     address: Address
-    track: Track
+    track: Annotated[
+        Mapping[str, str] | None,
+        option(
+            "show the training runs while they train in tensorboard, mlflow, wandb or trackio; mlflow=URI names its server or "
+            "file, wandb=PROJECT and trackio=PROJECT a project (default: the tool's own)",
+            "TOOL[=PLACE],...",
+            converter=_tools,
+        ),
+    ]
     command: CommandLine
     price: PriceOption
 

@@ -129,14 +129,20 @@ def open_run(
     recipe, settings, options = read_run(recipe, overrides, **options)
     if isinstance(recipe, str) and recipe.partition("@")[0] in SEARCHES:
         raise InputError(f"recipe '{recipe}': is a search, not a system. 'raysts tune {recipe}' runs it")
-    opened = RunOptions.from_arguments(**options)
     if recipe == DISTILL:
-        from raysts.commands.distill import open_student
+        from raysts.commands.distill import open_distillation
 
-        teachers = settings.pop("teachers", ())
-        teachers = [str(teacher) for teacher in (teachers if isinstance(teachers, list | tuple) else [teachers])]
-        return open_student(teachers, settings, opened), {}, opened
+        if not (teachers := take_teachers(settings)):
+            raise InputError("distill needs teachers: name them behind it, or as teachers: [A, B] in a run file")
+        return open_distillation(teachers, settings, **options)
+    opened = RunOptions.from_arguments(**options)
     return recipe if is_experiment(recipe, settings) else pipeline_of(recipe, settings), settings, opened
+
+
+def take_teachers(settings: dict[str, Any]) -> list[str]:
+    """Remove the teachers of a run file from its settings, and return them."""
+    teachers = settings.pop("teachers", ())
+    return [str(teacher) for teacher in (teachers if isinstance(teachers, list | tuple) else [teachers])]
 
 
 def _dotted_keys(changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -69,16 +69,14 @@ def tune(
         RunFailed: trials failed for reasons outside their points, or none finished.
     """
     from raysts.commands.distill import student_search
-    from raysts.commands.run import DISTILL, read_run
+    from raysts.commands.run import DISTILL, read_run, take_teachers
     from raysts.commands.study import plan_study, run_study
 
     options.setdefault("command", f"raysts.tune({getattr(search, 'name', search)!r}, {dict(overrides or {})!r})")
     search, settings, places = read_run(search, overrides, data=data, storage=storage, **options)
     opened = RunOptions.from_arguments(**places)
     if search == DISTILL:
-        teachers = settings.pop("teachers", ())
-        models = [*models, *(teachers if isinstance(teachers, list | tuple) else [teachers])]
-        search = student_search(models, settings, opened)
+        search = student_search([*models, *take_teachers(settings)], settings, opened)
     elif models:
         raise InputError(f"tune {search}: {models[0]}: only 'tune distill' takes teachers. Remove the MODEL arguments")
     return run_study(plan_study(search, settings, opened), opened, warm_start=warm_start)

@@ -61,7 +61,6 @@ def embed(
     """
     from raysts.commands.context import executor, store_of
     from raysts.commands.models import locate
-    from raysts.evaluation import compression
     from raysts.ids import folder_id
     from raysts.models import pretrained
     from raysts.models.modules import describe
@@ -80,9 +79,7 @@ def embed(
     if side is not None:
         prompt = describe(path).prompts.side_prompt(side)
     loaded = pretrained.load(path, layers=layers, prompt=prompt, device="cpu", content=content)
-    compression.check(loaded, dims, dtype)
-    full_dims, loaded.truncate_dim = loaded.truncate_dim, dims or loaded.truncate_dim
-    measured = _measuring(loaded, full_dims, dtype, data, dev)
+    measure = _shrink(loaded, dims, dtype, data, dev)
     parent_folder = Store(target.parent)
     parent_folder.check(writes=True, option="--output")
     with parent_folder.lock(f".{target.name}.lock", f"raysts embed --output {target}"):
@@ -96,7 +93,7 @@ def embed(
         finished = len(units) - len(waiting)
         say(f"embed: {_shards(len(units))}, {finished} done")
         ranges = bulk.calibrate(target, loaded, units, column) if dtype == "int8" and units else None
-        cost = measured(ranges)
+        cost = measure(ranges)
         if waiting:
             with executor(address) as chosen:
                 began, options = time.monotonic(), {"content": content, "layers": layers, "precision": precision}
@@ -154,7 +151,6 @@ def export(
     """
     from raysts.commands.context import store_of
     from raysts.commands.models import locate
-    from raysts.evaluation import compression
     from raysts.models import onnx, pretrained
     from raysts.models.layers import layer_indices
     from raysts.storage.atomic import remove_drafts
@@ -184,11 +180,10 @@ def export(
             f"--layers {layers}: the model's heads were trained on layers '{loaded.layers}' and give nothing of use on "
             f"others. Remove --layers, or export the model that the heads were fitted on"
         )
-    compression.check(loaded, dims, dtype)
-    full_dims, loaded.truncate_dim = loaded.truncate_dim, dims or loaded.truncate_dim
+    measure = _shrink(loaded, dims, dtype, data, dev)
     if format == "onnx":
         onnx.check(loaded)
-    cost = _measuring(loaded, full_dims, dtype, data, dev)(None)
+    cost = measure(None)
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else None  # of any encoding
     if dims or dtype != "float32":
         text = (text or f"# {target.name}\n") + _section(loaded, dtype, cost)
@@ -246,22 +241,24 @@ def _export_text(result: Result) -> str:
     return "\n".join(f"{name}: {result[name]}" for name in ("model", "pushed") if name in result)
 
 
-def _measuring(
+def _shrink(
     model: SentenceModel,
-    full_dims: int | None,
+    dims: int | None,
     dtype: opt.Dtype,
     data: str | Path | None,
     dev: Mapping[str, str | Path] | None,
 ) -> Measure:
-    """Return a function that measures and reports the cost of fewer dimensions or a smaller type.
+    """Truncate a model, and return a function that measures and reports what smaller vectors cost.
 
     The development set is opened and checked here. The function returns None if the vectors stay as they are, and without a
-    development set, which it reports. For the arguments see :func:`raysts.evaluation.compression.cost`.
+    development set, which it reports.
     """
     from raysts.commands.context import corpus_of
     from raysts.data.user import UserData
-    from raysts.evaluation.compression import cost, judge
+    from raysts.evaluation.compression import check, cost, judge
 
+    check(model, dims, dtype)
+    full_dims, model.truncate_dim = model.truncate_dim, dims or model.truncate_dim
     if dtype == "float32" and model.truncate_dim == full_dims:
         return lambda _: None
     user_data = UserData.of(dev=dev)

@@ -227,25 +227,14 @@ def draw_line(dots: Sequence[Dot], x: Scale, y: Scale, joined: bool = True) -> l
     Dots are invisible until the pointer is on them when they are many.
     """
     parts = [polyline([(x(dot.x), y(dot.y)) for dot in dots], class_="line")] if joined else []
-    dots_visible = len(dots) <= _MANY
+    radius, class_ = (3, "dot") if len(dots) <= _MANY else (4, "touch")
     for dot in dots:
         across, down = x(dot.x), y(dot.y)
         if dot.std is not None:
-            parts.append(
-                tag("line", x1=across, x2=across, y1=y(dot.y + dot.std), y2=y(dot.y - dot.std), class_="error")
-            )
+            top, low = y(dot.y + dot.std), y(dot.y - dot.std)
+            parts.append(tag("line", x1=across, x2=across, y1=top, y2=low, class_="error"))
         parts += [tag("circle", cx=across, cy=y(single), r=1.8, class_="faint") for single in dot.singles]
-        tooltip = tag("title", dot.text)
-        parts.append(
-            tag(
-                "circle",
-                tooltip,
-                cx=across,
-                cy=down,
-                r=3 if dots_visible else 4,
-                class_="dot" if dots_visible else "touch",
-            )
-        )
+        parts.append(tag("circle", tag("title", dot.text), cx=across, cy=down, r=radius, class_=class_))
         if dot.ring:
             parts.append(tag("circle", cx=across, cy=down, r=6, class_="ring"))
     return parts

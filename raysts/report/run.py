@@ -1,6 +1,5 @@
 """The report of a run: its content from the storage, and its page."""
 
-import itertools
 import math
 import os
 from collections import Counter
@@ -284,8 +283,8 @@ def score_rows(table: Standings) -> list[ScoreRow]:
     several_systems = len({standing.system for standing in table.lines if standing.role != "backbone"}) > 1
     rows: list[ScoreRow] = []
     for standing in table.lines:
-        same_system = [(other.role, other.system) == (standing.role, standing.system) for other in table.lines]
-        similarities = {other.similarity for other in itertools.compress(table.lines, same_system)}
+        system = standing.role, standing.system
+        similarities = {other.similarity for other in table.lines if (other.role, other.system) == system}
         remarks = [standing.system] if several_systems else []
         remarks += [f"similarity {standing.similarity}"] if len(similarities) > 1 else []
         name = label(standing)
@@ -299,51 +298,45 @@ def score_rows(table: Standings) -> list[ScoreRow]:
 
 
 def training_curves(name: str, stage: str, runs: Sequence[RunSummary], record: Mapping[str, Any]) -> list[Markup]:
-    """Draw loss and dev score of a stage's runs by step. A ring marks the step of the kept model.
+    """Draw loss and dev score of a stage's runs by step, a line each.
 
-    The axis of scores spans about the 95 % interval that the rows of the development set leave of the highest.
+    A ring marks the step of the kept model. The axis of scores spans about the 95 % interval that the rows of the development set leave of the highest.
     """
     charts, dev = [], record.get("dev", {}).get(stage)
     for key, quantity, factor in (("loss", "Loss", 1.0), ("dev", "Dev score × 100", 100.0)):
-        lines = []
-        for run in runs:
-            kept_step = (run.record.get("kept") or {}).get("step") if key == "dev" else None
-            logged = [(step["step"], factor * step[key]) for step in run.metrics if step.get(key) is not None]
-            texts = [f"{run.name}, step {x:g}: {y:.4g}{' (kept)' if x == kept_step else ''}" for x, y in logged]
-            dots = [Dot(x=x, y=y, text=text, ring=x == kept_step) for (x, y), text in zip(logged, texts, strict=True)]
-            lines.append(dots)
-        if key == "loss" or any(lines):
-            lines = [[dot for dot in dots if math.isfinite(dot.x) and math.isfinite(dot.y)] for dots in lines]
-            highest, reach = max((dot.y for dots in lines for dot in dots), default=None), tuple[float, ...]()
-            if key == "dev" and dev and highest is not None:
-                metric = RunMetric(dev["metric"], dev["table"], selecting=True)
-                reach = metric.interval(highest / factor, dev["rows"])
-            charts.append(_curve(f"{name}-{key}", quantity, stage, runs, lines, [factor * end for end in reach]))
+        lines = [_curve(run, key, factor) for run in runs]
+        values = [dot.y for dots in lines for dot in dots]
+        if not values:
+            if key == "loss":
+                charts.append(figure(quantity, tag("p", "No values were logged.", class_="empty")))
+            continue
+        reach: tuple[float, ...] = ()
+        if key == "dev" and dev:
+            metric = RunMetric(dev["metric"], dev["table"], selecting=True)
+            reach = metric.interval(max(values) / factor, dev["rows"])
+        log = key == "loss" and min(values) > 0 and max(values) > _LOG_ABOVE * min(values)
+        x = fit_scale([0.0, *(dot.x for dots in lines for dot in dots)], *X, pad=0.0)
+        y = fit_scale([*values, *(factor * end for end in reach)], *Y, log=log)
+        parts, last = frame(x.marks(5, integers=True), y.marks(5), "step"), list[str]()
+        for number, (run, dots) in enumerate(zip(runs, lines, strict=True)):
+            if dots:
+                parts.append(tag("g", tag("title", run.name), *draw_line(dots, x, y), class_=f"s{number % 10}"))
+                last.append(f"{run.name} {dots[-1].y:.4g}")
+        text = f"{quantity} from {min(values):.4g} to {max(values):.4g}; at the last step: {', '.join(last)}."
+        caption = f"{quantity} (log scale)" if log else quantity
+        charts.append(plot(f"{name}-{key}", f"{quantity} by step, {stage}", text, parts, caption))
     return charts
 
 
-def _curve(
-    name: str,
-    quantity: str,
-    stage: str,
-    runs: Sequence[RunSummary],
-    lines: Sequence[Sequence[Dot]],
-    reach: Sequence[float],
-) -> Markup:
-    """Draw a chart of a line per run. Its axis includes ``reach``."""
-    steps, values = [dot.x for dots in lines for dot in dots], [dot.y for dots in lines for dot in dots]
-    if not values:
-        return figure(quantity, tag("p", "No values were logged.", class_="empty"))
-    log = quantity == "Loss" and min(values) > 0 and max(values) > _LOG_ABOVE * min(values)
-    x, y = fit_scale([0.0, *steps], *X, pad=0.0), fit_scale([*values, *reach], *Y, log=log)
-    parts, last = frame(x.marks(5, integers=True), y.marks(5), "step"), list[str]()
-    for number, (run, dots) in enumerate(zip(runs, lines, strict=True)):
-        if dots:
-            parts.append(tag("g", tag("title", run.name), *draw_line(dots, x, y), class_=f"s{number % 10}"))
-            last.append(f"{run.name} {dots[-1].y:.4g}")
-    text = f"{quantity} from {min(values):.4g} to {max(values):.4g}; at the last step: {', '.join(last)}."
-    caption = f"{quantity} (log scale)" if log else quantity
-    return plot(name, f"{quantity} by step, {stage}", text, parts, caption)
+def _curve(run: RunSummary, key: str, factor: float) -> list[Dot]:
+    """Return the finite values that a run has logged."""
+    kept_step = (run.record.get("kept") or {}).get("step") if key == "dev" else None
+    logged = [(line["step"], factor * line[key]) for line in run.metrics if line.get(key) is not None]
+    return [
+        Dot(x=x, y=y, text=f"{run.name}, step {x:g}: {y:.4g}{' (kept)' if x == kept_step else ''}", ring=x == kept_step)
+        for x, y in logged
+        if math.isfinite(x) and math.isfinite(y)
+    ]
 
 
 def stage_rows(runs: Sequence[RunSummary]) -> list[tuple[str, ...]]:

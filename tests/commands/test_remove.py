@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from run_commands import EVALUATION, TINY, overrides, raysts, result
 
-from raysts.commands import context, follow
+from raysts.commands import follow
 from raysts.storage.store import Store
 
 SETTINGS = overrides(TINY, EVALUATION, {"evaluation.tasks": "[stsb]"})
@@ -161,5 +161,5 @@ def test_a_record_that_names_what_is_outside_is_refused(storage: Path, tmp_path:
 
 def test_a_list_while_a_run_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run goes after its name was read, and the others are listed."""
-    monkeypatch.setattr(context, "run_names", lambda store: ["gone"])
+    monkeypatch.setattr(Store, "get_all", lambda store, folder, pattern: [store.path(f"{folder}/gone.json")])
     assert result("list", "--storage", tmp_path)["runs"] == []
