@@ -44,7 +44,7 @@ import pyarrow.parquet as pq
 from obstore.store import MemoryStore
 
 from raysts.commands.context import checked_plan
-from raysts.commands.distill import open_student
+from raysts.commands.distill import open_distillation
 from raysts.commands.look import plan as plan_run
 from raysts.commands.options import RunOptions
 from raysts.commands.study import plan_study
@@ -410,9 +410,10 @@ def simulate(args: Any, slots: int) -> dict[str, Any]:
                 play = partial(play_run, plan_run("nli", {"members": count, **changes}, data, storage))
             elif args.work == "texts":
                 data = text_folder(folder / "data", Path(data or world_path()), count * WINDOW)
-                options = RunOptions(data=data, storage=storage, name="simulated")
                 changes |= {"sed.train.max_steps": 100, "sed.loss": "cosine"}
-                play = partial(play_run, checked_plan(open_student(args.teachers, changes, options), options))
+                places = {"data": data, "storage": storage, "name": "simulated"}
+                pipeline, _, options = open_distillation(args.teachers, changes, **places)
+                play = partial(play_run, checked_plan(pipeline, options))
             else:
                 bounds = [round(0.95 * number / count, 6) for number in range(count)]
                 changes = {"space.lower_bound": bounds, "seeds": 1, **changes}

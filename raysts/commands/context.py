@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysts.commands.models import locate
+from raysts.commands.models import locate, run_names
 from raysts.commands.options import RunOptions, is_job_copy, local_path
 from raysts.data.corpora import Corpus
 from raysts.data.user import UserData
@@ -115,11 +115,6 @@ def open_onnx(path: Path, content: str | None = None, **options: Any) -> Sentenc
     if decided := options.keys() - {"prompt", "device"}:
         raise InputError(f"model '{path}' is ONNX. Its graph decides {', '.join(sorted(decided))}; give no such option")
     return load_embedder(path, content=content, **options).model  # type: ignore[attr-defined, no-any-return]
-
-
-def run_names(store: Store) -> list[str]:
-    """Return the names of the runs in the storage."""
-    return sorted(path.stem for path in store.list("pipelines") if path.suffix == ".json")
 
 
 def record_now(store: Store, key: str | Path, lock: str, fresh: bool = True) -> dict[str, Any] | None:

@@ -92,7 +92,7 @@ def open_distillation(
         models, overrides = [keep_index], {**(overrides or {}), "keep_index": True}
     if prompt is not None:
         overrides = {**(overrides or {}), "teacher_prompt": prompt}
-    source, result = from_run or from_study, _result_name(overrides)
+    source, result = from_run or from_study, (overrides or {}).get("combine", "distilled") or "members"
     name = options.pop("name", None) or (f"{source}-{result}" if source else result)
     options.setdefault("command", f"raysts.distill({list(models)!r}, {dict(overrides or {})!r})")
     opened = RunOptions.from_arguments(name=name, **options)
@@ -109,11 +109,6 @@ def open_distillation(
         models = record["pipeline"]["teachers"] or _finished_members(record, store) if record else models
         pipeline = _models_pipeline(models, top, overrides, record.get("pipeline", {}), opened)
     return pipeline_of(pipeline, overrides), {}, opened.after(record)
-
-
-def _result_name(overrides: Mapping[str, Any] | None) -> str:
-    """Return the name of a run without a name, by what it makes of the teachers."""
-    return (overrides or {}).get("combine", "distilled") or "members"
 
 
 def student_search(models: Sequence[str], overrides: Mapping[str, Any], options: RunOptions) -> Search:

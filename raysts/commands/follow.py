@@ -87,7 +87,8 @@ def status(name: RunName = None, storage: opt.StoragePlace = None) -> Result:
 
 def _record(store: Store, name: str | None) -> dict[str, Any]:
     """Return the record of a run, without a name of the only one."""
-    from raysts.commands.context import run_names, run_record
+    from raysts.commands.context import run_record
+    from raysts.commands.models import run_names
 
     names = [name] if name else run_names(store)
     if not names:
@@ -284,7 +285,8 @@ def remove(
     Returns:
         status, storage, kind (run or study), name, removed (paths in the storage), bytes.
     """
-    from raysts.commands.context import run_names, run_record, store_of
+    from raysts.commands.context import run_record, store_of
+    from raysts.commands.models import run_names
 
     store = store_of(storage)
     study = None if name in run_names(store) else store.read_json(f"studies/{name}/study.json", fresh=True)

@@ -89,7 +89,7 @@ def _find(model: str | Path, store: Store, fetch: bool) -> Path:
         return pretrained.find(model, fetch)
     except InputError as error:
         name, _, role = str(model).partition(":")
-        runs = [path.stem for path in store.list("pipelines") if path.suffix == ".json"]
+        runs = run_names(store)
         if name in runs:
             raise InputError(f"run '{name}' has no '{role}'; name one of {', '.join(ROLES)} behind the colon") from None
         if not name_problem(name) and store.exists(f"studies/{name}/study.json"):
@@ -99,6 +99,11 @@ def _find(model: str | Path, store: Store, fetch: bool) -> Path:
         if hint := nearest(name, runs):
             raise InputError(f"{error}{hint}") from None
         raise
+
+
+def run_names(store: Store) -> list[str]:
+    """Return the names of the runs in the storage."""
+    return sorted(path.stem for path in store.list("pipelines") if path.suffix == ".json")
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -115,10 +120,10 @@ def system_of(name: str, store: Store) -> System:
     runs = runs or [record for record in records if record.get("pipeline", {}).get("name") == plain]
     if not runs or (not role and (Path(name) / "config.json").is_file()):
         if role:
-            run_names = sorted({str(record.get("name")) for record in records})
+            names = sorted({str(record.get("name")) for record in records})
             raise InputError(
-                f"'{name}': the storage {store.uri} has no run and no system '{plain}'{nearest(plain, run_names)}; it has: "
-                f"{', '.join(run_names) or 'none'}"
+                f"'{name}': the storage {store.uri} has no run and no system '{plain}'{nearest(plain, names)}; it has: "
+                f"{', '.join(names) or 'none'}"
             )
         return System(name, (locate(name, store),))
     models = [_run_models(record, role, store) for record in runs]

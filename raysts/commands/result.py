@@ -59,7 +59,7 @@ class RunResult(Result):
     def __repr__(self) -> str:
         """Return what the terminal shows: the verdict, the model, the first table, the notes."""
         from raysts.evaluation.cost import cost_rows
-        from raysts.evaluation.standings import format_results
+        from raysts.evaluation.standings import align_columns, format_results
         from raysts.report.scores import as_text
 
         lines = [fold(self.verdict)] if self.verdict else []
@@ -73,8 +73,7 @@ class RunResult(Result):
         elif self["results"]:
             lines += ["", format_results(self["results"], brief=True)]
         if costs := cost_rows(self.get("models", [])):
-            widths = [max(map(len, column)) for column in zip(*costs, strict=True)]
-            lines += ["", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in costs)]
+            lines += ["", *align_columns(costs, range(len(costs[0])))]
         if self.get("notes"):
             lines += ["", "notes:", *(fold(f"- {note}") for note in self["notes"])]
         return "\n".join(lines)

@@ -300,7 +300,7 @@ def score_rows(table: Standings) -> list[ScoreRow]:
 def training_curves(name: str, stage: str, runs: Sequence[RunSummary], record: Mapping[str, Any]) -> list[Markup]:
     """Draw loss and dev score of a stage's runs by step, a line each.
 
-    A ring marks the step of the kept model. The axis of scores spans about the 95 % interval that the rows of the development set leave of the highest.
+    A ring marks the kept step. The axis of scores spans the 95 % interval of the highest by the rows of the development set.
     """
     charts, dev = [], record.get("dev", {}).get(stage)
     for key, quantity, factor in (("loss", "Loss", 1.0), ("dev", "Dev score × 100", 100.0)):

@@ -189,8 +189,9 @@ def draw_charts(
     points = [point for point in scores if point.values]
     if not points:
         return []
+    chosen = best_by_mean(points, metric.mode)
     charts = [
-        score_chart(f"score-{i}", option, [point for point in points if option in point.point], metric, points, reach)
+        score_chart(f"score-{i}", option, [point for point in points if option in point.point], metric, chosen, reach)
         for i, option in enumerate(options)
         if any(option in point.point for point in points)
     ]
@@ -198,13 +199,13 @@ def draw_charts(
     if len(options) > 1:
         charts.append(parallel("parallel", options, points, metric))
     if any(len(point.values) > 1 for point in points):
-        charts.append(seeds_chart("seeds", points, metric))
+        charts.append(seeds_chart("seeds", points, metric, chosen))
     if any(point.cost is not None for point in points):
         charts.append(front_chart("front", cost, points, metric))
     return charts
 
 
-def _dot(point: PointScores, x: float, name: str, metric: RunMetric, points: Sequence[PointScores]) -> Dot:
+def _dot(point: PointScores, x: float, name: str, metric: RunMetric, best: PointScores | None) -> Dot:
     """Return the mean of a point with one standard deviation and, of several seeds, each score."""
     return Dot(
         x=x,
@@ -212,14 +213,14 @@ def _dot(point: PointScores, x: float, name: str, metric: RunMetric, points: Seq
         text=f"{name}: {mean_text(metric, point)}",
         std=None if point.std is None else metric.factor * point.std,
         singles=[] if point.std is None else [metric.factor * score for score in point.values],
-        ring=point is best_by_mean(points, metric.mode),
+        ring=point is best,
     )
 
 
-def seeds_chart(name: str, points: Sequence[PointScores], metric: RunMetric) -> Markup:
+def seeds_chart(name: str, points: Sequence[PointScores], metric: RunMetric, chosen: PointScores | None) -> Markup:
     """Draw the points, best first, each with the scores of its seeds."""
     ranked = sorted(points, key=lambda point: -rank(point.mean, metric.mode))
-    dots = [_dot(point, place, text_of(point.point), metric, points) for place, point in enumerate(ranked, start=1)]
+    dots = [_dot(point, place, text_of(point.point), metric, chosen) for place, point in enumerate(ranked, start=1)]
     x = fit_scale([1, max(2, len(dots))], *X)
     y = fit_scale([end for dot in dots for end in dot.ends], *Y)
     title, text = f"{metric.title}: spread of the seeds", f"{len(dots)} points with their seeds."
@@ -270,11 +271,10 @@ def parallel(name: str, options: Sequence[str], points: Sequence[PointScores], m
             tag("text", label, x=left, y=Y[0] + 18, text_anchor="middle" if number else "start", class_="label")
         )
         parts += [tag("text", text, x=left + 4, y=down + 3, class_="tick") for down, text in marks]
-    level = level_with(points, metric.mode)
-    drawn = [(any(point is other for other in level), point, line) for point, line in zip(points, lines, strict=True)]
-    for is_level, point, line in sorted(drawn, key=lambda entry: entry[0]):
+    level = {id(point) for point in level_with(points, metric.mode)}
+    for point, line in sorted(zip(points, lines, strict=True), key=lambda drawn: id(drawn[0]) in level):
         tooltip = tag("title", f"{text_of(point.point)}: {metric.text(point.mean)}")
-        parts.append(tag("g", tooltip, polyline(line, class_="line" if is_level else "others")))
+        parts.append(tag("g", tooltip, polyline(line, class_="line" if id(point) in level else "others")))
     title = "Every point: its options and its score. Full lines are level with the best"
     return plot(name, title, f"{len(points)} points over {len(options)} options.", parts)
 
@@ -284,14 +284,14 @@ def score_chart(
     option: str,
     points: Sequence[PointScores],
     metric: RunMetric,
-    of_study: Sequence[PointScores],
+    chosen: PointScores | None,
     reach: Sequence[float] = (),
 ) -> Markup:
     """Draw the metric against one option: a dot per trial, the mean with one standard deviation."""
     values = [point.point[option] for point in points]
     places, x, marks = _axis(values, X, 6)
     texts = [f"{option}={tick_text(value) if numeric([value]) else value}" for value in values]
-    dots = [_dot(*of_point, metric, of_study) for of_point in zip(points, places, texts, strict=True)]
+    dots = [_dot(*of_point, metric, chosen) for of_point in zip(points, places, texts, strict=True)]
     dots.sort(key=lambda dot: dot.x)
     y = fit_scale([*(end for dot in dots for end in dot.ends), *(metric.factor * end for end in reach)], *Y)
     # Names, single trials at scattered values, and points that differ in another option have no order for a line.
