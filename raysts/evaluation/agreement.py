@@ -1,11 +1,8 @@
 """Agreement with an ensemble on held-out text, a measure without labels.
 
 A pair's score is the mean of the cosines that the ensemble's members give it; a model's agreement is the rank correlation of
-its own similarities with these scores. It says how much of the ensemble a model keeps, and never that it is better than the
-ensemble, or than what it started from.
-
-The share of a teacher's ten nearest texts that a model keeps is the second measure. It looks at neighbours alone, as a search
-does: most random pairs are far apart for any model.
+its own similarities with these scores. The second measure is the share of a teacher's ten nearest texts that a model keeps:
+most random pairs are far apart for any model.
 
 Legend: P texts of a pool, Q of them queries, K nearest texts.
 """
@@ -54,29 +51,16 @@ def pairs_of(texts: Sequence[str], cosines_NN: np.ndarray, split: str) -> pa.Tab
     random_N = (np.arange(count) + draw.integers(1, count, count)) % count
     places = {(min(i, int(j)), max(i, int(j))) for to in (among_NN.argmax(1), random_N) for i, j in enumerate(to)}
     first, second = (np.array(side) for side in zip(*sorted(places), strict=True))
-    return pa.table(
-        {
-            "split": [split] * len(first),
-            "sentence1": [texts[i] for i in first],
-            "sentence2": [texts[j] for j in second],
-            "score": cosines_NN[first, second].astype(np.float64),
-        }
-    )
+    sides = {"sentence1": [texts[i] for i in first], "sentence2": [texts[j] for j in second]}
+    return pa.table({"split": [split] * len(first), **sides, "score": cosines_NN[first, second].astype(np.float64)})
 
 
 def judge(path: Path, sha256: str, split: str) -> Dev:
-    """Return the pairs of one half in the file at ``path``, which may be written later.
-
-    Args:
-        path: columns split, sentence1, sentence2, score.
-        sha256: names the content of the file.
-        split: one of ``SPLITS``.
-    """
-    return Dev(AGREEMENT, CORRELATION, partial(read_pairs, path, sha256, split))
+    """Return the pairs of one of ``SPLITS`` in a table of :func:`pairs_of`, which may be written later."""
+    return Dev(AGREEMENT, CORRELATION, partial(_read_pairs, path, sha256, split))
 
 
-def read_pairs(path: Path, sha256: str, split: str) -> tuple[Pairs]:
-    """Read the pairs of one half. Arguments as of :func:`judge`."""
+def _read_pairs(path: Path, sha256: str, split: str) -> tuple[Pairs]:
     file = Store.of(path).get(path)
     assert file is not None, f"{path} is not there yet"
     table = pq.read_table(file, filters=[("split", "=", split)]).drop_columns("split")
@@ -98,14 +82,13 @@ class NearestTexts(LabelledSet):
     nearest: np.ndarray
 
     def row_scores(self, represent: Represent, similarities: Similarities) -> list[RowScores]:
-        pool, draw = represent(self.texts), f"{self.name}/nearest"
-        nearest = {name: nearest_texts(pool, similarity, self.size) for name, similarity in similarities.items()}
-        shares = {
-            name: (nearest_QK[:, :, None] == self.nearest[:, None, :]).any(axis=2).mean(axis=1)
-            for name, nearest_QK in nearest.items()
-        }
-        metric = f"overlap@{NEAREST}"
-        return [self.make_scores(share_Q, metric, similarity=name, draw=draw) for name, share_Q in shares.items()]
+        pool, scores = represent(self.texts), []
+        for name, similarity in similarities.items():
+            nearest_QK = nearest_texts(pool, similarity, self.size)
+            share_Q = (nearest_QK[:, :, None] == self.nearest[:, None, :]).any(axis=2).mean(axis=1)
+            columns = {"similarity": name, "draw": f"{self.name}/nearest"}
+            scores.append(self.make_scores(share_Q, f"overlap@{NEAREST}", **columns))
+        return scores
 
 
 def nearest_texts(pool: Representation, similarity: Similarity, queries: int) -> np.ndarray:
@@ -121,7 +104,7 @@ def agreement_sets(teacher: Model, content: str, text: UserText) -> list[Labelle
     """Return both measures of agreement with a teacher on held-out texts.
 
     The texts that a distillation of the same text holds out are the queries. The pool is these, and up to ``POOL`` training
-    texts. The teacher embeds the pool, and each model that is measured does.
+    texts, which the teacher embeds, and each model that is measured.
 
     Args:
         teacher: by its first similarity.

@@ -15,20 +15,9 @@ from typing import Any, Self
 import numpy as np
 
 from raysts.errors import InputError
+from raysts.evaluation import statistics
 from raysts.evaluation.scores import ModelScores, RowScores
 from raysts.evaluation.standings import align_columns
-from raysts.evaluation.statistics import (
-    BOOTSTRAP_SEED,
-    CORRELATIONS,
-    METRICS,
-    UndefinedCorrelationError,
-    bootstrap_p,
-    holm,
-    mcnemar,
-    paired_t,
-    percentile_interval,
-    williams,
-)
 
 OVERALL = "overall"
 """Name of the mean over the sets."""
@@ -58,23 +47,22 @@ def compare_systems(
     a: Sequence[ModelScores],
     b: Sequence[ModelScores],
     resamples: int,
-    metrics: Sequence[str] = METRICS,
+    metrics: Sequence[str] = statistics.METRICS,
     draw_sets: bool = False,
 ) -> list[ComparisonRow]:
     """Return a row for each set and metric, in the order of A, then one for the mean over sets.
 
-    All rows of a set are concatenated (aggregation ``all``). Every resample draws the same rows for both systems, and
-    from a system of several models as many models with replacement, so that the interval covers another draw of rows and
-    of seeds; those are few, so a system of one model is compared as that model, not as its recipe. Williams' and
-    McNemar's tests are of two models, and left out where a system has more.
+    Every resample draws the same rows for both systems, and from a system of several models as many models with
+    replacement, so that the interval covers another draw of rows and of seeds. Williams' and McNemar's tests are of two
+    models, and left out where a system has more.
 
     Args:
         a: the models of one system; each model has the same sets.
         b: the models of the other system.
         resamples: 0 leaves intervals and the bootstrap's p out.
         metrics: of sets that are measured by correlation.
-        draw_sets: draw as many sets with replacement for each resample of the mean over sets. Its interval then covers other
-            sets of their kind; without it, other rows of these sets alone.
+        draw_sets: draw as many sets with replacement for each resample of the mean over sets. Its interval then
+            covers other sets of their kind.
 
     Raises:
         InputError: a set of A is not the same rows as that of B.
@@ -102,7 +90,7 @@ def compare_systems(
     for metric, pairs in in_mean.items():
         first_MR, second_MR = (_mean_over_sets([pair[side] for pair in pairs], draw_sets) for side in (0, 1))
         columns = {"dataset": OVERALL, "metric": metric, "n": sizes[metric]}
-        columns["aggregation"] = "all" if metric in METRICS else None
+        columns["aggregation"] = "all" if metric in statistics.METRICS else None
         rows.append(columns | _difference(first_MR, second_MR, draws))
     return [{column: row.get(column) for column in COLUMNS} for row in rows]
 
@@ -115,11 +103,10 @@ def _sets_of_mean(sets: Sequence[str]) -> list[str]:
 def _mean_over_sets(sets: Sequence[np.ndarray], draw_sets: bool) -> np.ndarray:
     """Return the mean over sets [M, 1 + R], or over those that each resample draws."""
     values_SMR = np.stack(sets)
-    drawn_SMR = values_SMR[..., 1:]
     if draw_sets:
-        drawn_SR = _drawn("sets", len(sets), drawn_SMR.shape[-1])
-        drawn_SMR = np.take_along_axis(drawn_SMR, drawn_SR[:, None], axis=0)
-    return np.concatenate([values_SMR[..., :1].mean(axis=0), drawn_SMR.mean(axis=0)], axis=1)
+        drawn_SR = _drawn("sets", len(sets), values_SMR.shape[-1] - 1)
+        values_SMR[..., 1:] = np.take_along_axis(values_SMR[..., 1:], drawn_SR[:, None], axis=0)
+    return np.asarray(values_SMR.mean(axis=0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +208,10 @@ def difference(a: Sequence[ModelScores], b: Sequence[ModelScores], on: Sequence[
 def compare_spread(a: Sequence[ModelScores], b: Sequence[ModelScores], resamples: int) -> ComparisonRow:
     """Return how much more the models of A differ from each other than those of B.
 
-    That is the standard deviation (ddof 1) over models of their mean over the sets, by rank correlation (else accuracy).
-    Resamples are of rows alone: drawn with replacement, models of a system would differ less than they do.
+    That is the standard deviation (ddof 1) over models of their mean over the sets. Resamples are of rows alone: drawn with
+    replacement, models of a system would differ less than they do.
     """
-    of_a, of_b = (mean_MR.std(axis=0, ddof=1) for mean_MR in _means(a, b, resamples))
-    return _columns(of_a, of_b, len(a), len(b))
+    return _columns(*(mean_MR.std(axis=0, ddof=1) for mean_MR in _means(a, b, resamples)), len(a), len(b))
 
 
 def compare_gains(
@@ -241,8 +227,7 @@ def compare_gains(
         means_MR = _means(models, baseline, resamples)
         draws = _drawn(label, len(models), resamples), _drawn(f"{label}/over", len(baseline), resamples)
         gains.append(_mean_over_models(means_MR[0], draws[0]) - _mean_over_models(means_MR[1], draws[1]))
-    of_a, of_b = gains
-    return _columns(of_a, of_b, len(a), len(b))
+    return _columns(*gains, len(a), len(b))
 
 
 def _means(a: Sequence[ModelScores], b: Sequence[ModelScores], resamples: int) -> list[np.ndarray]:
@@ -254,7 +239,7 @@ def _means(a: Sequence[ModelScores], b: Sequence[ModelScores], resamples: int) -
 
 def _drawn(label: str, count: int, resamples: int) -> np.ndarray:
     """Return the models or sets that each resample draws [count, R], by the label's random numbers."""
-    rng = np.random.default_rng((BOOTSTRAP_SEED, zlib.crc32(label.encode())))
+    rng = np.random.default_rng((statistics.BOOTSTRAP_SEED, zlib.crc32(label.encode())))
     return rng.integers(0, count, size=(count, resamples))
 
 
@@ -271,8 +256,8 @@ def _sample(
     for letter, models in (("A", a), ("B", b)):
         try:
             sides.append(np.stack([model.sample(resamples, [metric])[metric] for model in models]))
-        except UndefinedCorrelationError as error:
-            raise UndefinedCorrelationError(f"{letter}, {error}") from error
+        except statistics.UndefinedCorrelationError as error:
+            raise statistics.UndefinedCorrelationError(f"{letter}, {error}") from error
     return sides[0], sides[1]
 
 
@@ -292,10 +277,10 @@ def _mean_over_models(values_MR: np.ndarray, drawn_MR: np.ndarray) -> np.ndarray
 def _columns(of_a_R: np.ndarray, of_b_R: np.ndarray, a_models: int, b_models: int) -> ComparisonRow:
     """Return the columns of two values, which are followed by those of each resample [1 + R]."""
     differences_R = of_a_R - of_b_R
-    low, high = percentile_interval(differences_R[1:]) or (None, None)
+    low, high = statistics.percentile_interval(differences_R[1:]) or (None, None)
     return {
         "a": float(of_a_R[0]), "b": float(of_b_R[0]), "a_models": a_models, "b_models": b_models,
-        "difference": float(differences_R[0]), "ci_low": low, "ci_high": high, "p": bootstrap_p(differences_R[1:]),
+        "difference": float(differences_R[0]), "ci_low": low, "ci_high": high, "p": statistics.bootstrap_p(differences_R[1:]),
     }  # fmt: skip
 
 
@@ -310,14 +295,14 @@ def _test(a: Sequence[RowScores], b: Sequence[RowScores], metric: str) -> Compar
     if first.gold is None and metric == "accuracy":
         sides = itertools.permutations((first.values, second.values))
         only_a, only_b = (int(((x == 1) & (y == 0)).sum()) for x, y in sides)
-        return {"test": "mcnemar", "only_a": only_a, "only_b": only_b, "test_p": mcnemar(only_a, only_b)}
+        return {"test": "mcnemar", "only_a": only_a, "only_b": only_b, "test_p": statistics.mcnemar(only_a, only_b)}
     if first.gold is None:
-        name, result = "paired-t", paired_t(first.values - second.values)
+        name, result = "paired-t", statistics.paired_t(first.values - second.values)
     else:
-        correlation = CORRELATIONS[metric]  # type: ignore[index]
+        correlation = statistics.CORRELATIONS[metric]  # type: ignore[index]
         pairs = ((first.values, first.gold), (second.values, first.gold), (first.values, second.values))
         r_a, r_b, r_ab = (correlation(x, y) for x, y in pairs)
-        name, result = "williams", williams(r_a, r_b, r_ab, len(first.values))
+        name, result = "williams", statistics.williams(r_a, r_b, r_ab, len(first.values))
     return {} if result is None else {"test": name, "t": result.t, "df": result.df, "test_p": result.p}
 
 
@@ -342,7 +327,7 @@ def conclusion(a: str, b: str, rows: Sequence[ComparisonRow], level: float = 0.0
         text = f"{verdict}: {numbers} ({interval}, paired bootstrap)."
     tested = [row for row in single if row["test_p"] is not None]
     if tested:
-        adjusted = holm([row["test_p"] for row in tested])
+        adjusted = statistics.holm([row["test_p"] for row in tested])
         sure = [row for row, p in zip(tested, adjusted, strict=True) if p < level]
         up = sum(row["difference"] > 0 for row in sure)
         test = {"spearman": "Williams'", "accuracy": "McNemar's"}.get(metric, "paired t")
@@ -378,5 +363,6 @@ def format_comparison(a: str, b: str, rows: Sequence[ComparisonRow], width: int 
 
 def format_p(p: float | None) -> str:
     """Return a p value with two digits, nothing for None."""
-    text = "" if p is None else f"{p:.2g}"
-    return text if p is None or p >= 1e-4 else "<1e-4"
+    if p is None:
+        return ""
+    return f"{p:.2g}" if p >= 1e-4 else "<1e-4"

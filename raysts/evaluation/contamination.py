@@ -1,11 +1,9 @@
 """Training text of a model, the rows of test sets that hold it, and the clean rows.
 
-Two kinds are counted. A row is *unclean* when the model was trained on it: on its two sentences as one pair (in either
-order; NLI premise and hypothesis, STS pairs, anchor and positive), or, where a row is a single sentence, on that
-sentence. ``clean`` rows are the others. Rows with a sentence that occurs in the training text, anywhere, are counted
-beside them and stay: a sentence without its partner says nothing about the score, and captions are shared by NLI and STS
-so widely that without them other genres would be measured, not the same ones fairly. Texts are compared after
-``raysts.evaluation.text_overlap.normalise``.
+A row is *unclean* when the model was trained on it: on its two sentences as one pair (in either order), or, where a row is a
+single sentence, on that sentence. Rows with a sentence that occurs anywhere in the training text are counted beside them and
+stay clean: a sentence without its partner says nothing about the score, and without captions, which NLI and STS share,
+other genres would be measured.
 
 What is fitted on the sentences of test sets on purpose (table ``targets``) is marked in the column ``transductive`` and
 not counted here.
@@ -13,7 +11,6 @@ not counted here.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +82,7 @@ def trained_on(model: Path) -> TrainedOn:
 
 
 class _History:
-    """Training text of a model and of all that went before it. Each model and each record is read once."""
+    """Training text of a model and of all that went before it."""
 
     def __init__(self) -> None:
         self.texts: dict[TrainingText, None] = {}
@@ -131,8 +128,9 @@ class _History:
             self.unknown[f"{role} {run.name} (not a run of this storage)"] = None
 
     def _add_backbone(self, name: str, runs: Path) -> None:
-        if Path(name).is_absolute():
-            self.add_model(_local_path(Path(name)))
+        if Path(name).is_absolute():  # of an object store it may name another machine's mirror
+            path, store = Path(name), Store.of(Path(name))
+            self.add_model(Store.open(store.uri).path(store.key(path)) if store.remote else path)
         elif name != TINY:
             models = [run / "model" for run in Store.of(runs).list(runs) if run.name.startswith(name)]
             models = [model for model in models if record_of(model) and Store.of(model).exists(model)]
@@ -145,21 +143,12 @@ class _History:
         """Return the folder with the content ``run.name`` that a run or study of the storage reads."""
         storage, store = run.parent.parent, Store.of(run)
         if storage not in self._reads:
-            paths = [
-                *store.get_all(storage / "pipelines", "*.json"),
-                *store.get_all(storage / "studies", "*/study.json"),
-            ]
+            patterns = (("pipelines", "*.json"), ("studies", "*/study.json"))
+            paths = [path for folder, names in patterns for path in store.get_all(storage / folder, names)]
             records = [record for record in map(store.read_json, paths) if record]
             reads = [(content, storage / folder) for r in records for content, folder in r.get("reads", {}).items()]
-            runs_last = sorted(reads, key=lambda read: bool(record_of(read[1])))
-            self._reads[storage] = dict(runs_last)
+            self._reads[storage] = dict(sorted(reads, key=lambda read: bool(record_of(read[1]))))  # runs win
         return self._reads[storage].get(run.name)
-
-
-def _local_path(path: Path) -> Path:
-    """Return a recorded path on this machine: of an object store it may name another machine's mirror."""
-    store = Store.of(path)
-    return Store.open(store.uri).path(store.key(path)) if store.remote else path
 
 
 def _is_untrained(folder: Path) -> bool:
@@ -168,13 +157,11 @@ def _is_untrained(folder: Path) -> bool:
     tiny_id = folder.name.removeprefix(f"{TINY}-")
     if folder != storage / "backbones" / f"{TINY}-{tiny_id}":
         return False
-    runs = (store.read_json(path) for path in store.get_all(storage / "runs", "run.json"))
-    pipelines = (store.read_json(path) for path in store.get_all(storage / "pipelines", "*.json"))
-    named = chain(
-        ((run["backbone"], run["backbone_id"]) for run in runs if run),
-        ((pipeline["pipeline"]["backbone"], pipeline["backbone_id"]) for pipeline in pipelines if pipeline),
-    )
-    return (TINY, tiny_id) in named
+    runs = map(store.read_json, store.get_all(storage / "runs", "run.json"))
+    if any(run and (run["backbone"], run["backbone_id"]) == (TINY, tiny_id) for run in runs):
+        return True
+    pipelines = map(store.read_json, store.get_all(storage / "pipelines", "*.json"))
+    return any(plan and (plan["pipeline"]["backbone"], plan["backbone_id"]) == (TINY, tiny_id) for plan in pipelines)
 
 
 # -- in test sets ------------------------------------------------------------------------------------------------------------
@@ -216,11 +203,8 @@ class Contamination:
         """Return plain data for the JSON line: one entry per task, or one without a task."""
         shared = {"of": model, "training_tables": list(self.tables), "unknown": list(self.unknown)}
         names = ("rows", "trained_rows", "sentence_rows", "clean_rows")
-        entries = [
-            {**shared, "task": task, **{name: getattr(counts, name) for name in names}}
-            for task, counts in self.tasks.items()
-        ]
-        return entries or [{**shared, "task": None}]
+        by_task = {task: {name: getattr(counts, name) for name in names} for task, counts in self.tasks.items()}
+        return [{**shared, "task": task, **counts} for task, counts in by_task.items()] or [{**shared, "task": None}]
 
     def lines(self, model: str) -> list[str]:
         """Return a line per task with training text, one for all others, one for what is not known."""
@@ -236,17 +220,13 @@ class Contamination:
                 scored = "; too few others to be scored apart"
             if task.masks:
                 scored = f"; scored without them as rows=clean, n={task.clean_rows:,}"
-            lines.append(
-                f"{model}: {name}: {share}; {task.sentence_rows:,} hold a sentence of the training text{scored}"
-            )
+            lines.append(f"{name}: {share}; {task.sentence_rows:,} hold a sentence of the training text{scored}")
         if free:
-            lines.append(f"{model}: no sentence of the training text ({searched}) is in {', '.join(free)}")
+            lines.append(f"no sentence of the training text ({searched}) is in {', '.join(free)}")
         if self.unknown:
             unknown = "; ".join(self.unknown)
-            lines.append(
-                f"{model}: test sentences were not looked for in training text that is not on record: {unknown}"
-            )
-        return lines
+            lines.append(f"test sentences were not looked for in training text that is not on record: {unknown}")
+        return [f"{model}: {line}" for line in lines]
 
     def refuse(self, model: str) -> list[str]:
         """Return the problems of ``--strict-contamination`` with the evaluation of this model."""
@@ -264,8 +244,8 @@ def contamination(
 ) -> Contamination:
     """Search the training text of a model for the rows of the sets of ``tasks``.
 
-    A training table that the corpus does not hold as it was is called unknown. ``cache``: folder in which the result of each
-    training table is kept, by the fingerprints of what it depends on.
+    A training table that the corpus does not hold as it was is called unknown. ``cache``: folder for the result of each
+    training table.
     """
     tables = tuple(sorted({table for sets in tasks.values() for labelled in sets for table in labelled.rows}))
     texts = [text for text in trained.texts if text.table != TARGETS]
@@ -275,7 +255,9 @@ def contamination(
     labels = dict.fromkeys((text.label, places[text.title is None]) for text in texts if text not in present)
     missing = [f"{label} as it was trained on ({place})" for label, place in labels]
     masks: Masks = {}
-    caches = [_cache_file(corpus, text, tables, cache) if cache else None for text in present]
+    prints = [(table, corpus.fingerprint(table)) for table in tables]
+    ids = [content_id([VERSION, text.table, text.sha256, to_plain(text.data), prints]) for text in present]
+    caches = [cache / f"{text_id}.json" if cache else None for text_id in ids]
     for text, file in zip(present, caches, strict=True):
         for table, (row, sentence) in _occurrences(corpus, text, tables, file).items():
             before = masks.get(table, (False, False))
@@ -284,11 +266,6 @@ def contamination(
     of_tasks = {name: _count_rows(sets, masks) for name, sets in measured.items() if sets and present}
     titles = tuple(dict.fromkeys(text.title or text.table for text in present))
     return Contamination(titles, (*trained.unknown, *missing), of_tasks, tuple(filter(None, caches)))
-
-
-def _cache_file(corpus: Corpus, text: TrainingText, tables: Sequence[str], folder: Path) -> Path:
-    prints = [(table, corpus.fingerprint(table)) for table in tables]
-    return folder / f"{content_id([VERSION, text.table, text.sha256, to_plain(text.data), prints])}.json"
 
 
 def _occurrences(corpus: Corpus, text: TrainingText, tables: Sequence[str], path: Path | None) -> Masks:

@@ -62,11 +62,7 @@ class Dev:
         return [scores for part in self.sets for scores in part.row_scores(represent, first)]
 
     def values(self, scores: Sequence[RowScores]) -> dict[str, float]:
-        """Return the value of each metric: the mean over sets.
-
-        Raises:
-            UndefinedCorrelationError: the similarities of a set are all equal, or some are not finite.
-        """
+        """Return the value of each metric, the mean over sets. Raises as :meth:`RowScores.sample`."""
         by_dataset: dict[str, dict[str, float]] = {}
         for of_set in scores:
             values = by_dataset.setdefault(of_set.dataset, {})
@@ -132,7 +128,7 @@ Mode = Literal["max", "min"]
 
 @dataclass(frozen=True, slots=True)
 class RunMetric:
-    """Metric of training runs: its place in a run, its direction, and its form for people.
+    """Metric of training runs.
 
     Attributes:
         name: a metric of the development set ``table``, or ``LOSS``.
@@ -185,7 +181,7 @@ class RunMetric:
     def interval(self, value: float, rows: int) -> tuple[float, float]:
         """Return the approximate 95 % interval of one score by the rows of the development set.
 
-        Of a correlation it is by Fisher's z (Bonett & Wright 2000), of an area as of a share. A loss has none.
+        Of a correlation it is by Fisher's z (Bonett & Wright 2000), of an area as of a share.
         """
         if self.name == LOSS or rows < 4 or not -1 < value < 1:
             return value, value

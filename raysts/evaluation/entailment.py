@@ -7,6 +7,7 @@ larger variance. Shapes: N pairs.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -106,15 +107,8 @@ class TwoWay(LabelledSet):
                 on_others = two_way_scores(pairs, representations[pairs.name], similarity)
                 candidates = GRID if called in ON_THE_GRID else np.append(np.unique(on_others), np.inf)
                 right_N = (scores_N >= best_threshold(on_others, pairs.gold == 1, candidates)) == (self.gold == 1)
-                row_scores = self.make_scores(
-                    right_N,
-                    "accuracy",
-                    similarity=called,
-                    dataset=dataset,
-                    draw=f"{self.name}/{self.split}",
-                    compared=dataset == self.name,
-                )
-                scores.append(row_scores)
+                columns = {"similarity": called, "dataset": dataset, "compared": dataset == self.name}
+                scores.append(self.make_scores(right_N, "accuracy", **columns))
         return scores
 
 
@@ -122,17 +116,8 @@ def two_way(name: str, pairs: Pairs, thresholds: Mapping[str, Pairs] | None = No
     """Return labelled pairs as a set of two-way inference."""
     chosen = thresholds or {}
     texts = list(dict.fromkeys(text for part in (pairs, *chosen.values()) for text in part.texts))
-    return TwoWay(
-        name=name,
-        split=split,
-        texts=texts,
-        pairs=pairs,
-        thresholds=chosen,
-        sha256=pairs.sha256,
-        size=pairs.size,
-        rows=pairs.rows,
-        gold=pairs.gold,
-    )
+    shared: dict[str, Any] = {"sha256": pairs.sha256, "size": pairs.size, "rows": pairs.rows, "gold": pairs.gold}
+    return TwoWay(name=name, split=split, texts=texts, pairs=pairs, thresholds=chosen, **shared)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -154,17 +139,12 @@ class Direction(LabelledSet):
         by_model = right_by_model(self.pairs, represent(self.texts), similarities)
         longer_N = words[self.pairs.right] > words[self.pairs.left]
         scores = [self.make_scores(r_N, "accuracy", similarity=name, subsets=groups) for name, r_N in by_model.items()]
-        baseline = self.make_scores(
-            longer_N, "accuracy", similarity="length", role="baseline", compared=False, subsets=groups
-        )
-        return [*scores, baseline]
+        columns = {"similarity": "length", "role": "baseline", "compared": False, "subsets": groups}
+        return [*scores, self.make_scores(longer_N, "accuracy", **columns)]
 
 
 def right_by_model(pairs: Pairs, representation: Representation, similarities: Similarities) -> dict[str, np.ndarray]:
-    """Return the right pairs [N] bool, by each similarity that has an order, and by ``variance``.
-
-    Other similarities say nothing about the direction; only one Gaussian a text has a variance.
-    """
+    """Return the right pairs [N] bool, by each similarity that has an order, and by ``variance``."""
     right: dict[str, np.ndarray] = {}
     back = replace(pairs, left=pairs.right, right=pairs.left)
     for called, similarity in similarities.items():
@@ -190,8 +170,7 @@ def _groups(pairs: Pairs, words: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _read_two_way(corpus: Corpus, source: Source) -> TwoWay:
-    """Read a table with the thresholds of SNLI dev, and of an optional table as ``<name>-own``."""
-    table, *tables = source.present(corpus)
+    table, *tables = source.present(corpus)  # then SNLI dev, which gives thresholds, and perhaps a table of the set
     names = (source.name, f"{source.name}-own")
     thresholds = {name: load_entailment(corpus, key) for name, key in zip(names, tables, strict=False)}
     return two_way(source.name, load_entailment(corpus, table), thresholds)
@@ -199,28 +178,19 @@ def _read_two_way(corpus: Corpus, source: Source) -> TwoWay:
 
 def _read_direction(corpus: Corpus, source: Source) -> Direction:
     pairs = load_entailment(corpus, source.tables[0], entailed=True)
-    return Direction(
-        name=source.name, sha256=pairs.sha256, size=pairs.size, rows=pairs.rows, texts=pairs.texts, pairs=pairs
-    )
+    shared: dict[str, Any] = {"sha256": pairs.sha256, "size": pairs.size, "rows": pairs.rows, "texts": pairs.texts}
+    return Direction(name=source.name, pairs=pairs, **shared)
 
 
-def two_way_task(name: str, table: str, *own_thresholds: str, unasked: bool = True) -> Task:
-    """Return the task of two-way inference on a table, perhaps with thresholds of another table."""
-    return Task(name, (Source(name, (table, DEV), _read_two_way, own_thresholds, labels=True),), unasked=unasked)
-
-
-def direction_task(name: str, table: str, unasked: bool = True) -> Task:
-    """Return the task of the direction of entailment on a labelled table."""
-    return Task(name, (Source(name, (table,), _read_direction, labels=True),), unasked=unasked)
-
-
-_TASKS = (
-    two_way_task("snli-2way", "nli/snli_test"),
-    two_way_task("sick-2way", "sick/sick_test", "sick/sick_trial"),
-    direction_task("snli-direction", "nli/snli_test"),
-    direction_task("sick-direction", "sick/sick_test"),
-    two_way_task("xnli-2way", "nli/xnli_en_test", unasked=False),
-    direction_task("xnli-direction", "nli/xnli_en_test", unasked=False),
+_SOURCES = (
+    Source("snli-2way", ("nli/snli_test", DEV), _read_two_way, labels=True),
+    Source("sick-2way", ("sick/sick_test", DEV), _read_two_way, ("sick/sick_trial",), labels=True),
+    Source("snli-direction", ("nli/snli_test",), _read_direction, labels=True),
+    Source("sick-direction", ("sick/sick_test",), _read_direction, labels=True),
+    Source("xnli-2way", ("nli/xnli_en_test", DEV), _read_two_way, labels=True),
+    Source("xnli-direction", ("nli/xnli_en_test",), _read_direction, labels=True),
 )
-ENTAILMENT_TASKS: dict[str, Task] = {task.name: task for task in _TASKS}
+ENTAILMENT_TASKS: dict[str, Task] = {
+    source.name: Task(source.name, (source,), unasked=not source.name.startswith("xnli")) for source in _SOURCES
+}
 """The tasks of GaussCSE, and the same on XNLI, of which the paper has nothing."""

@@ -37,11 +37,8 @@ def write(
 ) -> list[Path]:
     """Write a file for each task and ``model_meta.json`` from results rows, and return the tasks' paths.
 
-    ``mteb.ResultCache(folder)`` finds them in ``<folder>/results/<model>/<revision>/``.
-
-    Values are those of all rows of a test set, all subsets concatenated, as MTEB has them. ``dataset_revision`` is the sha256
-    of the local files, and ``mteb_version`` is null: it was not MTEB that measured. ``model``: a Hugging Face name is kept,
-    another becomes ``raysts/<its last part>``.
+    ``mteb.ResultCache(folder)`` finds them in ``<folder>/results/<model>/<revision>/``. ``model``: a Hugging Face name is kept,
+    another becomes ``raysts/<its last part>``. ``mteb_version`` is null: it was not MTEB that measured.
     """
     name = model
     if Path(model).exists() or not re.fullmatch(r"[\w.-]+/[\w.-]+", model):

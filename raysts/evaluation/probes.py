@@ -71,26 +71,33 @@ def fold_count(most: int, *codes: np.ndarray) -> int:
     return max(2, min(most, smallest))
 
 
-def classify(features_ND: np.ndarray, codes_N: np.ndarray, splits: Sequence[Split]) -> list[Probe]:
-    """Return by split the classes of its second rows, by a probe that is fitted on its first rows.
+def cross_validate(
+    codes_N: np.ndarray, splits: Sequence[Split], most: int, seed: int, grid: Sequence[float],
+    score: Callable[[Split], Sequence[float]], fit: Callable[[Split, float], Probe],
+) -> list[Probe]:  # fmt: skip
+    """Return a probe of each split, with the strength that is best over folds of its first rows.
 
-    The strength has the best accuracy over folds of the rows to fit on.
+    ``score`` gives a score for each strength of ``grid`` on one inner fold, ``fit`` the probe of a split.
     """
-    count = fold_count(INNER_FOLDS, *(codes_N[fit] for fit, _ in splits))
-    inner = [(fit[a], fit[b]) for fit, _ in splits for a, b in folds(codes_N[fit], count)]
+    count = fold_count(most, *(codes_N[rows] for rows, _ in splits))
+    inner = [(rows[a], rows[b]) for rows, _ in splits for a, b in folds(codes_N[rows], count, seed)]
+    means = np.array(side_by_side(score, inner)).reshape(len(splits), count, len(grid)).mean(axis=1)
+    strengths = [grid[best] for best in np.round(100 * means, 2).argmax(axis=1)]
+    return side_by_side(lambda chosen: fit(*chosen), list(zip(splits, strengths, strict=True)))
+
+
+def classify(features_ND: np.ndarray, codes_N: np.ndarray, splits: Sequence[Split]) -> list[Probe]:
+    """Return by split the classes of its second rows, by a probe that is fitted on its first rows."""
 
     def right(split: Split) -> list[int]:
         path = _path(features_ND[split[0]], codes_N[split[0]])
         return [int((fitted.predict(features_ND[split[1]]) == codes_N[split[1]]).sum()) for _, fitted in path]
 
-    def final(chosen: tuple[Split, float]) -> Probe:
-        (fit, test), strength = chosen
-        ((_, fitted),) = _path(features_ND[fit], codes_N[fit], grid=(strength,))
-        return Probe(fitted.predict(features_ND[test]), strength)
+    def final(split: Split, strength: float) -> Probe:
+        ((_, fitted),) = _path(features_ND[split[0]], codes_N[split[0]], grid=(strength,))
+        return Probe(fitted.predict(features_ND[split[1]]), strength)
 
-    counts = np.array(side_by_side(right, inner)).reshape(len(splits), count, len(GRID)).sum(axis=1)
-    strengths = [GRID[best] for best in counts.argmax(axis=1)]
-    return side_by_side(final, list(zip(splits, strengths, strict=True)))
+    return cross_validate(codes_N, splits, INNER_FOLDS, FOLD_SEED, GRID, right, final)
 
 
 def classify_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:

@@ -23,10 +23,7 @@ EVALUATION = "evaluate-"
 
 
 def write(storage: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write ``rows`` as the part ``name`` of the storage's results, in place of an earlier one.
-
-    The part is visible only when complete.
-    """
+    """Write ``rows`` as the part ``name`` of the storage's results, complete or absent."""
     assert re.fullmatch(r"[\w+=][\w.+=-]*", name), f"'{name}' does not name a file"
     unknown = {column for row in rows for column in row} - set(RESULTS.names)
     assert not unknown, f"not a column of the results table: {sorted(unknown)}"

@@ -100,6 +100,7 @@ def _smallest(keys_QB: np.ndarray, most: int) -> np.ndarray:
 
 
 def _rows(keys_QK: np.ndarray) -> np.ndarray:
+    """Return the rows in the order of their keys, which hold them in the lower half."""
     return (np.sort(keys_QK, axis=1) & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
 
@@ -107,8 +108,7 @@ def _rows(keys_QK: np.ndarray) -> np.ndarray:
 def search_words(judged: RetrievalSet, most: int = DEPTH) -> np.ndarray:
     """Return the documents of each query by BM25, best first, -1 after the last with a common word.
 
-    A word is a run of letters and digits in lower case, none of the English stop words, cut by Snowball's English stemmer. On
-    texts of other languages the stemmer does little, so that a better analyser would find more there.
+    A word is a run of letters and digits in lower case, none of the English stop words, cut by Snowball's English stemmer.
     """
     # bm25s runs JAX, where that is installed, and JAX takes three quarters of a GPU at its first use unless told not to.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -192,12 +192,11 @@ class RetrievalSet(LabelledSet):
     def row_scores(self, represent: Represent, similarities: Similarities) -> list[RowScores]:
         queries, documents = represent(self.queries), represent(self.documents)
         scores = []
-        for called, similarity in similarities.items():
-            try:
-                ranked_QK = search(queries, documents, similarity)
-            except UndefinedCorrelationError as error:
-                raise UndefinedCorrelationError(f"{self.name}: {error}") from error
-            scores += self._scores(ranked_QK, similarity=called)
+        try:
+            for called, similarity in similarities.items():
+                scores += self._scores(search(queries, documents, similarity), similarity=called)
+        except UndefinedCorrelationError as error:
+            raise UndefinedCorrelationError(f"{self.name}: {error}") from error
         return scores
 
     def baseline_scores(self) -> list[RowScores]:
@@ -235,23 +234,20 @@ def _read(corpus: Corpus, source: Source) -> RetrievalSet:
     return _retrieval_set(source.name, tables, join_fingerprints(corpus, source.tables), source.name.replace(":", "/"))
 
 
+def retrieval_task(name: str) -> Task:
+    """Return the task of one set."""
+    tables = tuple(f"{NAME}/{name}/{part}" for part in RETRIEVAL)
+    return Task(f"{NAME}:{name}", (Source(f"{NAME}:{name}", tables, _read),), unasked=False)
+
+
 class RetrievalTask(Task):
     """Retrieval in every set of the corpus."""
 
     def sources(self, corpus: Corpus) -> tuple[Source, ...]:
-        return tuple(map(_source, corpus.retrieval_sets()))
+        return tuple(source for name in corpus.retrieval_sets() for source in retrieval_task(name).listed)
 
 
-def _source(name: str) -> Source:
-    return Source(f"{NAME}:{name}", tuple(f"{NAME}/{name}/{part}" for part in RETRIEVAL), _read)
-
-
-def retrieval_task(name: str) -> Task:
-    """Return the task of one set."""
-    return Task(f"{NAME}:{name}", (_source(name),), unasked=False)
-
-
-ALL_SETS = RetrievalTask(NAME, (_source("NAME"),))
+ALL_SETS = RetrievalTask(NAME, retrieval_task("NAME").listed)
 
 
 def documents_of(sets: Sequence[LabelledSet]) -> list[Text]:
@@ -262,8 +258,7 @@ def documents_of(sets: Sequence[LabelledSet]) -> list[Text]:
 
 def index_problems(queries: SentenceModel, documents: SentenceModel) -> list[str]:
     """Return the reasons why a model's queries cannot search another's documents, or an empty list."""
-    called, possible = next(iter(queries.similarities)), [name for name, _ in SIMILARITIES.values()]
-    problems = []
+    called, possible, problems = next(iter(queries.similarities)), [name for name, _ in SIMILARITIES.values()], []
     if queries.dim != documents.dim:
         problems.append(
             f"--documents-by: it gives vectors of {documents.dim} dimensions and the model of {queries.dim}; they "
@@ -294,7 +289,7 @@ def index_scores(
     """Return the row scores of a model's queries among documents that another model embedded (``index``)."""
     represent, by_cosine = search_index(represent, index), {INDEX: cosine_of_vectors}
     searched = [labelled for labelled in sets if isinstance(labelled, RetrievalSet)]
-    scores = [of_set for labelled in searched for of_set in labelled.row_scores(represent, by_cosine)]
+    scores = (of_set for labelled in searched for of_set in labelled.row_scores(represent, by_cosine))
     return [replace(of_set, compared=False) for of_set in scores]
 
 
@@ -330,17 +325,15 @@ def _retrieval_set(name: str, tables: Mapping[str, pa.Table], sha256: str, place
     searched = [SideText(text, "document") for text in texts if text]
     scores = [sorted(judged[query_id].items()) for query_id in queries.column("query_id").to_pylist()]
     remark = f"{name}: {len(texts) - len(filled):,} documents without title and text left out"
-    return RetrievalSet(
-        name=name,
-        sha256=sha256,
-        texts=list(dict.fromkeys([*queries_read, *searched])),
-        size=len(queries),
-        rows={f"{name.replace(':', '/')}/queries": np.asarray(rows.to_numpy())},
-        remarks=(remark,) if len(filled) < len(texts) else (),
-        queries=queries_read,
-        documents=searched,
-        judgements=[tuple(np.array(of_query, np.int64).T) for of_query in scores],
-    )
+    columns: dict[str, Any] = {"rows": {f"{name.replace(':', '/')}/queries": np.asarray(rows.to_numpy())}}
+    columns |= {
+        "remarks": (remark,) if len(filled) < len(texts) else (),
+        "queries": queries_read,
+        "documents": searched,
+    }
+    columns["judgements"] = [tuple(np.array(of_query, np.int64).T) for of_query in scores]
+    distinct = list(dict.fromkeys([*queries_read, *searched]))
+    return RetrievalSet(name=name, sha256=sha256, texts=distinct, size=len(queries), **columns)
 
 
 def _document_texts(documents: pa.Table) -> list[str]:

@@ -1,7 +1,6 @@
 """Row scores: the value that a model gives each row of a labelled set.
 
-Values, intervals, clean rows, development scores and comparisons are arithmetic on them. ``row_scores/<id>.parquet`` of a
-storage holds those of one model at each choice of pooling and layers.
+Values, intervals, clean rows, development scores and comparisons are arithmetic on them.
 
 Shapes: N rows, R resamples.
 """
@@ -20,15 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysts.errors import InputError
+from raysts.evaluation import statistics
 from raysts.evaluation.results import ResultRow
-from raysts.evaluation.statistics import (
-    CORRELATIONS,
-    UndefinedCorrelationError,
-    correlation_samples,
-    percentile_interval,
-    precision_recall_areas,
-    resample_set,
-)
 from raysts.storage.store import Store
 
 AREAS = ("auc_pr", "average_precision")
@@ -89,16 +81,18 @@ class RowScores:
             InputError: fewer than two labels, or labels that are all equal.
         """
         metrics = self.metrics if metrics is None else metrics
-        if self.gold is not None and metrics[0] in CORRELATIONS:
+        if self.gold is not None and metrics[0] in statistics.CORRELATIONS:
             try:
-                values: Any = {name: [CORRELATIONS[name](self.values, self.gold)] for name in metrics}  # type: ignore[index]
-            except (UndefinedCorrelationError, InputError) as error:
+                values: Any = {name: [statistics.CORRELATIONS[name](self.values, self.gold)] for name in metrics}  # type: ignore[index]
+            except (statistics.UndefinedCorrelationError, InputError) as error:
                 raise type(error)(f"{self.dataset}: {error}") from error
-            samples: Any = correlation_samples(self.values, self.gold, self._drawn(resamples), metrics)  # type: ignore[arg-type]
+            samples: Any = statistics.correlation_samples(self.values, self.gold, self._drawn(resamples), metrics)  # type: ignore[arg-type]
             return {metric: np.concatenate([values[metric], samples[metric]]) for metric in metrics}
-        counts_NR = self._counts(resamples)
+        counts_NR = self.counts(resamples)
         if self.gold is not None:
-            return dict(zip(AREAS, precision_recall_areas(self.values, self.gold == 1, counts_NR), strict=True))
+            return dict(
+                zip(AREAS, statistics.precision_recall_areas(self.values, self.gold == 1, counts_NR), strict=True)
+            )
         return dict.fromkeys(metrics, _means(self.values, counts_NR))
 
     def value(self, metric: str) -> float:
@@ -106,9 +100,9 @@ class RowScores:
         return float(self.sample(0, [metric])[metric][0])
 
     def _drawn(self, resamples: int) -> np.ndarray:
-        return resample_set(self.draw or "", len(self.values), resamples if self.draw else 0)
+        return statistics.resample_set(self.draw or "", len(self.values), resamples if self.draw else 0)
 
-    def _counts(self, resamples: int) -> np.ndarray:
+    def counts(self, resamples: int) -> np.ndarray:
         """Return how often each row counts: once, then as each resample draws it [N, 1 + R]."""
         drawn_NR = self._drawn(resamples)
         return np.concatenate([np.ones_like(drawn_NR, shape=(len(drawn_NR), 1)), drawn_NR], axis=1)
@@ -125,13 +119,8 @@ def _means(values_N: np.ndarray, counts_NR: np.ndarray) -> np.ndarray:
 def result_rows(scores: RowScores, resamples: int, clean: np.ndarray | None = None) -> list[ResultRow]:
     """Return the results rows of a set: each metric and aggregation, then each subset.
 
-    A set without subsets has one aggregation. Intervals are percentile bootstrap intervals of rows. Those of ``mean``,
-    ``wmean`` and of a subset of correlations draw within the subsets.
-
-    Args:
-        scores: of the set.
-        resamples: bootstrap resamples of an interval.
-        clean: [N] bool, the rows to use; rows on which the value is not defined have no result.
+    Intervals are percentile bootstrap intervals of rows. Those of ``mean``, ``wmean`` and of a subset of correlations draw
+    within the subsets. ``clean`` [N] bool: the rows to use; a value that is not defined on them has no result.
 
     Raises:
         UndefinedCorrelationError: similarities of a set or subset are all equal, or some are not finite.
@@ -142,7 +131,7 @@ def result_rows(scores: RowScores, resamples: int, clean: np.ndarray | None = No
     }  # fmt: skip
     if clean is None:
         return [shared | row for row in _values(scores, resamples)]
-    with contextlib.suppress(UndefinedCorrelationError, InputError):
+    with contextlib.suppress(statistics.UndefinedCorrelationError, InputError):
         return [shared | row for row in _values(scores.take(clean), resamples)] if clean.any() else []
     return []
 
@@ -154,7 +143,7 @@ def _values(scores: RowScores, resamples: int) -> list[ResultRow]:
     if scores.gold is None or len(subsets) < 2:  # all aggregations are one number
         rows = [_value(metric, values_R, size, scores.aggregations[0]) for metric, values_R in of_all.items()]
         if subsets and scores.gold is None:
-            counts_NR = scores._counts(resamples)
+            counts_NR = scores.counts(resamples)
             for subset, numbers in subsets.items():
                 values_R = _means(scores.values[numbers], counts_NR[numbers])
                 rows += [_value(metric, values_R, len(numbers), None, subset) for metric in scores.metrics]
@@ -176,7 +165,7 @@ def _values(scores: RowScores, resamples: int) -> list[ResultRow]:
 
 
 def _value(metric: str, values_R: np.ndarray, n: int, aggregation: str | None, subset: str | None = None) -> ResultRow:
-    low, high = percentile_interval(values_R[1:]) or (None, None)
+    low, high = statistics.percentile_interval(values_R[1:]) or (None, None)
     value = {"metric": metric, "value": float(values_R[0]), "ci_low": low, "ci_high": high, "n": n}
     return {"subset": subset, "aggregation": aggregation, **value}
 

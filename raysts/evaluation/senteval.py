@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from raysts.evaluation import probes
-from raysts.evaluation.probes import Probe, Rows, Split, fold_count, one_thread_each, side_by_side
+from raysts.evaluation.probes import Probe, Rows, Split, cross_validate, one_thread_each
 from raysts.evaluation.statistics import pearson
 
 GRID = (1e-5, 1e-4, 1e-3, 1e-2)
@@ -58,23 +58,17 @@ def folds(codes_N: np.ndarray, count: int) -> list[Split]:
 
 def classify(features_ND: np.ndarray, codes_N: np.ndarray, splits: Sequence[Split]) -> list[Probe]:
     """Return by split the classes of its second rows, by a probe that is fitted on its first rows."""
-    count = fold_count(FOLDS, *(codes_N[fit] for fit, _ in splits))
-    inner = [(fit[a], fit[b]) for fit, _ in splits for a, b in folds(codes_N[fit], count)]
-    classes = int(codes_N.max()) + 1
 
     def scores(split: Split) -> np.ndarray:
-        return _classifier(features_ND, codes_N, split, classes, GRID, np.random.RandomState(SEED))[1]
+        return _classifier(features_ND, codes_N, split, GRID, np.random.RandomState(SEED))[1]
 
-    def final(chosen: tuple[Split, float]) -> Probe:
-        (fit, test), penalty = chosen
-        rng = np.random.RandomState(SEED)
+    def final(split: Split, penalty: float) -> Probe:
+        (fit, test), rng = split, np.random.RandomState(SEED)
         stopping, training = np.split(fit[rng.permutation(len(fit))], [max(1, int(HELD_OUT * len(fit)))])
-        weights_RDC, _ = _classifier(features_ND, codes_N, (training, stopping), classes, (penalty,), rng)
+        weights_RDC, _ = _classifier(features_ND, codes_N, (training, stopping), (penalty,), rng)
         return Probe((_append_one(features_ND[test]) @ weights_RDC[0]).argmax(axis=1), penalty)
 
-    means = np.array(side_by_side(scores, inner)).reshape(len(splits), count, len(GRID)).mean(axis=1)
-    penalties = [GRID[best] for best in np.round(100 * means, 2).argmax(axis=1)]
-    return side_by_side(final, list(zip(splits, penalties, strict=True)))
+    return cross_validate(codes_N, splits, FOLDS, SEED, GRID, scores, final)
 
 
 def classify_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:
@@ -82,9 +76,8 @@ def classify_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:
     features_ND, codes_N = (np.concatenate(both_parts) for both_parts in zip(train, dev, strict=True))
     split = np.split(np.arange(len(codes_N)), [len(train[1])])
     with one_thread_each():
-        weights_RDC, scores_R = _classifier(
-            features_ND, codes_N, (split[0], split[1]), int(codes_N.max()) + 1, GRID, np.random.RandomState(SEED)
-        )
+        rng = np.random.RandomState(SEED)
+        weights_RDC, scores_R = _classifier(features_ND, codes_N, (split[0], split[1]), GRID, rng)
         best = int(np.round(100 * scores_R, 2).argmax())
         return Probe((_append_one(asked_ND) @ weights_RDC[best]).argmax(axis=1), GRID[best])
 
@@ -108,14 +101,9 @@ def regress_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:
 
 
 def _classifier(
-    features_ND: np.ndarray,
-    codes_N: np.ndarray,
-    split: Split,
-    classes: int,
-    penalties: Sequence[float],
-    rng: np.random.RandomState,
+    features_ND: np.ndarray, codes_N: np.ndarray, split: Split, penalties: Sequence[float], rng: np.random.RandomState
 ) -> tuple[np.ndarray, np.ndarray]:
-    fit, dev = split
+    (fit, dev), classes = split, int(codes_N.max()) + 1
     right_NC = np.eye(classes, dtype=np.float32)[codes_N[fit]]
 
     def slope(logits_BRC: np.ndarray, rows_B: np.ndarray) -> np.ndarray:
@@ -128,15 +116,9 @@ def _classifier(
 
 
 def _fit(
-    train_ND: np.ndarray,
-    dev_ND: np.ndarray,
-    classes: int,
-    penalties: Sequence[float],
-    schedule: Schedule,
-    slope: Slope,
-    score: Score,
-    rng: np.random.RandomState,
-) -> tuple[np.ndarray, np.ndarray]:
+    train_ND: np.ndarray, dev_ND: np.ndarray, classes: int, penalties: Sequence[float], schedule: Schedule,
+    slope: Slope, score: Score, rng: np.random.RandomState,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Return a layer by penalty: weights, the bias last, float32 [R, D, C], and their scores [R]."""
     train_ND, dev_ND = _append_one(train_ND), _append_one(dev_ND)
     shape = train_ND.shape[1], len(penalties), classes

@@ -1,7 +1,6 @@
 """Standings of systems on test sets, for terminal, page, card, claims and the papers' tables.
 
-The members (or students) of a system are one line: their mean, their standard deviation, and each of them. No other part of the
-house averages results rows.
+The members (or students) of a system are one line. No other part of the house averages results rows.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ def named_teachers(rows: Iterable[ResultRow], names: Mapping[str, str]) -> list[
 
     The mean of models that have nothing in common but their student says nothing. An ensemble needs two.
     """
-    return [
-        {**row, "role": f"{TEACHER}{names[row['run_id']]}"}
-        if row["role"] == "member" and row["run_id"] in names
-        else row
-        for row in rows
-        if row["role"] != "ensemble" or len(row["parent_run_ids"] or ()) != 1
-    ]
+    named = []
+    for row in rows:
+        if row["role"] == "member" and row["run_id"] in names:
+            row = {**row, "role": f"{TEACHER}{names[row['run_id']]}"}
+        if row["role"] != "ensemble" or len(row["parent_run_ids"] or ()) != 1:
+            named.append(row)
+    return named
 
 
 def kind_of(role: str | None) -> str:
@@ -235,12 +234,9 @@ def standings(
 
 
 def _standing(
-    key: tuple[str | None, ...],
-    models: Sequence[Mapping[str, ResultRow]],
-    averaged: Sequence[str],
-    view: View,
+    key: tuple[str | None, ...], models: Sequence[Mapping[str, ResultRow]], averaged: Sequence[str], view: View,
     as_distributed: Mapping[str, str] | None,
-) -> Standing:
+) -> Standing:  # fmt: skip
     rows = [row for model in models for row in model.values()]
     rows.sort(key=lambda row: (-1 if row["member"] is None else row["member"], row["seed"] or 0))
     individuals: dict[str, list[Value]] = {}
@@ -319,9 +315,9 @@ def align_columns(rows: Sequence[Sequence[str]], left: Container[int]) -> list[s
 
 
 def format_standings(table: Standings) -> str:
-    """Return aligned plain text: values times 100 with two decimals.
+    """Return aligned plain text, values times 100.
 
-    Several values are shown as mean ± standard deviation, their number behind the role; a cell with fewer has its own number.
+    Of several models their number stands behind the role; a cell with fewer has its own number.
     """
     lines = [["system", "role", "pooling", "layers", "similarity", *table.columns]]
     for line in table.lines:
@@ -340,9 +336,7 @@ def format_standings(table: Standings) -> str:
 def format_results(rows: Sequence[ResultRow], brief: bool = False) -> str:
     """Return the table of rank correlations, then one for every other metric.
 
-    Test rows and cross-validated ones stand side by side: a set has the one or the other.
-
-    ``brief``: the rank correlations alone, if there are any.
+    Test rows and cross-validated ones stand side by side. ``brief``: the rank correlations alone, if there are any.
     """
     plain = [
         {**row, "split": "test" if row["split"] == "cv" else row["split"]}

@@ -32,12 +32,9 @@ class UndefinedCorrelationError(RunFailed):
 
 
 def require_finite(values: np.ndarray, before: str, after: str) -> None:
-    """Check that all rows of what a model gives are finite.
+    """Raise UndefinedCorrelationError unless all rows of a model's values are finite.
 
     The message has the number of those that are not between the two texts.
-
-    Raises:
-        UndefinedCorrelationError: some are not.
     """
     if values.dtype == object:  # arrays of a text's tokens, of many lengths
         finite = [np.isfinite(row).all() for row in values]
@@ -76,10 +73,9 @@ def average_ranks(values: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def resample_counts(n: int, seed: tuple[int, ...], resamples: int) -> np.ndarray:
-    """Return how often each row occurs in each resample -> uint8 [N, R], read-only.
+    """Return how often each row occurs in each resample of ``n`` draws -> uint8 [N, R], read-only.
 
-    A resample is ``n`` draws with replacement. The result depends on the arguments alone, and is cached, because systems
-    that are compared on one set share their resamples.
+    The result is cached, because systems that are compared on one set share their resamples.
     """
     rng = np.random.default_rng(seed)
     counts = np.empty((n, resamples), dtype=np.uint8)
@@ -94,10 +90,7 @@ def resample_counts(n: int, seed: tuple[int, ...], resamples: int) -> np.ndarray
 
 
 def resample_set(label: str, n: int, resamples: int) -> np.ndarray:
-    """Return :func:`resample_counts` with random numbers named by ``label``.
-
-    Systems that are compared on a set have the same resamples. Large ones are drawn again every time.
-    """
+    """Return :func:`resample_counts` with random numbers named by ``label``. Large ones are not cached."""
     draw = resample_counts if n * resamples <= _MOST_REMEMBERED else resample_counts.__wrapped__
     return draw(n, (BOOTSTRAP_SEED, zlib.crc32(label.encode())), resamples)
 
@@ -329,8 +322,7 @@ def bootstrap_p(differences_R: np.ndarray) -> float | None:
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p values adjusted so that one false alarm among all tests has the stated rate (Holm 1979)."""
-    adjusted, largest = [0.0] * len(p_values), 0.0
-    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        adjusted[place] = largest
-    return adjusted
+    order = np.argsort(p_values, kind="stable")
+    adjusted = np.empty(len(order))
+    adjusted[order] = np.maximum.accumulate(np.arange(len(order), 0, -1) * np.asarray(p_values)[order]).clip(max=1.0)
+    return [float(p) for p in adjusted]

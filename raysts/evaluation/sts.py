@@ -8,6 +8,7 @@ average by the number of pairs (BERT-flow).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -55,20 +56,14 @@ class Pairs(LabelledSet):
         return replace(self, left=left, right=right, gold=gold, size=len(gold), subsets={})
 
     def row_scores(self, represent: Represent, similarities: Similarities) -> list[RowScores]:
-        representation = represent(self.texts)
-        return [
-            self.make_scores(
-                pair_similarities(self, representation, make_symmetric(similarity)),
-                *METRICS,
-                similarity=name,
-                gold=self.gold,
-                subsets=self.subsets if len(self.subsets) > 1 else {},
-                aggregations=self.aggregations,
-                draw=f"{self.name}/{self.split}/all",
-                compared=self.compared,
-            )
-            for name, similarity in similarities.items()
-        ]
+        representation, subsets = represent(self.texts), self.subsets if len(self.subsets) > 1 else {}
+        shared: dict[str, Any] = {"gold": self.gold, "subsets": subsets, "aggregations": self.aggregations}
+        shared |= {"draw": f"{self.name}/{self.split}/all", "compared": self.compared}
+        scores = []
+        for name, similarity in similarities.items():
+            values_N = pair_similarities(self, representation, make_symmetric(similarity))
+            scores.append(self.make_scores(values_N, *METRICS, similarity=name, **shared))
+        return scores
 
     def problems(self) -> list[str]:
         problems = []
@@ -93,17 +88,11 @@ def pairs_from_table(table: pa.Table, name: str, sha256: str, split: str = "test
     columns = [table.column(column).cast(pa.string()) for column in ("sentence1", "sentence2")]
     texts = pa.concat_arrays([chunk for column in columns for chunk in column.chunks]).dictionary_encode()
     codes = texts.indices.to_numpy().astype(np.int64)
-    return Pairs(
-        name=name,
-        sha256=sha256,
-        texts=texts.dictionary.to_pylist(),
-        size=table.num_rows,
-        left=codes[: table.num_rows],
-        right=codes[table.num_rows :],
-        gold=table.column("score").cast(pa.float64()).to_numpy(),
-        subsets={} if split == "dev" else _subsets(table, name),
-        split=split,
-    )
+    subsets = {} if split == "dev" else _subsets(table, name)
+    columns: dict[str, Any] = {"left": codes[: len(table)], "right": codes[len(table) :], "subsets": subsets}
+    columns["gold"] = table.column("score").cast(pa.float64()).to_numpy()
+    texts_list = texts.dictionary.to_pylist()
+    return Pairs(name=name, sha256=sha256, texts=texts_list, size=len(table), split=split, **columns)
 
 
 def _subsets(table: pa.Table, name: str) -> dict[str, np.ndarray]:
@@ -127,11 +116,7 @@ def load_pairs(corpus: Corpus, *tables: str, name: str | None = None, split: str
 
 
 def pair_similarities(pairs: Pairs, representation: Representation, similarity: Similarity) -> np.ndarray:
-    """Return the similarity of every pair [N] float64, from a representation of its sentences.
-
-    Raises:
-        UndefinedCorrelationError: a representation is not finite.
-    """
+    """Return the similarity of every pair [N] float64, and refuse a representation that is not finite."""
     for name, values in representation.items():
         require_finite(values, f"{pairs.name}: '{name}' of ", "sentences is")
     left, right = take(representation, pairs.left), take(representation, pairs.right)

@@ -29,11 +29,7 @@ Similarities = Mapping[str, Similarity]
 
 
 class Model(Protocol):
-    """Model that can be evaluated, by its own similarities at its pooling of its layers.
-
-    ``represent_layers`` gives several choices of pooled layers in one pass; its option ``progress`` is a function that takes the
-    number of texts of each batch.
-    """
+    """Model that can be evaluated. An option ``progress`` takes the number of texts of each batch."""
 
     @property
     def similarities(self) -> Similarities: ...
@@ -85,11 +81,7 @@ class LabelledSet(ABC):
 
     @abstractmethod
     def row_scores(self, represent: Represent, similarities: Similarities) -> list[RowScores]:
-        """Return the scores of the rows by each similarity, and those of baselines.
-
-        Raises:
-            UndefinedCorrelationError: a representation or a similarity is not finite.
-        """
+        """Return the scores of the rows by each similarity, and refuse one that is not finite."""
 
     def baseline_scores(self) -> list[RowScores]:
         """Return the scores of what needs no model, beside the models of a table."""
@@ -106,7 +98,6 @@ class Source:
     """The tables of one set, and the function that reads them.
 
     Attributes:
-        name: of the set in results.
         tables: none of them may be missing.
         optional: tables that are read too, if they exist.
         labels: every table needs its labels, which are optional in SICK.

@@ -1,9 +1,4 @@
-"""Training text in evaluation sets.
-
-Two sentences are the same when they are equal after normalisation: Unicode NFKC, case folded, runs of punctuation and
-white space collapsed to one blank. Pairs are the same in either order. Memory is that of the evaluation sets: training
-tables are streamed.
-"""
+"""Training text in evaluation sets. Training tables are streamed."""
 
 import hashlib
 import re
@@ -28,19 +23,11 @@ _VARIATIONS = frozenset(map(chr, range(0xFE00, 0xFE10)))  # how an emoji is draw
 def normalise(sentence: str) -> str:
     """Return the compared form: NFKC, case folded, runs of punctuation and white space as one blank.
 
-    A sentence of punctuation alone stays as it is.
+    A sentence of punctuation alone stays as it is. Letters keep their marks, the vowels of many scripts (Devanagari, Thai).
     """
-    return _words(unicodedata.normalize("NFKC", sentence).casefold()) or sentence.strip()
-
-
-def _words(text: str) -> str:
-    """Return a text with one blank for each run of punctuation and white space.
-
-    Letters keep their marks, which are the vowels of many scripts (Devanagari, Thai, ...).
-    """
-    if text.isascii():
-        return _NO_WORD.sub(" ", text).strip()
-    return " ".join(_NO_WORD.sub(_marks, text).split())
+    text = unicodedata.normalize("NFKC", sentence).casefold()
+    words = _NO_WORD.sub(" " if text.isascii() else _marks, text)
+    return " ".join(words.split()) or sentence.strip()
 
 
 def _marks(run: re.Match[str]) -> str:
@@ -52,8 +39,8 @@ def _marks(run: re.Match[str]) -> str:
 def occurrences(corpus: Corpus, table: str, data: Data, eval_tables: Sequence[str]) -> Masks:
     """Return the rows of evaluation sets that selected rows of a training table contain.
 
-    A derived table that the corpus does not hold is looked for in its sources, in all rows of the chosen ones, and user text
-    in all its rows: a draw from it may have fewer. A derived table of single sentences contains no pair.
+    A derived table that the corpus does not hold is looked for in all rows of its sources, and user text in all its rows. A
+    table of single sentences contains no pair.
 
     Returns:
         per evaluation set two bool arrays over its rows: the row itself (its pair, in either order; for a table of single

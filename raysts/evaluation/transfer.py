@@ -11,6 +11,7 @@ Shapes: N rows, D dimensions.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -61,7 +62,11 @@ class TransferSet(LabelledSet):
 
     def problems(self) -> list[str]:
         if self.gold is not None:
-            return score_problems(self.parts)
+            return [
+                f"{part.table}: all {len(part.gold)} scores are {part.gold[0]:g}; a correlation needs scores that differ"
+                for part in self.parts
+                if part.gold.min() == part.gold.max()
+            ]
         return label_problems(self.parts[0], self.parts[1:], fewest=4 - len(self.parts))
 
     def row_scores(self, represent: Represent, similarities: Similarities) -> list[RowScores]:
@@ -83,16 +88,12 @@ def _read(corpus: Corpus, source: Source) -> TransferSet:
         columns = corpus.read(table, [*texts, "label" if source.labels else "score"])
         parts.append(Split(table, tuple(columns.column(name).to_pylist() for name in texts), _gold(columns, table)))
     test = parts[-1]
-    return TransferSet(
-        name=source.name,
-        sha256=join_fingerprints(corpus, source.tables),  # training rows decide a score as much as the test's
-        texts=list(dict.fromkeys(text for part in parts for texts in part.texts for text in texts)),
-        size=len(test.gold),
-        split="test" if len(parts) > 1 else "cv",
-        rows={test.table: np.ones(len(test.gold), bool)} if test.table in TEST_TABLES else {},
-        gold=None if source.labels else test.gold,
-        parts=tuple(parts),
-    )
+    columns: dict[str, Any] = {"split": "test" if len(parts) > 1 else "cv", "parts": tuple(parts)}
+    columns["gold"] = None if source.labels else test.gold
+    columns["rows"] = {test.table: np.ones(len(test.gold), bool)} if test.table in TEST_TABLES else {}
+    sha256 = join_fingerprints(corpus, source.tables)  # training rows decide a score as much as the test's
+    texts = list(dict.fromkeys(text for part in parts for texts in part.texts for text in texts))
+    return TransferSet(name=source.name, sha256=sha256, texts=texts, size=len(test.gold), **columns)
 
 
 def _gold(columns: pa.Table, table: str) -> np.ndarray:
@@ -125,15 +126,6 @@ def label_problems(train: Split, measured: Sequence[Split], fewest: int) -> list
             for name in np.unique(part.gold[unseen])
         ]
     return problems
-
-
-def score_problems(parts: Sequence[Split]) -> list[str]:
-    """Return the tables with equal scores alone: they have no correlation with anything."""
-    return [
-        f"{part.table}: all {len(part.gold)} scores are {part.gold[0]:g}; a correlation needs scores that differ"
-        for part in parts
-        if part.gold.min() == part.gold.max()
-    ]
 
 
 def _rows(mask_N: np.ndarray) -> str:

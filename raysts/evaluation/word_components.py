@@ -45,8 +45,7 @@ class Occurrences(NamedTuple):
 def find_words(model: SentenceModel, sentences: Sequence[str]) -> tuple[Tokens, dict[str, int], Occurrences]:
     """Return the tokens of the sentences, the row of each word in lower case, and its occurrences.
 
-    A piece belongs to the word that its last character lies in. Words are numbered as they first appear, and what a
-    sentence is cut by has no occurrence.
+    A piece belongs to the word that its last character lies in. Truncated words have no occurrence.
     """
     read = model.tokenizer(
         list(sentences), truncation=True, max_length=model.max_length, return_offsets_mapping=True,
@@ -79,9 +78,8 @@ def contextual_words(
 ) -> tuple[dict[str, int], np.ndarray]:
     """Return the row of each word, and the words' first principal components [L, V, H].
 
-    Latte-Mix, section 4.3, A.7. It is the first right singular vector of the matrix of its contextual vectors, not centred,
-    with the sign that gives a positive mean product with them. The vector of an occurrence is the mean of its word pieces'.
-    A pass over the sentences takes as many layers, and then words, as fit into ``memory`` bytes, at least one of each.
+    Latte-Mix, section 4.3, A.7. The vector of an occurrence is the mean of its word pieces'. A pass over the sentences takes
+    as many layers, and then words, as fit into ``memory`` bytes, at least one of each.
     """
     tokens, index, occurrences = find_words(model, sentences)
     counts_V = np.bincount(occurrences.word, minlength=len(index))
@@ -131,14 +129,13 @@ def _vectors(model: SentenceModel, tokens: Tokens, part: Occurrences, layers: Se
     """Return the contextual vectors of the occurrences [L, O, H] float32."""
     encoder = model.encoder
     device = next(encoder.parameters()).device
-    budget = TOKEN_BUDGET.get(device.type, TOKEN_BUDGET["cuda"])
     vectors_LOH = np.empty((len(layers), len(part.word), encoder.width), np.float32)
     by_sentence = np.argsort(part.sentence, kind="stable")
     numbers, counts = np.unique(part.sentence, return_counts=True)
     begins = np.cumsum(counts) - counts
     tokens = tokens.take(numbers)
     with torch.inference_mode():
-        for batch in tokens.batches(budget):
+        for batch in tokens.batches(TOKEN_BUDGET.get(device.type, TOKEN_BUDGET["cuda"])):
             ids, sizes = tokens.take(batch).pad(encoder.pad_id)
             rows = np.concatenate([by_sentence[begins[i] : begins[i] + counts[i]] for i in batch])
             texts = np.repeat(np.arange(len(batch)), counts[batch])

@@ -5,9 +5,10 @@ Shapes: V words, N looked up or rows, R of a block, H dimensions, Q questions of
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -64,20 +65,20 @@ class WordTable:
 
     def rows(self, words: Sequence[str]) -> np.ndarray:
         """Return the row of each word [N], or ``UNKNOWN`` if its vector is missing or zero."""
-        spelt = (self.index.get(word, self.index.get(word.lower(), UNKNOWN)) for word in words)
-        rows = np.fromiter(spelt, np.int64, len(words))
+        rows = np.array([self.index.get(word, self.index.get(word.lower(), UNKNOWN)) for word in words], np.int64)
         spelt_N = np.flatnonzero(rows != UNKNOWN)
         rows[spelt_N[~self.raw_VH[rows[spelt_N]].any(axis=1)]] = UNKNOWN
         return rows
 
-    def vectors(self, rows: np.ndarray) -> np.ndarray:
+    def vectors(self, words: Sequence[str]) -> np.ndarray:
         """Return vectors of unit length [N, H] float32, for an unknown word the shorter mean vector.
 
         The product of two is then their cosine, and that with an unknown word about the mean cosine, which says nothing.
         """
-        found_NH = unit(self.raw_VH[np.maximum(rows, 0)])
-        found_NH[rows == UNKNOWN] = self.mean_H
-        return found_NH
+        rows = self.rows(words)
+        vectors_NH = unit(self.raw_VH[np.maximum(rows, 0)])
+        vectors_NH[rows == UNKNOWN] = self.mean_H
+        return vectors_NH
 
     def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yield (first row, vectors of unit length) of the whole vocabulary in blocks."""
@@ -146,17 +147,17 @@ class WordSet:
 
 def read_sets(corpus: Corpus) -> list[WordSet]:
     """Return every set of the corpus that can be measured, by its name in lower case."""
-    return [word_set for table in SETS if corpus.files(table) for word_set in _split(corpus.read(table), table)]
-
-
-def _split(rows: pa.Table, table: str) -> Iterator[WordSet]:
-    names = pc.utf8_lower(rows.column("dataset").cast(pa.string()))
-    for name in names.unique().to_pylist():
-        numbers = np.flatnonzero(pc.equal(names, name).to_numpy())
-        word_set = WordSet(name, table, rows.take(pa.array(numbers)).to_pydict(), numbers)
-        scored = any(score is not None for score in word_set.columns.get("score", ()))
-        if table != ANALOGY or (name not in _CHOICES and (name != DEGREES or scored)):
-            yield word_set
+    sets = []
+    for table in filter(corpus.files, SETS):
+        rows = corpus.read(table)
+        names = pc.utf8_lower(rows.column("dataset").cast(pa.string()))
+        for name in names.unique().to_pylist():
+            numbers = np.flatnonzero(pc.equal(names, name).to_numpy())
+            word_set = WordSet(name, table, rows.take(pa.array(numbers)).to_pydict(), numbers)
+            scored = any(score is not None for score in word_set.columns.get("score", ()))
+            if table != ANALOGY or (name not in _CHOICES and (name != DEGREES or scored)):
+                sets.append(word_set)
+    return sets
 
 
 def find_absent(corpus: Corpus, sets: Iterable[WordSet]) -> list[str]:
@@ -172,45 +173,45 @@ def find_absent(corpus: Corpus, sets: Iterable[WordSet]) -> list[str]:
     return lines
 
 
-def read_relations(word_set: WordSet) -> tuple[list[tuple[RelationWords, np.ndarray]], list[str]]:
-    """Return the words and degrees of each relation of ``DEGREES``, and the problems of its rows.
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """Pairs of words that are examples of a relation, and other pairs with the degree of each."""
+
+    examples: dict[tuple[str, str], None] = field(default_factory=dict)
+    degrees: dict[tuple[str, str], float] = field(default_factory=dict)
+
+
+def read_relations(word_set: WordSet) -> tuple[list[Relation], list[str]]:
+    """Return the relations of ``DEGREES``, and the problems of its rows.
 
     Each example and each pair counts once. A row needs a score, and a pair has one in a relation.
     """
-    by_name: dict[str, list[int]] = {}
-    for index, category in enumerate(word_set.columns["category"]):
-        by_name.setdefault(str(category), []).append(index)
-    relations: list[tuple[RelationWords, np.ndarray]] = []
-    degrees, problems = word_set.scores, []
-    a, b, c, d = (word_set.columns[name] for name in "abcd")
-    for name, rows in by_name.items():
-        examples = dict.fromkeys((a[i], b[i]) for i in rows)
-        pairs: dict[tuple[str, str], int] = {}
-        for i in rows:
-            first = pairs.setdefault((c[i], d[i]), i)
-            place = f"{word_set.table}: row {word_set.row[i]}, column 'score'"
-            if np.isnan(degrees[i]):
-                problems.append(
-                    f"{place}: null, and other rows of {word_set.name} have one; every row needs a degree, or none"
-                )
-            elif not np.isnan(degrees[first]) and degrees[first] != degrees[i]:
-                problems.append(
-                    f"{place}: {degrees[i]:g} for '{c[i]}', '{d[i]}' in relation '{name}', which row {word_set.row[first]} "
-                    f"gives {degrees[first]:g}; a pair has one degree in a relation"
-                )
-        gold = degrees[list(pairs.values())]
-        if (distinct := len(np.unique(gold))) < 2:
-            problems.append(word_set.too_few(f"relation '{name}' has", len(gold), distinct, "score"))
-        relations.append(
-            (tuple([pair[side] for pair in group] for group in (examples, pairs) for side in (0, 1)), gold)
-        )
-    return relations, problems[:_MOST]
+    relations: dict[str, Relation] = {}
+    first_rows: dict[tuple[str, str, str], int] = {}
+    problems = []
+    columns = [word_set.columns[name] for name in ("category", *"abcd")]
+    for category, a, b, c, d, degree, row in zip(*columns, word_set.scores, word_set.row, strict=True):
+        relation = relations.setdefault(str(category), Relation())
+        relation.examples[a, b] = None
+        first_row = first_rows.setdefault((str(category), c, d), row)
+        first = relation.degrees.setdefault((c, d), float(degree))
+        place = f"{word_set.table}: row {row}, column 'score'"
+        if np.isnan(degree):
+            problems.append(
+                f"{place}: null, and other rows of {word_set.name} have one; every row needs a degree, or none"
+            )
+        elif not np.isnan(first) and first != degree:
+            problems.append(
+                f"{place}: {degree:g} for '{c}', '{d}' in relation '{category}', which row {first_row} gives {first:g}; "
+                f"a pair has one degree in a relation"
+            )
+    for name, relation in relations.items():
+        if (distinct := len(np.unique([*relation.degrees.values()]))) < 2:
+            problems.append(word_set.too_few(f"relation '{name}' has", len(relation.degrees), distinct, "score"))
+    return [*relations.values()], problems[:_MOST]
 
 
 _QUESTIONS = 1024
-
-RelationWords = tuple[Sequence[str], ...]
-"""Words of a relation: left and right of its examples, left and right of its pairs."""
 
 
 def analogies(words: WordTable, questions: Mapping[str, Sequence[str]]) -> np.ndarray:
@@ -219,19 +220,14 @@ def analogies(words: WordTable, questions: Mapping[str, Sequence[str]]) -> np.nd
     The question's words do not count as answers; every other word of the vocabulary is. An answer without a vector is never
     found. Of equal words the first counts.
     """
-    rows = {name: words.rows(questions[name]) for name in "abcd"}
-    right_N = np.zeros(len(rows["d"]), dtype=bool)
-    known_N = np.flatnonzero(rows["d"] != UNKNOWN)
-    if not len(known_N):
-        return right_N
-    a_NH, b_NH, c_NH = (words.vectors(rows[name][known_N]) for name in "abc")
+    a_NH, b_NH, c_NH = (words.vectors(questions[name]) for name in "abc")
     wanted_NH = b_NH - a_NH + c_NH
-    excluded_N3 = np.stack([rows[name][known_N] for name in "abc"], axis=1)
-    best_N = np.full(len(known_N), -np.inf, np.float32)
-    answer_N = np.full(len(known_N), UNKNOWN)
+    excluded_N3 = np.stack([words.rows(questions[name]) for name in "abc"], axis=1)
+    right_N = words.rows(questions["d"])
+    best_N, answer_N = np.full(len(right_N), -np.inf, np.float32), np.full(len(right_N), UNKNOWN)
     for start, block_RH in words.blocks():
         null_R = ~block_RH.any(axis=1)  # padding, and words whose vector is zeros
-        for first in range(0, len(known_N), _QUESTIONS):
+        for first in range(0, len(right_N), _QUESTIONS):
             part = slice(first, first + _QUESTIONS)
             scores_QR = wanted_NH[part] @ block_RH.T
             scores_QR[:, null_R] = -np.inf
@@ -243,23 +239,24 @@ def analogies(words: WordTable, questions: Mapping[str, Sequence[str]]) -> np.nd
             better_Q = score_Q > best_N[part]
             best_N[part][better_Q] = score_Q[better_Q]
             answer_N[part][better_Q] = start + place_Q[better_Q]
-    right_N[known_N] = answer_N == rows["d"][known_N]
-    return right_N
+    return (answer_N == right_N) & (right_N != UNKNOWN)
 
 
-def degrees_of(words: WordTable, relations: Sequence[tuple[RelationWords, np.ndarray]]) -> np.ndarray:
+def degrees_of(words: WordTable, relations: Sequence[Relation]) -> np.ndarray:
     """Return Spearman by relation [N] of the likeness to its examples with people's degrees.
 
     A pair's number is the product of its difference with the mean difference of the examples. 0 if it is the same for all
     pairs, as without a known word.
     """
     correlations = []
-    for (*examples, left, right), gold_N in relations:
-        means = [words.vectors(words.rows(side)).mean(axis=0, dtype=np.float64) for side in examples]
-        sides = [words.vectors(words.rows(side)).astype(np.float64) for side in (left, right)]
-        predicted_N = (sides[0] - sides[1]) @ (means[0] - means[1])
+    for relation in relations:
+        examples_NH, pairs_NH = (
+            np.subtract(*(words.vectors(side).astype(np.float64) for side in zip(*pairs, strict=True)))
+            for pairs in (relation.examples, relation.degrees)
+        )
+        predicted_N = pairs_NH @ examples_NH.mean(axis=0)
         constant = predicted_N.min() == predicted_N.max()
-        correlations.append(0.0 if constant else spearman(predicted_N, gold_N))
+        correlations.append(0.0 if constant else spearman(predicted_N, np.array([*relation.degrees.values()])))
     return np.array(correlations)
 
 
@@ -271,20 +268,11 @@ def best_clusters(words: WordTable, members: Sequence[str], classes: np.ndarray,
     """
     from sklearn.cluster import AgglomerativeClustering, KMeans
 
-    vectors_NH = words.vectors(words.rows(members))
-    count = len(np.unique(classes))
-    kinds = [
-        AgglomerativeClustering(count, metric="euclidean", linkage="ward"),
-        *(
-            AgglomerativeClustering(count, metric=metric, linkage=linkage)
-            for metric in ("cosine", "euclidean")
-            for linkage in ("average", "complete")
-        ),
-        KMeans(count, n_init=10, random_state=seed),
-    ]
-    return max(
-        (select_largest(kind.fit_predict(vectors_NH), classes) for kind in kinds), key=lambda right_N: right_N.sum()
-    )
+    vectors_NH, count = words.vectors(members), len(np.unique(classes))
+    linked = [("euclidean", "ward"), *itertools.product(("cosine", "euclidean"), ("average", "complete"))]
+    kinds = [AgglomerativeClustering(count, metric=metric, linkage=linkage) for metric, linkage in linked]
+    kinds.append(KMeans(count, n_init=10, random_state=seed))
+    return max((select_largest(kind.fit_predict(vectors_NH), classes) for kind in kinds), key=np.sum)
 
 
 def select_largest(clusters: np.ndarray, classes: np.ndarray) -> np.ndarray:
@@ -326,7 +314,7 @@ class WordsTask(Task):
         Raises:
             InputError: the corpus has no such sentences.
         """
-        tables = [table for table in SENTENCES if corpus.files(table)]
+        tables = [*filter(corpus.files, SENTENCES)]
         if contextual and not tables:
             raise InputError(
                 f"task 'words': a contextual model has vectors of words in sentences, and {corpus.where} holds none of "
@@ -373,16 +361,19 @@ class WordSets:
             index, components_LVH = contextual_words(model, self.sentences, choices)
             tables = [WordTable(index, components_VH) for components_VH in components_LVH]
         self._warn(tables[0])
-        by_choice: dict[Layers, list[RowScores]] = {choice: [] for choice in choices}
-        for choice, words in zip(choices, tables, strict=True):
-            for word_set in self.sets:
-                shared: dict[str, Any] = {"dataset": word_set.name, "split": "test", "compared": False}
-                shared["sha256"] = self.sha256[word_set.table]
-                covered_N = words.rows(word_set.words) != UNKNOWN
-                by_choice[choice] += [RowScores(**shared, **_scores(words, word_set))] if covered_N.any() else []
-                coverage = RowScores(metrics=("coverage",), values=covered_N * 1.0, similarity=None, **shared)
-                by_choice[choice].append(coverage)
-        return by_choice
+        return {
+            choice: [scores for word_set in self.sets for scores in self._set_scores(words, word_set)]
+            for choice, words in zip(choices, tables, strict=True)
+        }
+
+    def _set_scores(self, words: WordTable, word_set: WordSet) -> Iterator[RowScores]:
+        """Yield the scores of a set with known words, and the coverage of any."""
+        shared: dict[str, Any] = {"dataset": word_set.name, "split": "test", "compared": False}
+        shared["sha256"] = self.sha256[word_set.table]
+        covered_N = words.rows(word_set.words) != UNKNOWN
+        if covered_N.any():
+            yield RowScores(**shared, **_scores(words, word_set))
+        yield RowScores(metrics=("coverage",), values=covered_N * 1.0, similarity=None, **shared)
 
     def _warn(self, words: WordTable) -> None:
         """Log the sets that are missing, and the words without a vector."""
@@ -394,8 +385,8 @@ class WordSets:
         all_words = list(dict.fromkeys(word for word_set in self.sets for word in word_set.words))
         if total := int((words.rows(all_words) == UNKNOWN).sum()):
             parts = ", ".join(f"{name} {count:,}/{size:,}" for name, (count, size) in unknown.items())
-            line = f"words: {total:,} of {len(all_words):,} words have no vector, and the mean vector stands for them: {parts}"
-            logger.warning(line)
+            stands = f"words have no vector, and the mean vector stands for them: {parts}"
+            logger.warning("words: %s of %s %s", f"{total:,}", f"{len(all_words):,}", stands)
 
 
 def _scores(words: WordTable, word_set: WordSet) -> dict[str, Any]:
@@ -412,7 +403,7 @@ def _scores(words: WordTable, word_set: WordSet) -> dict[str, Any]:
     fields: dict[str, Any] = {"metrics": ("spearman",), "aggregations": ("all",), **drawn}
     if word_set.name == DEGREES:
         relations, _ = read_relations(word_set)
-        fields["counted"] = sum(len(gold) for _, gold in relations)
+        fields["counted"] = sum(len(relation.degrees) for relation in relations)
         return {"values": degrees_of(words, relations), **fields}
-    a_NH, b_NH = (words.vectors(words.rows(columns[side])).astype(np.float64) for side in ("word1", "word2"))
+    a_NH, b_NH = (words.vectors(columns[side]).astype(np.float64) for side in ("word1", "word2"))
     return {"values": np.einsum("nh,nh->n", a_NH, b_NH), "gold": word_set.scores, **fields}

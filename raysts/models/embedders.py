@@ -1,7 +1,5 @@
 """Sources of vectors of texts: an encoder, an ONNX graph, precomputed vectors, or a server.
 
-Each reads its own tokens, and is described without its weights.
-
 Shapes: N texts, B of them at once, T tokens, H hidden, D dimensions, R rows.
 """
 
@@ -129,10 +127,7 @@ class Embedder(ABC):
     def represent_layers(
         self, texts: Sequence[Text], layers: Sequence[Layers], progress: Callable[[int], None] | None = None
     ) -> dict[Layers, Representation]:
-        """Return representations for several choices of layers, or for the first alone if they cannot vary.
-
-        ``progress``: takes the number of texts of each batch that is done.
-        """
+        """Return representations for several choices of layers, or for the first alone if they cannot vary."""
         vectors = self.vectors(self.tokenize([str(text) for text in texts]))
         if progress is not None:
             progress(len(texts))
@@ -225,14 +220,8 @@ class OnnxModel(EncoderModel):
         return self.model.dim
 
     @property
-    def graph(self) -> Path:
-        graph = graph_of(self.path)
-        assert graph is not None
-        return graph
-
-    @property
     def weight_bytes(self) -> int:
-        files = self.graph.parent.glob(f"{self.graph.name}*")  # weights may stand in model.onnx_data
+        files = graph_of(self.path).parent.glob("model.onnx*")  # weights may stand in model.onnx_data
         return sum(file.stat().st_size for file in files)
 
     @cached_property
@@ -243,7 +232,7 @@ class OnnxModel(EncoderModel):
         prompts = self.prompts.replace_default(self.prompt_name)
         skipped = prompts.tokens(self.tokenizer, prompts.resolve())
         pad_id, begin = self.tokenizer.pad_token_id or 0, f"model '{self.path}'"
-        encoder = GraphEncoder(begin, self.graph, self.description, pad_id, skipped, self.device == "cuda")
+        encoder = GraphEncoder(begin, graph_of(self.path), self.description, pad_id, skipped, self.device == "cuda")
         encoder.weight_bytes = self.weight_bytes
         similarity = self.description.similarity
         return SentenceModel(encoder, self.tokenizer, self.max_length, prompts=prompts, similarity_name=similarity)
@@ -265,13 +254,7 @@ class OnnxModel(EncoderModel):
 class VectorsModel(Embedder):
     """Precomputed vectors, looked up by text in Parquet with both, as ``raysts embed`` writes.
 
-    A text has one token, the number of its row.
-
-    Args:
-        path: a Parquet file, or a folder of them, with a column of texts (``TEXTS``) and one of vectors (``VECTORS``).
-
-    Raises:
-        InputError: on reading, if a column is missing, a text has two different vectors, or widths differ.
+    ``path``: a file, or a folder of them, with columns of ``TEXTS`` and ``VECTORS``. A text has one token, its row's number.
     """
 
     kind = "vectors"
@@ -316,9 +299,8 @@ class VectorsModel(Embedder):
             if (first := rows.setdefault(text, number)) == number:
                 continue
             vector_D, other_D = self.table_RD[first], self.table_RD[number]
-            if not np.linalg.norm(vector_D - other_D) <= 0.05 * np.linalg.norm(
-                vector_D
-            ):  # bf16 differs between batches
+            near = 0.05 * np.linalg.norm(vector_D)  # bf16 differs between batches
+            if not np.linalg.norm(vector_D - other_D) <= near:
                 raise InputError(
                     f"teacher '{self.path}': rows {first} and {number} are of one text ({_shorten(text)}) and have different "
                     f"vectors; remove one"
@@ -433,10 +415,10 @@ def _shorten(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:57]}...")
 
 
-def graph_of(folder: Path) -> Path | None:
-    """Return the ONNX graph of a directory, or None."""
-    places = (folder / "model.onnx", folder / "onnx" / "model.onnx")
-    return next((place for place in places if place.is_file()), None)
+def graph_of(folder: Path) -> Path:
+    """Return the place of the ONNX graph in a directory, which may lack it."""
+    graph = folder / "model.onnx"
+    return graph if graph.is_file() else folder / "onnx" / "model.onnx"
 
 
 def parquet_files(path: Path) -> list[Path]:
@@ -451,21 +433,14 @@ def open_embedder(
     """Return what embeds at ``path``, without its weights.
 
     Parquet or a folder of it holds vectors. A folder with a graph and no other weights is ONNX. A folder of a storage's
-    ``endpoints`` stands for a server.
-
-    Args:
-        path: a model directory, or Parquet.
-        pooling: of an encoder's token vectors; None: as its directory configures.
-        layers: of an encoder that are pooled; None: as its directory configures.
-        prompt: a stored prompt's name, or its text. Vectors have none.
-        device: of an encoder or a graph.
-        precision: of an encoder; an ONNX graph determines its own.
+    ``endpoints`` stands for a server. Options that a kind does not have are ignored. Without ``pooling`` or ``layers`` an
+    encoder pools as its directory configures.
     """
     if is_endpoint(path):
         return EndpointModel(path, prompt)
     if path.suffix == ".parquet" or (path.is_dir() and not (path / "config.json").exists() and parquet_files(path)):
         return VectorsModel(path)
-    if graph_of(path) is not None and not [*path.glob("*.safetensors"), *path.glob("pytorch_model*.bin")]:
+    if graph_of(path).is_file() and not [*path.glob("*.safetensors"), *path.glob("pytorch_model*.bin")]:
         return OnnxModel(path, prompt, device)
     return EncoderModel(path, prompt, device, pooling=pooling, layers=layers, precision=precision)
 
@@ -489,10 +464,7 @@ def find_embedder(name: str, locate: Callable[[str], Path]) -> Path:
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Return for each name the shortest tail that tells it from the others.
-
-    The tail of a folder ``model`` includes its parent.
-    """
+    """Return for each name the shortest tail that tells it from the others, of ``x/model`` both parts."""
     parts, short = [[part for part in name.split("/") if part] for name in names], []
     for path in parts:
         least = 1 + (path[-1] == "model" and len(path) > 1)

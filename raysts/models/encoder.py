@@ -98,8 +98,7 @@ class Encoder(nn.Module):
     def forward(self, ids_BT: Tensor, lengths_B: Tensor, host_lengths: np.ndarray | None = None) -> Tensor:
         """Return embeddings [B, D] in float32 of right-padded token ids.
 
-        The texts are packed (``raysts.models.packing``), and the rows come in the batch's order. ``host_lengths``: the
-        lengths on the host. Without them the host waits for a GPU.
+        ``host_lengths``: the lengths on the host. Without them the host waits for a GPU.
         """
         return self.represent(ids_BT, lengths_B, host_lengths)["vectors"]
 
@@ -115,15 +114,15 @@ class Encoder(nn.Module):
         An encoder with heads accepts one choice alone.
         """
         packed = self._pack(ids_BT, lengths_B, host_lengths)
+        of_layers = self._token_layers(packed, layers)
         if not len(self.heads):
-            return [{"vectors": vectors_BH} for vectors_BH in self._pooled_layers(packed, layers)]
+            return [{"vectors": self._pool(packed, tokens_NH, self.pooling)} for tokens_NH in of_layers]
         assert tuple(layers) == (self.layers,), "heads belong to the layers they were trained on"
-        first, *rest = self.heads
+        (tokens_NH,), (first, *rest) = of_layers, self.heads
         if first.reads == "tokens":
-            (tokens_NH,) = self._token_layers(packed, layers)
             arrays = self._pool_each(packed, first.represent(tokens_NH.float()), first.ragged, host_lengths)
         else:
-            arrays = first.represent(self._pooled_layers(packed, layers)[0])
+            arrays = first.represent(self._pool(packed, tokens_NH, self.pooling))
         for head in rest:
             arrays = head.represent(arrays["vectors"])
         return [arrays]
@@ -137,10 +136,7 @@ class Encoder(nn.Module):
         return longer.train(self.training)
 
     def recompute_layers(self) -> None:
-        """Save only the input of each layer for backward (gradient checkpointing).
-
-        Backward computes the rest again with the same dropout. Word vectors have no layers.
-        """
+        """Save only the input of each layer for backward, which computes the rest again with the same dropout."""
         # The switch of transformers does nothing with dropout off or in a family without support.
         for layer in self.layer_list():
             layer.forward = partial(_recompute, layer.forward)
@@ -166,7 +162,7 @@ class Encoder(nn.Module):
         return next((module for module in self.backbone.modules() if isinstance(module, nn.ModuleList)), ())
 
     def tokens(self, ids_BT: Tensor, lengths_B: Tensor, host_lengths: np.ndarray | None = None) -> Tensor:
-        """Return token vectors [B, T, H] in float32 of the chosen layers, in the batch's order."""
+        """Return token vectors [B, T, H] in float32 of the pooled layers."""
         return self.token_layers(ids_BT, lengths_B, (self.layers,), host_lengths)[0]
 
     def token_layers(
@@ -220,9 +216,6 @@ class Encoder(nn.Module):
         ids_BT = packed.pad(packed.ids_N)
         mask_BT = torch.ones_like(ids_BT) if packed.mask_BT is None else packed.mask_BT.long()
         return self.backbone(input_ids=ids_BT, attention_mask=mask_BT, output_hidden_states=all_layers)
-
-    def _pooled_layers(self, packed: PackedTexts, layers: Sequence[Layers]) -> list[Tensor]:
-        return [self._pool(packed, tokens_NH, self.pooling) for tokens_NH in self._token_layers(packed, layers)]
 
     def _pool(self, packed: PackedTexts, tokens_NH: Tensor, pooling: str) -> Tensor:
         return pool(packed.pad(tokens_NH), packed.mask_BT, packed.lengths_B, pooling, self.skipped)

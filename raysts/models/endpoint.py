@@ -13,7 +13,6 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from email.message import Message
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from pathlib import Path
@@ -88,7 +87,7 @@ def open_endpoint(folder: Path) -> Endpoint:
 class _Redirects(HTTPRedirectHandler):
     """Makes an error of an answer that names another address, so that the secret stays with the server."""
 
-    def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Message, newurl: str) -> None:
+    def redirect_request(self, *_: Any) -> None:
         return None
 
 
@@ -139,14 +138,11 @@ class Endpoint:
             finally:  # what was given before an error is kept
                 if answers:
                     self._keep(part, np.concatenate(answers))
-        rows: dict[Path, list[tuple[int, int]]] = {}
-        for number, text in enumerate(texts):
-            path, row = self._places[_key(text)]
-            rows.setdefault(path, []).append((number, row))
+        places = [self._places[_key(text)] for text in texts]
         vectors_ND = np.empty((len(texts), self.dim), np.float32)
-        for path, places in rows.items():
-            numbers, of_file = np.array(places).T
-            vectors_ND[numbers] = self._read(path)[of_file]
+        for path in dict.fromkeys(path for path, _ in places):
+            numbers = [number for number, place in enumerate(places) if place[0] == path]
+            vectors_ND[numbers] = self._read(path)[[places[number][1] for number in numbers]]
         return vectors_ND
 
     def _read(self, path: Path) -> np.ndarray:

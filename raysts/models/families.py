@@ -14,8 +14,8 @@ class Family:
     """Hugging Face model type. The defaults are safe for types without an entry.
 
     Attributes:
-        packed: many texts in one row give each text its own vectors: positions come from ``position_ids``, and only
-            transformers' attention function connects tokens. Otherwise texts are padded and masked.
+        packed: positions come from ``position_ids``, and only transformers' attention function connects tokens. Otherwise
+            texts are padded and masked.
         kernels: the layers of ``raysts.cpu.kernels`` may replace torch's: nothing changes their results in place.
         positions: ``absolute``: counted from 0; ``after-padding``: RoBERTa's, counted from the padding index, 1, on.
         width: key of config.json for the dimensions of a token vector.
@@ -40,10 +40,7 @@ class Family:
 
 
 ROBERTA = Family(packed=True, kernels=True, positions="after-padding")
-
-
 T5 = Family(width="d_model", depth="num_layers", longest="n_positions")
-
 
 FAMILIES: dict[str, Family] = {
     "bert": Family(packed=True, kernels=True),
@@ -76,10 +73,7 @@ def family_of(model_type: object) -> Family:
 
 
 def _text_config(model_type: str) -> Any | None:
-    """Return the configuration class of a type with a model for text alone, or None.
-
-    Transformers trains it as a language model, and it reads tokens and a mask.
-    """
+    """Return the configuration class of a language model that reads tokens and a mask alone, or None."""
     from transformers import CONFIG_MAPPING, MODEL_MAPPING
     from transformers.models.auto import modeling_auto as auto
 

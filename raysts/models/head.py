@@ -4,7 +4,6 @@ Shapes: B texts, N tokens (of Gaussians: pairs), H hidden, D dimensions in, E di
 token. Latte-Mix, section 2, defines how the mixtures of two texts compare.
 """
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -30,13 +29,11 @@ class Head(nn.Module, ABC):
     Class attributes:
         reads: its input. Results of tokens are averaged over the tokens of a text.
         module: type in ``modules.json``.
-        source: the file to copy beside ``modules.json``, for a module that sentence-transformers lacks.
         ragged: representations of tokens that are not averaged: one array per text.
     """
 
     reads: ClassVar[Literal["pooled", "tokens"]] = "pooled"
     module: ClassVar[str]
-    source: ClassVar[Path | None] = None
     ragged: ClassVar[tuple[str, ...]] = ()
 
     @property
@@ -58,7 +55,7 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
-        """Return the arguments of the constructor, as JSON can hold them."""
+        """Return the arguments of the constructor."""
 
     def save(self, folder: Path) -> None:
         write_json(folder / "config.json", self.config())
@@ -163,9 +160,8 @@ _PAIRS = 1024  # pairs compared together: [1024, 768] float64 stays in the cache
 class GaussianHead(Head):
     """Head with mu = activation(W_mu h + b_mu) as vector and log_var = W_v h + b_v.
 
-    On disk it is sentence-transformers' Dense module for mu, which loads there alone, with the weights of log_var in a
-    second file. ``activation`` of mu: ``tanh`` (official code) or ``identity`` (the paper's formula). ``kind``: the
-    similarity of training and comparison.
+    On disk it is sentence-transformers' Dense module for mu, with the weights of log_var in a second file. ``activation`` of
+    mu: ``tanh`` (official code) or ``identity`` (the paper's formula). ``kind``: of the similarity.
     """
 
     module = Dense.module
@@ -234,17 +230,6 @@ def gaussian_similarity(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]
     return similarity_N
 
 
-def jensen_shannon_of_vectors(classes: int, a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the negated Jensen-Shannon divergence of ``vectors``: distributions over ``classes``."""
-    p, q = (side["vectors"].reshape(len(side["vectors"]), -1, classes) for side in (a, b))
-    return jensen_shannon(p, q)
-
-
-def l2_of_mixtures(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the negated L2 distance of the mixtures of the tokens' Gaussians."""
-    return l2_mixture(a["mu"], a["log_var"], b["mu"], b["log_var"])
-
-
 class ShippedHead(Head):
     """Head around a module of ``raysts.models.shipped``. The module's file travels with an export."""
 
@@ -252,8 +237,7 @@ class ShippedHead(Head):
 
     def __init_subclass__(cls, kind: Any = None) -> None:
         if kind is not None:
-            file = Path(str(sys.modules[kind.__module__].__file__))
-            cls.kind, cls.source, cls.module = kind, file, f"raysts_{file.stem}.{kind.__name__}"
+            cls.kind, cls.module = kind, f"raysts_{kind.__module__.rpartition('.')[2]}.{kind.__name__}"
 
     def __init__(self, shipped: Any) -> None:
         super().__init__()
@@ -295,8 +279,11 @@ class CategoricalHead(LatentHead, kind=latent.Categorical):
 
     def similarities(self) -> dict[str, Similarity]:
         """Return ``cosine``, ``js`` (mean over the variables) and ``l2`` of the probabilities."""
-        js = partial(jensen_shannon_of_vectors, self.shipped.classes)
-        return {"cosine": cosine_of_vectors, "js": js, "l2": l2_of_vectors}
+        return {"cosine": cosine_of_vectors, "js": self._jensen_shannon, "l2": l2_of_vectors}
+
+    def _jensen_shannon(self, a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
+        p, q = (side["vectors"].reshape(len(side["vectors"]), -1, self.shipped.classes) for side in (a, b))
+        return jensen_shannon(p, q)
 
 
 class NormalHead(LatentHead, kind=latent.Normal):
@@ -314,7 +301,11 @@ class NormalHead(LatentHead, kind=latent.Normal):
 
     def similarities(self) -> dict[str, Similarity]:
         """Return ``l2_mixture`` of the mixtures and ``l2_mean`` of the means of mu."""
-        return {"l2_mixture": l2_of_mixtures, "l2_mean": l2_of_vectors}
+        return {"l2_mixture": self._l2_of_mixtures, "l2_mean": l2_of_vectors}
+
+    @staticmethod
+    def _l2_of_mixtures(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
+        return l2_mixture(a["mu"], a["log_var"], b["mu"], b["log_var"])
 
 
 class PointHead(LatentHead, kind=latent.Point):

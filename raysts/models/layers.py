@@ -21,11 +21,7 @@ RULE = "a number of last layers (2), 'first_last', or one layer alone ('only-3')
 
 
 def pooling_modes(pooling: str) -> tuple[str, ...]:
-    """Return the modes that ``pooling`` names.
-
-    Raises:
-        ValueError: it names another.
-    """
+    """Return the modes that ``pooling`` names. Raise ValueError if it names another."""
     modes, names = tuple(pooling.split("+")), get_args(PoolingMode)
     if not set(modes) <= set(names):
         raise ValueError(f"pooling={pooling!r} must be one of {', '.join(names)}, or several joined by '+'")

@@ -37,10 +37,7 @@ MOST_LAYERS = 1_000
 
 
 def _heads() -> dict[str, type[Head]]:
-    """Return the heads by the last part of their type in ``modules.json``.
-
-    A new head is a file here and a name in this function.
-    """
+    """Return the heads by the last part of their type in ``modules.json``."""
     from raysts.models.head import CategoricalHead, Dense, FlowHead, NormalHead, PointHead
 
     kinds = (Dense, FlowHead, CategoricalHead, NormalHead, PointHead)
@@ -69,11 +66,7 @@ class Description:
 
 
 def describe(folder: Path) -> Description:
-    """Return the description of the model in a directory.
-
-    Raises:
-        InputError: raysts does not know a module or a setting.
-    """
+    """Return the description of the model in a directory, and refuse unknown modules and settings."""
     file = (Store.of(folder).get_dir(folder) or folder) / "modules.json"
     settings = _model_settings(folder / "config_sentence_transformers.json")
     heads: list[tuple[str, Path]] = []

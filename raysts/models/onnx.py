@@ -51,10 +51,7 @@ class Graph(nn.Module):
         self.normalize, self.dim = model.normalize, model.dim
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return embeddings [B, D] and the pooled token vectors [B, T, H].
-
-        Token ids and mask are [B, T] int64. The embedding of a text without tokens is zero.
-        """
+        """Return embeddings [B, D] and pooled token vectors [B, T, H], of ids and mask [B, T] int64."""
         output = self.backbone(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True)
         layers = [(weight, layer) for weight, layer in zip(self.weights, output.hidden_states, strict=True) if weight]
         tokens_BTH = torch.stack([weight * layer for weight, layer in layers]).sum(0) / sum(self.weights)
@@ -68,10 +65,9 @@ class Graph(nn.Module):
 
 
 class GraphEncoder(nn.Module):
-    """ONNX graph in the place of an ``Encoder``, for a ``SentenceModel``. It has one choice of layers.
+    """ONNX graph in the place of an ``Encoder``, for a ``SentenceModel``.
 
-    Its output is ``sentence_embedding`` [B, D], or token vectors [B, T, H], which are then pooled, normalised and truncated as
-    the directory of the model is described.
+    Its output is ``sentence_embedding`` [B, D], or token vectors [B, T, H], which are then pooled.
 
     Raises:
         InputError: onnxruntime is not installed, does not load the graph, or raysts cannot use its inputs.
@@ -154,11 +150,7 @@ def _plain(backbone: Any) -> nn.Module:
 
 
 def check(model: SentenceModel) -> None:
-    """Check that the model can be written.
-
-    Raises:
-        InputError: packages are missing, or ``model.onnx`` cannot hold a head.
-    """
+    """Raise InputError if packages are missing, or ``model.onnx`` cannot hold a head."""
     missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(f"--format onnx: {' and '.join(missing)} not installed; pip install 'raysts[onnx]'")
@@ -188,9 +180,8 @@ def save(model: SentenceModel, folder: Path, card: str | None = None) -> None:
     """Write ``model.onnx``, tokenizer and sentence-transformers' files atomically.
 
     The graph reads ``input_ids`` and ``attention_mask`` [B, T] int64, of any B and T. It returns ``sentence_embedding``
-    [B, D] float32 and ``last_hidden_state`` [B, T, H], the pooled token vectors of the chosen layers.
-    ``SentenceTransformer(folder, backend="onnx")`` pools these by the modules beside the graph. Word vectors have no
-    such backend.
+    [B, D] float32 and ``last_hidden_state`` [B, T, H], the token vectors that are pooled, which
+    ``SentenceTransformer(folder, backend="onnx")`` pools by the modules beside the graph.
 
     Raises:
         RunFailed: the graph cannot be made, or returns other embeddings than the model.

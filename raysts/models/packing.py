@@ -1,8 +1,7 @@
 """Many texts as one row of tokens: layers see all of it, attention one text at a time.
 
-The row holds the texts' tokens and nothing else. Attention has a kernel for texts of any lengths on GPUs and, by
-``raysts.cpu.fused``, on CPUs; without one the texts are padded for it alone. The host knows all sizes and never waits
-for a GPU.
+Attention has a kernel for texts of any lengths on GPUs and, by ``raysts.cpu.fused``, on CPUs; without one the texts are
+padded for it alone. The host knows all sizes and never waits for a GPU.
 
 Shapes: B texts, N tokens of the packed row, T tokens of the longest text, A heads, E values a head.
 """
@@ -58,10 +57,10 @@ class PackedTexts(NamedTuple):
 def pack(
     ids_BT: Tensor, lengths_B: Tensor, position_pad: int | None, host_lengths: np.ndarray | None = None, packed: bool = True
 ) -> PackedTexts:  # fmt: skip
-    """Pack right-padded token ids.
+    """Pack token ids, which are padded on the right.
 
     Args:
-        ids_BT: token ids, padded on the right.
+        ids_BT: token ids.
         lengths_B: tokens of each text.
         position_pad: padding index of a RoBERTa's position embeddings. Positions count from the next index.
         host_lengths: the lengths on the host, [B]. None: the host reads them from the device and waits for it.
@@ -71,7 +70,10 @@ def pack(
     longest, device = int(host.max()), ids_BT.device
     ids_BT, column_T = ids_BT[:, :longest], torch.arange(longest, device=device)
     mask_BT = column_T < lengths_B[:, None] if int(host.min()) < longest else None
-    positions_BT, starts = _positions(ids_BT, column_T, position_pad), F.pad(lengths_B.cumsum(0), (1, 0)).int()
+    positions_BT, starts = column_T.expand_as(ids_BT), F.pad(lengths_B.cumsum(0), (1, 0)).int()
+    if position_pad is not None:
+        token_BT = ids_BT != position_pad
+        positions_BT = token_BT.cumsum(1) * token_BT + position_pad
     if not packed:
         return PackedTexts(ids_BT.flatten(), positions_BT.flatten(), lengths_B, longest, mask_BT, starts, None)
     row_N, column_N = rows_and_columns(lengths_B, int(host.sum()))
@@ -87,20 +89,10 @@ def fill_row(packed: PackedTexts, pad_id: int) -> PackedTexts:
 
 
 def rows_and_columns(lengths_B: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
-    """Return the text [N] and the position [N] of each token of concatenated texts.
-
-    ``tokens``: their number N.
-    """
+    """Return the text [N] and the position [N] of each token of concatenated texts. ``tokens``: N."""
     row_N = torch.repeat_interleave(lengths_B, output_size=tokens)
     first_B = lengths_B.cumsum(0) - lengths_B
     return row_N, torch.arange(tokens, device=lengths_B.device) - first_B[row_N]
-
-
-def _positions(ids_RT: Tensor, column_T: Tensor, position_pad: int | None) -> Tensor:
-    if position_pad is None:
-        return column_T.expand_as(ids_RT)
-    token_RT = ids_RT != position_pad
-    return token_RT.cumsum(1) * token_RT + position_pad
 
 
 def attend(
@@ -139,10 +131,7 @@ def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def varlen_attn(*args: Any, **options: Any) -> Any:
-    """Call torch's kernel for attention without padding.
-
-    The import takes seconds, because it imports the compiler. Machines without a GPU do not need it.
-    """
+    """Call torch's kernel for attention without padding. Its import takes seconds."""
     from torch.nn.attention import varlen
 
     return varlen.varlen_attn(*args, **options)

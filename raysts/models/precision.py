@@ -1,7 +1,7 @@
 """Precision of an encoder: one setting for training, teachers and embedding.
 
 Losses, reductions, weights and results are always float32. With TF32 the matrix products of a loss are TF32 too, because
-its backward pass runs into that of the encoder. Their inputs are as rough.
+its backward pass runs into that of the encoder.
 """
 
 from __future__ import annotations
@@ -25,11 +25,7 @@ EMBEDS_ALONE = {"fp16": "gradients are too small for its exponents"}
 
 
 def resolve(precision: str, device: torch.device) -> str:
-    """Return the precision on a device, ``auto`` resolved.
-
-    Raises:
-        InputError: the name is unknown.
-    """
+    """Return the precision on a device, ``auto`` resolved. Raise InputError if the name is unknown."""
     import torch
 
     if precision not in PRECISIONS:

@@ -67,19 +67,17 @@ def load(
     prompt: str | None = None, device: str | torch.device | None = None, heads: bool = True,
     precision: Precision = "fp32", content: str | None = None,
 ) -> SentenceModel:  # fmt: skip
-    """Load a model.
+    """Load a model. Default of most options: what its directory says.
 
     A model with heads keeps the pooling and the layers that they were trained on. Options do not change them.
 
     Args:
         model: a raysts or sentence-transformers directory, a bare Hugging Face encoder directory, a hub name, or a file
             of word vectors as text.
-        pooling: as in :class:`raysts.models.encoder.Encoder`. Default: the directory's, ``mean`` for a bare encoder,
-            ``lasttoken`` for a bare decoder.
-        layers: layers to pool. Default: the directory's, 1 for a bare encoder.
-        max_length: tokens per text. Default: the directory's.
-        prompt: name of a prompt of the directory, or a text, in front of every text. Default: the directory's default.
-            Empty: none.
+        pooling: as in :class:`raysts.models.encoder.Encoder`. Of a bare encoder ``mean``, of a bare decoder ``lasttoken``.
+        layers: layers to pool, 1 of a bare encoder.
+        max_length: tokens per text.
+        prompt: name of a prompt of the directory, or a text, in front of every text. Empty: none.
         device: default: the first GPU, or the CPU without one.
         heads: with the heads of the directory. False: its encoder and pooling alone.
         precision: of embedding. With bf16 the backbone's weights are bf16 too, and the model cannot be saved.
@@ -124,16 +122,9 @@ def load(
     if computes == "bf16" and not isinstance(backbone, WordVectors):
         backbone.to(torch.bfloat16)
     length = min(max_length or described.max_length or tokenizer.model_max_length, limit)
-    return SentenceModel(
-        encoder,
-        tokenizer,
-        length,
-        described.normalize,
-        prompts=prompts,
-        truncate_dim=described.truncate_dim,
-        similarity_name=described.similarity,
-        precision=precision,
-    )
+    settings: dict[str, Any] = {"truncate_dim": described.truncate_dim, "similarity_name": described.similarity}
+    settings |= {"prompts": prompts, "precision": precision}
+    return SentenceModel(encoder, tokenizer, length, described.normalize, **settings)
 
 
 def width(folder: Path) -> int:
@@ -186,7 +177,7 @@ def _weights(folder: Path) -> list[Path]:
 
 
 def _shapes(folder: Path) -> list[list[int]]:
-    """Return the shapes of a model's weights without reading them, or nothing for pickled ones."""
+    """Return the shapes of a model's weights, or nothing for pickled ones."""
     shapes: list[list[int]] = []
     for path in _weights(folder):
         try:
@@ -222,10 +213,7 @@ def worker_gigabytes(folder: Path, on_gpu: bool) -> float:
 
 @cache
 def _check_values(path: Path, changed: int) -> None:
-    """Raise InputError for weights that are NaN, infinite or huge.
-
-    ``changed``: modification time of the file, for the cache.
-    """
+    """Raise InputError for weights that are NaN, infinite or huge. ``changed``: when, for the cache."""
     with path.open("rb") as file:
         start = 8 + int.from_bytes(file.read(8), "little")
         for name, entry in json.loads(file.read(start - 8)).items():
@@ -250,9 +238,8 @@ def _check_values(path: Path, changed: int) -> None:
 def refuse_code(folder: Path) -> None:
     """Raise InputError if weights or configuration of a directory ask for code to be run.
 
-    Weights in safetensors hold no code. Pickled ones (``pytorch_model*.bin``), which count without
-    ``model.safetensors``, may hold tensors only. Code in the directory would not be run, but the model would then be
-    another one.
+    Pickled weights, which count without ``model.safetensors``, may hold tensors only. Code in the directory would not be
+    run, but the model would then be another one.
     """
     for name in ("config.json", "tokenizer_config.json"):
         if code := (read_json(folder / name) or {}).get(CODE_KEY):
@@ -383,10 +370,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def tokenizer_id(folder: Path) -> str:
-    """Return the content id of the tokenizer in a model folder: its vocabulary and rules.
-
-    Settings for length or padding do not count.
-    """
+    """Return the content id of a tokenizer's vocabulary and rules, without those for length or padding."""
     files = _tokenizer_files(folder)
     lower_case = bool(transformer_settings(Store.of(folder).get_dir(folder) or folder).get("do_lower_case"))
     if files[0].name == "tokenizer.json":
@@ -474,15 +458,10 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         kind = class_of(config)
         # Some checkpoints are stored in fp16, and transformers keeps the stored type unless told otherwise.
-        backbone, loaded = kind.from_pretrained(
-            folder,
-            config=config,
-            dtype=torch.float32,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # they are refused below
-            disable_mmap=True,  # a file that is overwritten would end the process, or change the weights
-            **omit_pooler(kind),
-        )
+        options = {"config": config, "dtype": torch.float32, "output_loading_info": True, **omit_pooler(kind)}
+        options["ignore_mismatched_sizes"] = True  # they are refused below
+        options["disable_mmap"] = True  # a file that is overwritten would end the process, or change the weights
+        backbone, loaded = kind.from_pretrained(folder, **options)
         wrong = sorted([*loaded["missing_keys"], *(key[0] for key in loaded["mismatched_keys"])])
         if wrong:  # transformers draws them at random
             raise InputError(

@@ -45,7 +45,7 @@ def check_texts(texts: Sequence[Any]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompts:
-    """Prompts of a model, as ``config_sentence_transformers.json`` and its Pooling module.
+    """Prompts of a model.
 
     ``default``: name of the prompt that is used without a choice (None: no prompt). ``pooled``: whether the tokens of a
     prompt are pooled with those of the text.

@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
@@ -110,8 +109,8 @@ class SentenceModel:
     ) -> np.ndarray:  # fmt: skip
         """Return vectors of ``texts`` -> float32 [N, D], of one text [D].
 
-        On CPUs the process keeps up to 512 MiB of freed memory from then on. Encoding takes a tenth less time, in bf16
-        up to a fifth. ``MALLOC_TRIM_THRESHOLD_`` in the environment overrides this.
+        On CPUs the process keeps up to 512 MiB of freed memory from then on, which is faster. ``MALLOC_TRIM_THRESHOLD_`` in
+        the environment overrides this.
 
         Args:
             texts: one text, or many.
@@ -119,7 +118,7 @@ class SentenceModel:
             normalize: give vectors of unit length, also if the model does not.
             precision: ``int8`` and ``uint8`` divide the range of each dimension over these texts into 255 steps.
                 ``binary`` and ``ubinary`` keep the signs, eight to a byte [N, D / 8], as int8 or uint8.
-            batch_size: texts that pass through the encoder at once. Default: as many as hold some thousands of tokens.
+            batch_size: texts that pass through the encoder at once. Default: some thousands of tokens.
             device: the model moves there, and stays.
             show_progress: draw a bar on stderr.
 
@@ -155,8 +154,7 @@ class SentenceModel:
     ) -> dict[Layers, Representation]:
         """Return representations for several choices of layers, from one pass over ``texts``.
 
-        A model with heads has one: that of the layers its heads were trained on. A graph has one. Without a ``prompt``,
-        queries and documents have the model's prompt for their side.
+        A graph, and a model with heads, has one choice. Without a ``prompt``, queries and documents have that of their side.
         """
         check_texts(texts)
         if not self.encoder.has_choice:
@@ -205,11 +203,10 @@ class SentenceModel:
         return next(iter(self.similarities.values()))(a, b)
 
     def save(self, folder: str | Path, card: str | None = None) -> None:
-        """Write a plain sentence-transformers directory, atomically.
+        """Write a sentence-transformers directory, atomically, which loads there without flags.
 
-        sentence-transformers loads it: a Transformer module, a WeightedLayerPooling unless the last layer is pooled,
-        and a Pooling module, without flags (word vectors: WordEmbeddings and Pooling). Heads that it lacks, and the
-        tokenizer of word vectors that are pooled by ``max``, bring their code and need ``trust_remote_code=True``.
+        Heads that it lacks, and the tokenizer of word vectors that are pooled by ``max``, bring their code and need
+        ``trust_remote_code=True``.
 
         Raises:
             InputError: it was loaded in bf16, or is an ONNX graph.
@@ -246,9 +243,6 @@ class SentenceModel:
                     head.save(module(head.module))
             if self.normalize:
                 module(f"{_ST}Normalize")
-            for head in encoder.heads:
-                if head.source is not None:
-                    shutil.copyfile(head.source, draft / f"{head.module.partition('.')[0]}.py")
             listed = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(modules)]
             write_json(draft / "modules.json", listed)
             backend = getattr(self.tokenizer, "backend_tokenizer", None)  # some classes forget rules of their file
@@ -310,11 +304,10 @@ def represent_tokens(
     encoder: Encoder, tokens: Tokens, layers: Sequence[Layers], precision: str = "fp32",
     progress: Callable[[int], None] | None = None, batch_size: int | None = None,
 ) -> list[Representation]:  # fmt: skip
-    """Return representations of ``tokens`` (float32) for each choice of layers, without dropout.
+    """Return float32 representations of ``tokens`` for each choice of layers, without gradients.
 
-    No gradients. Texts are sorted by length and pass through the encoder in batches of equal token count. The rows come
-    in the order of ``tokens``. A row depends on its batch only by floating-point rounding. Vectors of a text without
-    tokens, which a tokenizer without special tokens makes of an empty one, are zero.
+    Texts of similar length pass through the encoder together, and rows come in the order of ``tokens``. A row depends on its
+    batch only by floating-point rounding. Vectors of a text without tokens are zero.
     """
     device = next(encoder.parameters()).device
     computes = resolve(precision, device)

@@ -1,8 +1,9 @@
 """Static vectors of words (GloVe, word2vec) or tokens, without torch.
 
-Commands read them before anything starts. Shapes: V words and the padding, R words of a block, H dimensions.
+Shapes: V words and the padding, R words of a block, H dimensions.
 """
 
+import contextlib
 import gzip
 import itertools
 import json
@@ -50,8 +51,7 @@ _WORD = r"(?i)n't\b|'(?:s|m|d|re|ve|ll)\b|\d+(?:[.,:]\d+)*|\w+?(?=n't\b)|\w+|[^\
 class WordVectorsConfig:
     """Configuration of word vectors with the keys of a Hugging Face encoder.
 
-    ``num_hidden_layers``: the vectors are the one layer, and the embedding layer below it. ``max_position_embeddings``:
-    sentence-transformers' limit, since positions do not count.
+    The vectors are the one layer, and the embedding layer below it. Positions do not count.
     """
 
     hidden_size: int
@@ -90,8 +90,7 @@ def is_foreign_table(folder: Path) -> bool:
 def convert_table(folder: Path) -> Path:
     """Return the model directory of a foreign table of token vectors, in the cache, made once.
 
-    sentence-transformers and model2vec write such folders. Factors and a mapping of tokens, which the latter may have, are
-    multiplied into the vectors.
+    Factors and a mapping of tokens, which model2vec may write, are multiplied into the vectors.
 
     Raises:
         InputError: it holds no such table.
@@ -185,10 +184,8 @@ def write_model(
 def convert(path: Path) -> Path:
     """Return the model directory of a file of word vectors, in the cache, made once.
 
-    Args:
-        path: a word and its numbers a line, separated by white space, in UTF-8, perhaps gzipped. word2vec's first line,
-            with the numbers of words and dimensions, is optional. ``.bin``: word2vec's binary format. The first vector
-            of a repeated word counts.
+    The file has a word and its numbers a line, perhaps gzipped. word2vec's first line, with the numbers of words and
+    dimensions, is optional. ``.bin``: word2vec's binary format. The first vector of a repeated word counts.
 
     Raises:
         InputError: it is not such a file.
@@ -256,10 +253,9 @@ def _lines(path: Path, file: Any) -> Iterator[tuple[str, np.ndarray]]:
         dim = dim or len(fields) - 1
         if len(fields) == dim and line[:1].isspace():
             continue
-        try:
+        vector = np.zeros(0, np.float32)
+        with contextlib.suppress(ValueError):
             vector = np.array(fields[1:], dtype=np.float32)
-        except ValueError:
-            vector = np.zeros(0, np.float32)
         if not len(vector) or len(vector) != dim or not np.isfinite(vector).all():
             raise InputError(
                 f"word vectors '{path}', line {number}: expected a word and {dim or 'its'} finite numbers, as GloVe has them "
@@ -292,8 +288,7 @@ def _binary(path: Path, file: Any) -> Iterator[tuple[str, np.ndarray]]:
 def _tokenizer(words: list[str]) -> Any:
     """Return a tokenizer that splits a text as ``_WORD`` does and omits words outside ``words``.
 
-    Ids begin at 1. It is a BPE model without merges: a word of the vocabulary is one piece, and another word becomes
-    letters, which are not in the vocabulary.
+    Ids begin at 1. It is a BPE model without merges: another word becomes letters, which are not in the vocabulary.
     """
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 

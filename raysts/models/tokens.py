@@ -40,7 +40,7 @@ class Tokens(NamedTuple):
     def batches(self, budget: int, size: int | None = None) -> Iterator[np.ndarray]:
         """Yield rows of texts of similar length, the longest first.
 
-        Rows of a batch have at most ``budget`` tokens when padded, or are one row. With a ``size`` they are so many.
+        They have at most ``budget`` tokens when padded, or are one row. With a ``size`` they are so many.
         """
         lengths, first = self.lengths, 0
         order = np.argsort(-lengths, kind="stable")
@@ -101,10 +101,7 @@ def lowers(backend: Any, also: bool = False) -> bool:
 
 
 def tokenize(tokenizer: Any, texts: Sequence[str | None], max_length: int, prompt: str = "") -> Tokens:
-    """Return token ids of ``texts`` behind ``prompt``, at most ``max_length`` tokens of each.
-
-    Special tokens are included. None has no tokens.
-    """
+    """Return token ids of ``texts`` behind ``prompt``, at most ``max_length`` of each. None has no tokens."""
     return tokenize_counted(tokenizer, texts, max_length, prompt)[0]
 
 

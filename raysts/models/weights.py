@@ -1,8 +1,7 @@
 """Changes of an encoder's weights and layers: fewer layers, random weights, averages, adapters.
 
-What only plans or asks whether a package is installed needs no torch. Adapters are low-rank (LoRA, Hu et al. 2021) and
-stand beside the linear layers of a frozen backbone. ``peft`` makes them (``pip install 'raysts[lora]'``). They are
-multiplied into the weights before a model is written, so the delivered model is an encoder like any other.
+Adapters are low-rank (LoRA, Hu et al. 2021) and stand beside the linear layers of a frozen backbone. They are multiplied into
+the weights before a model is written.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ def spaced_layers(count: int, depth: int) -> tuple[int, ...]:
 def token_table(model: SentenceModel) -> SentenceModel:
     """Return a static model: a vector for each token, and for a text the mean of those of its tokens.
 
-    The vector of a token is what the model gives for the token alone, without the mean over tokens, and smaller for common
-    tokens: times a / (a + p) with a = 1e-3 (Arora et al. 2017). The vocabulary is in order of frequency, so p is taken from
-    the rank by Zipf's law. Special tokens, and the padding, have zeros.
+    The vector of a token is what the model gives for the token alone, without the mean over tokens, times a / (a + p)
+    (Arora et al. 2017). The vocabulary is in order of frequency, so p is taken from the rank by Zipf's law. Special tokens,
+    and the padding, have zeros.
     """
     import torch
     from tokenizers import Tokenizer
@@ -74,11 +73,9 @@ def token_table(model: SentenceModel) -> SentenceModel:
 
 
 def keep_layers(model: SentenceModel, layers: Sequence[int]) -> None:
-    """Keep only some transformer layers of a model, in place, with their embeddings, pooling and heads.
+    """Keep only some transformer layers of a model in main memory, in place.
 
-    Args:
-        model: a transformer in main memory.
-        layers: numbers of the layers, counted from 0, ascending.
+    ``layers``: their numbers, counted from 0, ascending.
     """
     from torch import nn
 

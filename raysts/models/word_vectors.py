@@ -1,7 +1,4 @@
-"""Static vectors as an encoder: those of words are frozen, those of tokens are trained.
-
-On the CPU the vectors of a model directory (:mod:`raysts.models.static`) are memory-mapped: only the rows of words that
-occur are read.
+"""Static vectors as an encoder: those of words are frozen on disk, those of tokens are trained.
 
 Shapes: B texts, T tokens, V words and the padding, H hidden dimensions.
 """
@@ -60,8 +57,7 @@ class WordVectors(nn.Module):
 def save(backbone: WordVectors, tokenizer: Any, folder: Path, max_length: int, plain: bool) -> tuple[str, str]:
     """Write backbone and tokenizer, and return folder and type of their module in sentence-transformers.
 
-    Vectors of tokens are a StaticEmbedding, those of words WordEmbeddings. ``plain``: its own class reads the tokenizer. It
-    gives a text of unknown words no token, and mean pooling makes zeros of that. Max pooling and heads that
+    ``plain``: its own class reads the tokenizer, which gives a text of unknown words no token. Max pooling and heads that
     read tokens need the one padding token of ``Words``.
     """
     from raysts.models.shipped import words

@@ -30,14 +30,10 @@ class Attempt(NamedTuple):
 def attempt(chain: Sequence[Job], runtime: Runtime, before: Sequence[tuple[Job, Callable[[], object]]] = ()) -> Attempt:
     """Train the runs of a chain in order, each from its last checkpoint.
 
-    Training is deterministic, so a retry repeats the error. An error therefore ends the chain and is recorded. Only
-    the death of the process is retried, by the process that started it. Of several processes that train together, one
-    may meet the echo of another's death, which leaves the others in a collective: such an error is raised, and ends them.
-
-    Args:
-        chain: the runs.
-        runtime: the process.
-        before: work that precedes the chain, with the run that fails if it does.
+    Training is deterministic, so an error ends the chain and is recorded. Only the death of the process is retried, by the
+    process that started it. Of several processes that train together, one may meet the echo of another's death, which
+    leaves the others in a collective: such an error is raised, and ends them. ``before``: work that precedes the chain, with
+    the run that fails if it does.
     """
     record: Any = {}
     tasks: list[tuple[Job, Callable[[], object]]] = [(job, partial(train, job, runtime)) for job in chain]

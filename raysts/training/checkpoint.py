@@ -59,7 +59,6 @@ def trained_state(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _local_state(module: nn.Module) -> dict[str, Tensor]:
-    """Return this process's part of the trained state."""
     frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
     return {name: value for name, value in module.state_dict().items() if name not in frozen}
 
@@ -118,10 +117,9 @@ def last(folder: Path) -> Path | None:
 def restore(
     folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, metrics: Callable[[int], str], by_dev: bool
 ) -> TrainState:
-    """Load the last checkpoint into module and optimizer and return its state.
+    """Load the last checkpoint into module and optimizer and return its state, a fresh one without it.
 
-    Without one, return a fresh state. A checkpoint that is damaged or lacks its metrics or best weights is
-    quarantined. The run restarts at step 0 and produces the same model. ``metrics`` returns the checksum of the
+    A checkpoint that is damaged or lacks its metrics or best weights is quarantined. ``metrics`` returns the checksum of the
     metrics lines up to a step. ``by_dev``: the run keeps its best weights.
     """
     path = last(folder)
@@ -167,11 +165,8 @@ DEAR = 20.0
 class CheckpointPolicy:
     """Schedule of checkpoints by clock and preemption, besides those that the recipe sets.
 
-    A run that is killed every 20 seconds must still make progress, however long a step takes. A process that receives
-    a termination notice saves its state. All workers of a run save at the same step: they decide together.
-
-    Args:
-        by_clock: True if the clock of this process counts: it is rank 0 and the recipe sets no interval.
+    A run that is killed every 20 seconds must still make progress. All workers of a run save at the same step: they decide
+    together. ``by_clock``: the clock of this process counts.
     """
 
     def __init__(self, by_clock: bool) -> None:
@@ -181,10 +176,8 @@ class CheckpointPolicy:
     def decide(self, notice: Preemption, seconds_since: float, seconds_to_write: float | None) -> Preemption:
         """Return the decision after this step, the same on all workers.
 
-        Args:
-            notice: the termination notice of this process.
-            seconds_since: since its last checkpoint, or its start.
-            seconds_to_write: duration of that checkpoint; None before the first.
+        ``seconds_since``: since the last checkpoint of this process, or its start. ``seconds_to_write``: its duration; None
+        before the first.
         """
         pause = FIRST if seconds_to_write is None else max(EVERY, DEAR * seconds_to_write)
         due = self.by_clock and seconds_since >= pause

@@ -25,7 +25,7 @@ class Job:
         to_target: file of a matrix that maps these vectors to the target; None: they are the target.
         export_layers: layers that the written model pools (one with heads pools those it was trained on).
         max_length: tokens per text that the written model reads; None: as many as its parent.
-        dev: the development set; required if it selects the encoder, else only reported.
+        dev: the development set.
         facts: further values of the run record (system, stage, member, parent ids, fingerprints ...).
     """
 

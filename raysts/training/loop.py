@@ -75,7 +75,6 @@ class CachedTokensModel(SentenceModel):
         self._tokenized: tuple[Sequence[str], Tokens] | None = None
 
     def tokenize(self, texts: Sequence[str], prompt: str | None = None) -> Tokens:
-        """Return the token ids of ``texts``, computed at the first evaluation."""
         if self._tokenized is None or self._tokenized[0] is not texts:
             self._tokenized = texts, super().tokenize(texts, prompt)
         return self._tokenized[1]
@@ -122,10 +121,6 @@ def update(run: Run, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
 class Run:
     """A run in training: its modules, progress, schedule and files.
 
-    Args:
-        job: the run; this process holds the lock of its folder.
-        runtime: the process that trains it.
-
     Raises:
         Infeasible: there are too few rows for a batch, or the untrained model cannot be scored.
     """
@@ -141,9 +136,7 @@ class Run:
         begun_on = torch.device("cpu") if runtime.shards else device  # whole it may not fit on a GPU
         self.model = self._load_model(begun_on)
         drops = recipe.train.attention_dropout == "auto" and recipe.train.dropout and self.model.encoder.family.packed
-        if drops and has_kernel(
-            device, numbers(self.precision)
-        ):  # else the texts are padded for it; the record says so
+        if drops and has_kernel(device, numbers(self.precision)):  # which has no dropout; the record says so
             self.model.encoder.attention_dropout = self.record["layout"]["attention_dropout"] = False
         self.model.encoder.fused = self.record["layout"].get("fused_layers", False)
         if recipe.train.gradient_checkpointing:
@@ -251,11 +244,7 @@ class Run:
     def after_step(self, loss: Tensor, scalars: dict[str, Tensor], save: bool = False) -> None:
         """Count a step. When due, check, evaluate, log, save and report.
 
-        Args:
-            loss: of the step.
-            scalars: further metrics of the step.
-            save: also write a checkpoint now. It must not change anything else, because a resumed run does not repeat
-                it.
+        ``save``: also write a checkpoint now. It must not change anything else, because a resumed run does not repeat it.
 
         Raises:
             Infeasible: the loss or a weight is not finite.
@@ -332,10 +321,7 @@ class Run:
         self.saved = time.monotonic(), time.monotonic() - began
 
     def _evaluate(self) -> dict[str, float]:
-        """Score the candidates on dev, keep the best if dev selects, and return the scores of the best now.
-
-        Rank 0 scores, and all processes receive the result.
-        """
+        """Score the candidates on dev, keep the best if dev selects, and return the scores of the best now."""
         job, runtime, state, candidates = self.job, self.runtime, self.state, self.objective.candidates()
         assert job.dev is not None
         scores = torch.zeros(len(candidates), len(job.dev.metrics), dtype=torch.float64)
@@ -376,7 +362,7 @@ class Run:
         self.runtime.barrier()
 
     def close(self) -> None:
-        """Stop the background work of training, after success or failure."""
+        """Stop the background work of training."""
         self._stop_reading()
         if self.log is not None:
             self.log.close()

@@ -26,10 +26,7 @@ EVERY_REMOTE = 15.0
 
 
 class RunMonitor:
-    """Monitor of run folders: bars on a terminal, else messages.
-
-    Without a terminal, a message names each finished run, and a summary comes every minute.
-    """
+    """Monitor of run folders: bars on a terminal, else a message for each finished run."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -55,8 +52,7 @@ class RunMonitor:
     def update(self, jobs: Sequence[Job], waiting: int) -> None:
         """Read the files of the runs that train or have just ended, at most once a second.
 
-        A run is read until it ends, so the cost grows with the runs in training, not with all. ``waiting``: members
-        that have not begun.
+        ``waiting``: members that have not begun.
         """
         self.waiting, current = waiting, {job.id: job for job in jobs if job.id not in self.finished}
         self.watched |= current

@@ -42,8 +42,7 @@ def learning_rate(optim: Optim, step: int, steps: int) -> float:
 def use_sparse_gradients(objective: nn.Module, optim: Optim) -> None:
     """Make gradients of word embeddings sparse if the optimiser's result stays the same.
 
-    They hold only the rows of a batch's words, a few percent. The word tables of ``objective`` are in main memory, in
-    one process.
+    They hold only the rows of a batch's words. The tables of ``objective`` are in main memory, in one process.
     """
     for encoder in objective.modules():
         if isinstance(encoder, Encoder) and (table := encoder.word_table) is not None:

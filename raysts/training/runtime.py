@@ -32,14 +32,13 @@ class Runtime:
     """Process of a training run, alone or with the other ranks of torch's process group.
 
     Args:
+        read: source of batches.
         reports: True if the reported lines become messages.
         watch: is called after every metrics line, with its run.
 
     Attributes:
-        read: source of batches.
         shards: True if the module is sharded over the processes, which then run it and gather its state together.
-        saves_end: True if a finished run writes a checkpoint before its model, so that a kill in between costs
-            nothing.
+        saves_end: True if a finished run writes a checkpoint before its model.
     """
 
     saves_end, shards = True, False

@@ -1,7 +1,6 @@
 """Runs sharded over processes (FSDP2): weights, gradients and moments, for large backbones.
 
-Files are independent of the sharding: writing gathers states one tensor after the other and reading shards them. So a
-run continues with another number of processes, or with one.
+Files are independent of the sharding, so a run continues with another number of processes, or with one.
 """
 
 from typing import Any
@@ -17,9 +16,8 @@ from raysts.models.precision import numbers
 def shard(objective: nn.Module, device: torch.device, precision: str) -> nn.Module:
     """Shard the objective over all processes, in place, and move it to the device by layers.
 
-    Before the call it may be complete in main memory. Each layer, head and remaining backbone is a group, and groups
-    must share no parameter. Each process keeps float32. A backbone with a two-byte ``precision`` is gathered in it,
-    which halves the traffic and memory of a layer. Its gradients are summed in float32.
+    Each layer, head and remaining backbone is a group, and groups must share no parameter. Each process keeps float32. A
+    backbone with a two-byte ``precision`` is gathered in it, and its gradients are summed in float32.
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
@@ -44,10 +42,7 @@ def shard(objective: nn.Module, device: torch.device, precision: str) -> nn.Modu
 
 
 def gather_tensor(value: Tensor) -> Tensor:
-    """Return a gathered tensor in main memory. All ranks must call this.
-
-    If the tensor is sharded, ranks above 0 get an empty one.
-    """
+    """Return a gathered tensor in main memory. All ranks call this, and only rank 0 gets it."""
     if not _spread(value):
         return value
     gathered: Tensor = value.full_tensor()  # type: ignore[attr-defined]

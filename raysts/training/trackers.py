@@ -1,7 +1,7 @@
 """Trackers: training runs in TensorBoard, MLflow, Weights & Biases and trackio while they train.
 
-A thread of the driver reads the records of the runs in training and sends their new lines. ``tracked.json`` in the storage
-has what each tool was sent, so a resumed run continues there. A tool that fails gets no more lines, and the run continues.
+A thread of the driver sends the new lines of the runs in training. ``tracked.json`` in the storage has what each tool was
+sent, so a resumed run continues there. A tool that fails gets no more lines, and the run continues.
 """
 
 from __future__ import annotations
@@ -55,18 +55,24 @@ class Tracker(ABC):
 
     def __init__(self, place: str, group: str, folder: Path) -> None:
         self.place, self.group, self.folder = place, group, folder
+        self.runs: dict[str, Any] = {}
 
     @abstractmethod
     def begin(self, run: TrackedRun, key: str | None) -> str:
         """Open a run, again if it has a key, and return its key."""
 
-    @abstractmethod
     def send(self, key: str, lines: Lines, last: int) -> None:
-        """Send the lines after step ``last``."""
+        """Send the lines after step ``last``, here to an object of the tool in ``runs``."""
+        for line in lines:
+            if line["step"] > last:
+                self.runs[key].log(_numbers(line), step=line["step"])
 
-    @abstractmethod
     def end(self, key: str, state: str, score: float | None) -> None:
         """Close a run in a state, with the dev score of the model that it keeps."""
+        if score is not None:
+            self.runs[key].log({"kept": score})
+        with contextlib.redirect_stdout(None):
+            self.runs.pop(key).finish()
 
 
 class TensorBoard(Tracker):
@@ -120,34 +126,7 @@ class MLflow(Tracker):
         self.client.set_terminated(key, status.get(State(state), "KILLED"))
 
 
-class _RunTracker(Tracker):
-    """Tool with a run object in this process."""
-
-    def __init__(self, place: str, group: str, folder: Path) -> None:
-        super().__init__(place, group, folder)
-        self.runs: dict[str, Any] = {}
-
-    @abstractmethod
-    def open_run(self, run: TrackedRun) -> Any:
-        """Return the run of the tool, an earlier one with this id if it exists."""
-
-    def begin(self, run: TrackedRun, key: str | None) -> str:
-        self.runs[run.id] = self.open_run(run)
-        return run.id
-
-    def send(self, key: str, lines: Lines, last: int) -> None:
-        for line in lines:
-            if line["step"] > last:
-                self.runs[key].log(_numbers(line), step=line["step"])
-
-    def end(self, key: str, state: str, score: float | None) -> None:
-        if score is not None:
-            self.runs[key].log({"kept": score})
-        with contextlib.redirect_stdout(None):
-            self.runs.pop(key).finish()
-
-
-class WandB(_RunTracker):
+class WandB(Tracker):
     """Runs of a project of Weights & Biases. Its own variables choose server and mode."""
 
     def __init__(self, place: str, group: str, folder: Path) -> None:
@@ -157,45 +136,43 @@ class WandB(_RunTracker):
         if os.environ.get("WANDB_MODE") not in ("offline", "disabled"):
             wandb.login()
 
-    def open_run(self, run: TrackedRun) -> Any:
+    def begin(self, run: TrackedRun, key: str | None) -> str:
         import wandb
 
         folder = self.folder.parent  # the page removes what it has not written into that of TensorBoard
         folder.mkdir(parents=True, exist_ok=True)
         project = self.place or os.environ.get("WANDB_PROJECT") or "raysts"
-        names: Any = {"project": project, "group": self.group, "name": run.name, "id": run.id, "dir": str(folder)}
-        settings = wandb.Settings(silent=True)
-        return wandb.init(**names, config=dict(run.parameters), resume="allow", reinit="create_new", settings=settings)
+        self.runs[run.id] = wandb.init(
+            project=project, group=self.group, name=run.name, id=run.id, dir=str(folder), config=dict(run.parameters),
+            resume="allow", reinit="create_new", settings=wandb.Settings(silent=True),
+        )  # fmt: skip
+        return run.id
 
 
-class Trackio(_RunTracker):
+class Trackio(Tracker):
     """Runs of a local trackio project."""
 
-    def open_run(self, run: TrackedRun) -> Any:
+    def begin(self, run: TrackedRun, key: str | None) -> str:
         import trackio
 
-        project = self.place or self.group
         with contextlib.redirect_stdout(None):  # it prints how to look at them
-            return trackio.init(
-                project, f"{run.name} {run.id[:6]}", group=self.group, config=dict(run.parameters), resume="allow",
-                embed=False, auto_log_gpu=False, auto_log_cpu=False,
+            self.runs[run.id] = trackio.init(
+                self.place or self.group, f"{run.name} {run.id[:6]}", group=self.group, config=dict(run.parameters),
+                resume="allow", embed=False, auto_log_gpu=False, auto_log_cpu=False,
             )  # fmt: skip
+        return run.id
 
 
 TOOLS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB, "trackio": Trackio}
 
 
 def write_scalars(
-    folder: Path,
-    metrics: Sequence[Mapping[str, Any]],
-    start: float,
-    hparams: Mapping[str, Any] | None = None,
+    folder: Path, metrics: Lines, start: float, hparams: Mapping[str, Any] | None = None,
     selected: tuple[int, float] | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Write every number of a run at its step and time, unless the folder has these lines.
 
-    ``start`` of training is in Unix time. ``hparams`` and ``selected`` (step and score, a scalar) appear in the HPARAMS
-    tab.
+    ``start`` of training is in Unix time. ``hparams`` and ``selected`` (step and score) appear in the HPARAMS tab.
     """
     store, lines = Store.of(folder), f".{len(metrics)}-lines"
     if any(path.name.endswith(lines) for path in store.list(folder)):
@@ -220,8 +197,8 @@ def write_scalars(
 
 def _numbers(line: Mapping[str, Any]) -> dict[str, float]:
     """Return the numbers of a line by name. A bool is an int, and no number."""
-    names = [name for name, value in line.items() if name not in ("step", "steps") and type(value) in (int, float)]
-    return {name: float(line[name]) for name in names}
+    values = {name: value for name, value in line.items() if name not in ("step", "steps")}
+    return {name: float(value) for name, value in values.items() if type(value) in (int, float)}
 
 
 class TrackerThread:
@@ -247,8 +224,9 @@ class TrackerThread:
         global _current
         _current = None
         self._ended.set()
-        if self.tools:
-            self._thread.join(GRACE)
+        if not self._thread.is_alive():
+            return
+        self._thread.join(GRACE)
         if self.tools and self._thread.is_alive():
             logger.warning("%s: no answer for %d s; the last lines may be missing there", ", ".join(self.tools), GRACE)
 

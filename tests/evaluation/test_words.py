@@ -122,7 +122,7 @@ def test_word_vectors_are_used_as_they_are(static: SentenceModel) -> None:
     assert set(words.index) == {"cat", "dog", "car", "t-shirt", "Rome", "nothing"}
     rows = words.rows(["t-shirt", "Rome", "rome", "nothing", "Cat"])
     assert rows.tolist() == [words.index["t-shirt"], words.index["Rome"], UNKNOWN, UNKNOWN, words.index["cat"]]
-    np.testing.assert_allclose(words.vectors(rows[1:2])[0], np.array([1, 2, 3]) / np.sqrt(14), atol=1e-6)
+    np.testing.assert_allclose(words.vectors(["Rome"])[0], np.array([1, 2, 3]) / np.sqrt(14), atol=1e-6)
     known = words.raw_VH[[words.index[word] for word in ("cat", "dog", "car", "t-shirt", "Rome")]]
     expected = (known / np.linalg.norm(known, axis=1, keepdims=True)).mean(axis=0)
     np.testing.assert_allclose(words.mean_H, expected, atol=1e-6)
@@ -136,7 +136,7 @@ def test_analogies_are_those_of_a_double_loop(block: int, monkeypatch: pytest.Mo
     words = words_of("abcdefghij", width=2)
     asked = [list(question) for question in RNG.choice([*"abcdefghij", "unknown"], size=(300, 4))]
     expected = []
-    vectors = {name: words.vectors(words.rows([name]))[0].astype(np.float64) for name in [*"abcdefghij", "unknown"]}
+    vectors = {name: words.vectors([name])[0].astype(np.float64) for name in [*"abcdefghij", "unknown"]}
     for a, b, c, d in asked:
         best, answer = -np.inf, None
         for name in "abcdefghij":
@@ -154,12 +154,12 @@ def test_degrees_of_a_relation() -> None:
     words = words_of("abcdefgh")
     examples, pairs = [("a", "b"), ("c", "d")], [("e", "f"), ("a", "d"), ("g", "h"), ("f", "zebra")]
     gold = np.array([3.0, -1.0, 3.0, 10.0])
-    vector = {name: words.vectors(words.rows([name]))[0] for name in [*"abcdefgh", "zebra"]}
+    vector = {name: words.vectors([name])[0] for name in [*"abcdefgh", "zebra"]}
     like = np.mean([vector[a] - vector[b] for a, b in examples], axis=0)
     expected = stats.spearmanr([(vector[c] - vector[d]) @ like for c, d in pairs], gold).statistic
-    relation = tuple([pair[side] for pair in group] for group in (examples, pairs) for side in (0, 1))
-    strangers = (["x"], ["y"], ["x", "z"], ["y", "q"])
-    found = word_scores.degrees_of(words, [(relation, gold), (strangers, np.array([1.0, 2.0]))])
+    relation = word_scores.Relation(dict.fromkeys(examples), dict(zip(pairs, gold, strict=True)))
+    strangers = word_scores.Relation({("x", "y"): None}, {("x", "y"): 1.0, ("z", "q"): 2.0})
+    found = word_scores.degrees_of(words, [relation, strangers])
     assert found == pytest.approx([expected, 0.0])
 
 
@@ -194,7 +194,7 @@ def test_similarity_is_spearman_of_the_cosine_with_ties(static: SentenceModel, t
     from raysts.evaluation.words import static_words
 
     words = static_words(static)
-    vectors = {name: words.vectors(words.rows([name]))[0] for name in names}
+    vectors = {name: words.vectors([name])[0] for name in names}
     cosines = [vectors[a] @ vectors[b] for _, a, b, _ in pairs]
     assert value["value"] == pytest.approx(stats.spearmanr(cosines, [pair[3] for pair in pairs]).statistic)
     assert (value["metric"], value["similarity"], value["n"]) == ("spearman", "cosine", 10)

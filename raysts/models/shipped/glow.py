@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -155,14 +154,12 @@ class Glow(nn.Module):
         return {"dim": self.dim, "levels": len(self.levels), "depth": self.depth, "width": self.width}
 
     def save(self, folder: str | Path) -> None:
-        """Write ``config.json`` and ``model.safetensors`` into ``folder``."""
+        """Write ``config.json`` and ``model.safetensors`` into ``folder``, and this file beside it."""
         Path(folder, "config.json").write_text(json.dumps(self.config(), indent=2) + "\n", encoding="utf-8")
         state = {name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}
         save_file(state, Path(folder, "model.safetensors"))
-        source = Path(__file__)
-        if source.stem == "raysts_glow":
-            # sentence-transformers copies the code of a module beside its weights and looks for it beside modules.json.
-            shutil.copyfile(source, Path(folder).parent / source.name)
+        # sentence-transformers copies the code into folder, and looks for it in the folder above.
+        Path(folder).parent.joinpath("raysts_glow.py").write_bytes(Path(__file__).read_bytes())
 
     @classmethod
     def load(cls, folder: str | Path) -> Glow:

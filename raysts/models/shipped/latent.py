@@ -18,9 +18,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-CODE = "raysts_latent.py"
-"""Name of this file beside a saved model."""
-
 
 def mlp(sizes: list[int]) -> nn.Sequential:
     """Return linear layers of these sizes with ReLU between them."""
@@ -75,7 +72,7 @@ class Latent(nn.Module, ABC):
         state = {name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}
         save_file(state, place / "model.safetensors")
         # sentence-transformers copies the code into folder, and looks for it in the folder above.
-        (place.parent / CODE).write_bytes(Path(__file__).read_bytes())
+        (place.parent / "raysts_latent.py").write_bytes(Path(__file__).read_bytes())
 
     @classmethod
     def load(cls, folder: str | Path) -> Latent:
