@@ -67,9 +67,6 @@ def _read_pairs(path: Path, sha256: str, split: str) -> tuple[Pairs]:
     return (replace(pairs_from_table(table, AGREEMENT, sha256, split), aggregations=("all",), compared=False),)
 
 
-# -- nearest texts -------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NearestTexts(LabelledSet):
     """Held-out texts, and the texts of a pool that are nearest to each by a teacher.

@@ -169,15 +169,14 @@ def margins(rows: Sequence[ComparisonRow], margin: float, draw_sets: bool = Fals
         within (None: not shown) and rows_needed.
     """
     main = [row for row in rows if row["metric"] in MAIN]
-    sets = {metric: [row["dataset"] for row in main if row["metric"] == metric][:-1] for metric in MAIN}
     decided = []
     for row in main:
-        gap, n = Difference.of(row), row["n"]
-        unit = "queries" if row["metric"] == "ndcg@10" else "pairs"
-        if row["dataset"] == OVERALL and len(sets[row["metric"]]) == 1:
-            continue
-        if row["dataset"] == OVERALL and draw_sets:
-            n, unit = len(_sets_of_mean(sets[row["metric"]])), "sets"
+        gap, n, unit = Difference.of(row), row["n"], "queries" if row["metric"] == "ndcg@10" else "pairs"
+        if row["dataset"] == OVERALL:
+            sets = [of_set["dataset"] for of_set in main if of_set["metric"] == row["metric"]][:-1]
+            if len(sets) == 1:
+                continue
+            n, unit = (len(_sets_of_mean(sets)), "sets") if draw_sets else (n, unit)
         shared = {name: row[name] for name in ("dataset", "metric", "difference", "ci_low", "ci_high")}
         answers = {"within": gap.within(margin), "rows_needed": gap.rows_needed(margin, n)}
         decided.append({**shared, "margin": margin, "n": n, "unit": unit, **answers})
@@ -248,9 +247,8 @@ def _sample(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the values of the models of both systems, then those of each resample of rows [M, 1 + R]."""
     if len({(system.sha256, system.split, len(system.values)) for system in (a[0], b[0])}) > 1:
-        raise InputError(
-            f"{a[0].dataset}: the two systems were measured on different rows; measure both on one data folder"
-        )
+        problem = "the two systems were measured on different rows; measure both on one data folder"
+        raise InputError(f"{a[0].dataset}: {problem}")
     metric = metric if a[0].gold is not None else a[0].metrics[0]
     sides = []
     for letter, models in (("A", a), ("B", b)):

@@ -33,9 +33,6 @@ FEWEST = 10
 """A subset with fewer clean rows, or with clean rows of one score alone, has no clean rows; nor has such a set."""
 
 
-# -- the training text of a model, from the records of the runs behind it ---------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class TrainingText:
     """Rows of a canonical table that some stage was trained on.
@@ -162,9 +159,6 @@ def _is_untrained(folder: Path) -> bool:
         return True
     pipelines = map(store.read_json, store.get_all(storage / "pipelines", "*.json"))
     return any(plan and (plan["pipeline"]["backbone"], plan["backbone_id"]) == (TINY, tiny_id) for plan in pipelines)
-
-
-# -- in test sets ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,8 +65,8 @@ class Dev:
         """Return the value of each metric, the mean over sets. Raises as :meth:`RowScores.sample`."""
         by_dataset: dict[str, dict[str, float]] = {}
         for of_set in scores:
-            values = by_dataset.setdefault(of_set.dataset, {})
-            values |= {metric: float(sampled[0]) for metric, sampled in of_set.sample().items()}
+            sampled = {metric: float(values[0]) for metric, values in of_set.sample().items()}
+            by_dataset.setdefault(of_set.dataset, {}).update(sampled)
         parts = list(by_dataset.values())
         if self.metrics == MEAN:
             firsts = [next(part[metric] for metric in (*CORRELATION, *part) if metric in part) for part in parts]
@@ -117,8 +117,6 @@ def dev_name(table: str) -> str:
     """Return the name in results of the development set in a table."""
     return table.rpartition("/")[2].replace("_", "-")
 
-
-# -- metrics of training runs ----------------------------------------------------------------------------------------------
 
 LOSS = "loss"
 """Name of the training loss, smaller is better: the mean over the steps since the metrics line before the last one."""
@@ -186,8 +184,8 @@ class RunMetric:
         if self.name == LOSS or rows < 4 or not -1 < value < 1:
             return value, value
         if self.name in METRICS:
-            half = 1.96 * math.sqrt((1 + value**2 / 2) / (rows - 3))
-            return math.tanh(math.atanh(value) - half), math.tanh(math.atanh(value) + half)
+            z, half = math.atanh(value), 1.96 * math.sqrt((1 + value**2 / 2) / (rows - 3))
+            return math.tanh(z - half), math.tanh(z + half)
         half = 1.96 * math.sqrt(max(0.0, value * (1 - value)) / rows)
         return value - half, value + half
 
@@ -201,5 +199,5 @@ class RunMetric:
 def rank(value: float | None, mode: Mode) -> float:
     """Return a number by which a larger value is better, and None the worst."""
     if value is None:
-        return float("-inf")
+        return -math.inf
     return value if mode == "max" else -value

@@ -42,35 +42,24 @@ Progress = Callable[[int, int], None]
 """Function that takes the number of embedded texts, and that of all."""
 
 
-# -- which tasks ----------------------------------------------------------------------------------------------------------
-
-
 def tasks_of(corpus: Corpus) -> dict[str, Task]:
-    """Return every task by name: the public ones, then the user's own test sets, then the retrieval sets.
-
-    Raises InputError as :func:`taken_names` says.
-    """
+    """Return every task by name: the public ones, the user's own test sets, the retrieval sets."""
     if problems := taken_names(corpus):
         raise InputError(problems)
-    user = {table.removeprefix(TESTS): table for table in corpus.tests()}
+    user = (sts_task(table.removeprefix(TESTS), table) for table in corpus.tests())
     searched = map(retrieval.retrieval_task, corpus.retrieval_sets())
-    return {
-        **TASKS,
-        **{name: sts_task(name, table) for name, table in user.items()},
-        **{task.name: task for task in searched},
-    }
+    return TASKS | {task.name: task for task in (*user, *searched)}
 
 
 def taken_names(corpus: Corpus) -> list[str]:
     """Return a problem for each test set of the user that has the name of a public task."""
-    places = {
-        table.removeprefix(TESTS): f"--test {table.removeprefix(TESTS)}=..."
-        if table in corpus.own
-        else f"{corpus.where}/{table}.parquet"
-        for table in corpus.tests()
-    }
-    taken = [place for name, place in places.items() if name.lower() in TASKS]
-    return [f"{place}: has the name of a public task; give your own set another name" for place in taken]
+    problems = []
+    for table in corpus.tests():
+        name, place = table.removeprefix(TESTS), f"{corpus.where}/{table}.parquet"
+        if name.lower() in TASKS:
+            place = f"--test {name}=..." if table in corpus.own else place
+            problems.append(f"{place}: has the name of a public task; give your own set another name")
+    return problems
 
 
 def default_tasks(corpus: Corpus, heavy: bool = True) -> tuple[str, ...]:
@@ -153,9 +142,6 @@ def find_contamination(
     return contamination(corpus, {name: by_name[name].sets(corpus) for name in tasks}, trained, cache)
 
 
-# -- a model on them -------------------------------------------------------------------------------------------------------
-
-
 def row_scores(sets: Iterable[LabelledSet], represent: Represent, similarities: Similarities) -> list[RowScores]:
     """Return the values that a model gives the rows of all sets."""
     return [scores for labelled in sets for scores in labelled.row_scores(represent, similarities)]
@@ -180,7 +166,7 @@ def evaluate(
 ) -> list[ResultRow]:
     """Return the results rows of a model on the named tasks of a corpus (default: every task with files).
 
-    ``probe`` is of :func:`sets_of`. The other arguments are those of :func:`evaluate_sets`.
+    ``probe`` is of :func:`sets_of`, the other options of :func:`evaluate_sets`.
 
     Raises:
         InputError: as :func:`check_tasks`, or a task refuses the model.
@@ -189,11 +175,9 @@ def evaluate(
     tasks, context = check_tasks(corpus, tasks), context or {}
     of_model: list[ResultRow] = []
     if WORDS.name in tasks:
-        from raysts.models.sentence_model import SentenceModel
-
-        assert isinstance(model, SentenceModel), "such a task asks for token vectors"
-        words = WORDS.read(corpus, contextual=not is_static(model))  # before the others: it may refuse the model
-        for choice, scores in words.row_scores(model, layers).items():
+        reader: Any = model  # of token vectors
+        words = WORDS.read(corpus, contextual=not is_static(reader))  # before the others: it may refuse the model
+        for choice, scores in words.row_scores(reader, layers).items():
             of_model += rows_of(scores, {**context, "layers": str(choice)}, resamples)
     return evaluate_sets(model, sets_of(corpus, tasks, probe), layers, context, resamples, **options) + of_model
 
@@ -264,15 +248,13 @@ def rows_of(
     ``context``: columns that the scores do not know; a row of a baseline keeps its role. ``clean``: by set the rows that are
     clean; results on these stand beside those on all rows.
     """
+    created_at = datetime.now(UTC).isoformat(timespec="seconds")
+    common = {"schema_version": SCHEMA_VERSION, "created_at": created_at, "git_commit": git_commit()}
+    shared = {**dict.fromkeys(RESULTS.names), **context, **common}
+    assert len(shared) == len(RESULTS.names), f"not a column of the results table: {[*shared][len(RESULTS.names) :]}"
     rows: list[ResultRow] = []
     for of_set in scores:
         rows += result_rows(of_set, resamples)
         if clean and of_set.dataset in clean:
             rows += result_rows(of_set, resamples, clean[of_set.dataset])
-    created_at = datetime.now(UTC).isoformat(timespec="seconds")
-    common = {"schema_version": SCHEMA_VERSION, "created_at": created_at, "git_commit": git_commit()}
-    blank = dict.fromkeys(RESULTS.names)
-    complete = [{**blank, **context, **common, **row} for row in rows]
-    for row in complete:
-        assert row.keys() == blank.keys(), f"not a column of the results table: {sorted(row.keys() - blank.keys())}"
-    return complete
+    return [{**shared, **row} for row in rows]

@@ -67,9 +67,6 @@ _DOCUMENTS = 8_192  # compared at once with _QUERIES: 8 MB of similarities
 _QUERIES = 128
 
 
-# -- search --------------------------------------------------------------------------------------------------------------
-
-
 def search(queries: Representation, documents: Representation, similarity: Similarity, most: int = DEPTH) -> np.ndarray:
     """Return the rows of the documents most similar to each query, best first -> int64 [Q, min(most, N)].
 
@@ -171,9 +168,6 @@ def _cosines(queries: Representation, documents: Representation) -> np.ndarray:
 
 _BY_PRODUCT: dict[Similarity, Similarity] = {cosine_of_vectors: _cosines, dot_of_vectors: _products}
 """Similarities that one product of matrices gives."""
-
-
-# -- a set ---------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -113,9 +113,6 @@ def _means(values_N: np.ndarray, counts_NR: np.ndarray) -> np.ndarray:
         return values_N @ counts_NR / counts_NR.sum(axis=0, dtype=np.int64)
 
 
-# -- rows of the results table -------------------------------------------------------------------------------------------
-
-
 def result_rows(scores: RowScores, resamples: int, clean: np.ndarray | None = None) -> list[ResultRow]:
     """Return the results rows of a set: each metric and aggregation, then each subset.
 
@@ -170,8 +167,6 @@ def _value(metric: str, values_R: np.ndarray, n: int, aggregation: str | None, s
     return {"subset": subset, "aggregation": aggregation, **value}
 
 
-# -- comparison ------------------------------------------------------------------------------------------------------------
-
 ModelScores = Mapping[str, RowScores]
 """The scores by which a model is compared, by set (:attr:`RowScores.key`)."""
 
@@ -184,8 +179,6 @@ def scores_by_set(scores: Iterable[RowScores]) -> ModelScores:
             first.setdefault(of_set.key, of_set)
     return first
 
-
-# -- files ------------------------------------------------------------------------------------------------------------------
 
 Choice = tuple[str, str]
 """Pooling and layers, as a results row names them."""

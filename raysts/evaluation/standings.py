@@ -299,9 +299,6 @@ def remarks(rows: Sequence[ResultRow]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-# -- as text ----------------------------------------------------------------------------------------------------------------
-
-
 def align_columns(rows: Sequence[Sequence[str]], left: Container[int]) -> list[str]:
     """Return rows of cells as aligned lines of text, the columns ``left`` aligned left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -201,9 +201,6 @@ def _ratio(
     return np.where(defined, np.clip(covariance / np.sqrt(product), -1.0, 1.0), np.nan)
 
 
-# -- a yes or no by a score --------------------------------------------------------------------------------------------
-
-
 def precision_recall_areas(
     scores_N: np.ndarray, positive_N: np.ndarray, counts_NR: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -238,9 +235,6 @@ def best_threshold(scores_N: np.ndarray, positive_N: np.ndarray, candidates: np.
     positives, negatives = np.sort(scores_N[positive_N]), np.sort(scores_N[~positive_N])
     right = len(positives) - np.searchsorted(positives, candidates) + np.searchsorted(negatives, candidates)
     return float(candidates[np.argmax(right)])
-
-
-# -- two systems on the same rows --------------------------------------------------------------------------------------
 
 
 class TTest(NamedTuple):

@@ -5,6 +5,7 @@ Shapes: N texts, B of them at once, T tokens, H hidden, D dimensions, R rows.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -272,6 +273,7 @@ class VectorsModel(Embedder):
 
     @cached_property
     def column(self) -> str:
+        """Name of the column of texts."""
         names = open_parquet(self.files[0], "write it again").schema_arrow.names
         column = next((name for name in TEXTS if name in names), "")
         if not column or VECTORS not in names:
@@ -294,9 +296,7 @@ class VectorsModel(Embedder):
         """Row of every text. A repeated text has its first row."""
         rows: dict[str, int] = {}
         for number, text in enumerate(text for part in self._read(self.column) for text in part.to_pylist()):
-            if text is None:  # no text looks it up
-                continue
-            if (first := rows.setdefault(text, number)) == number:
+            if text is None or (first := rows.setdefault(text, number)) == number:  # no text looks null up
                 continue
             vector_D, other_D = self.table_RD[first], self.table_RD[number]
             near = 0.05 * np.linalg.norm(vector_D)  # bf16 differs between batches
@@ -313,15 +313,13 @@ class VectorsModel(Embedder):
     def table_RD(self) -> np.ndarray:
         parts: list[np.ndarray] = []
         for part in self._read(VECTORS):
-            try:
+            lists = pa.nulls(len(part), pa.list_(pa.float32()))
+            with contextlib.suppress(pa.ArrowException):
                 lists = part.cast(pa.list_(pa.float32()))
-            except pa.ArrowException:
-                lists = pa.nulls(len(part), pa.list_(pa.float32()))
             widths = np.diff(lists.offsets.to_numpy())
             if lists.null_count or {*widths.tolist()} != {parts[0].shape[1] if parts else max(1, widths[0])}:
-                raise InputError(
-                    f"teacher '{self.path}': column '{VECTORS}' ({part.type}) must have a vector of one width in every row"
-                )
+                rule = f"column '{VECTORS}' ({part.type}) must have a vector of one width in every row"
+                raise InputError(f"teacher '{self.path}': {rule}")
             parts.append(lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), -1))
         if not parts:
             raise InputError(f"teacher '{self.path}': has no rows; give the vectors of the texts that it teaches on")

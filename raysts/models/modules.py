@@ -46,10 +46,7 @@ def _heads() -> dict[str, type[Head]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """Settings that a directory has for its model.
-
-    ``heads``: type and folder of the modules that are heads. ``normalize``: whether vectors have unit length.
-    """
+    """Settings that a directory has for its model. ``heads``: type and folder of each."""
 
     pooling: str = "mean"
     layers: Layers = 1
@@ -138,17 +135,12 @@ def _model_settings(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: prompts={config['prompts']!r:.40}; it must be an object of texts by their names")
     texts = {str(name): text or "" for name, text in (config.get("prompts") or {}).items()}
     similarity, default = config.get("similarity_fn_name") or "cosine", config.get("default_prompt_name")
-    for key, value, names in (
-        ("similarity_fn_name", similarity, SIMILARITIES),
-        ("default_prompt_name", default, texts),
-    ):
+    chosen = (("similarity_fn_name", similarity, SIMILARITIES), ("default_prompt_name", default, texts))
+    for key, value, names in chosen:
         if value is not None and value not in [*names]:
             raise InputError(f"{path}: {key}={value!r:.40}; it must be one of {', '.join(names) or 'no prompts'}")
-    return {
-        "prompts": Prompts(texts=texts, default=default),
-        "truncate_dim": whole_number(path, config, "truncate_dim"),
-        "similarity": similarity,
-    }
+    truncate_dim = whole_number(path, config, "truncate_dim")
+    return {"prompts": Prompts(texts=texts, default=default), "truncate_dim": truncate_dim, "similarity": similarity}
 
 
 def pooling_config(width: int, pooling: str, prompts: Prompts) -> dict[str, Any]:

@@ -448,8 +448,8 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
         with _readable(folder):  # the vectors are read when used
             trained, tokenizer = static.is_table(folder), load_tokenizer(folder)
             weight_VH = load_file(weights[0])[static.WEIGHTS[static.input_folder(folder).name]]
-            weight_VH = weight_VH.clone() if trained else weight_VH  # the file stays as it is
             if trained:
+                weight_VH = weight_VH.clone()  # the file stays as it is
                 _check_vocabulary(folder, tokenizer, len(weight_VH))
             return WordVectors(weight_VH, tokenizer.pad_token_id, trained), tokenizer
     with _readable(folder):
@@ -464,10 +464,9 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
         backbone, loaded = kind.from_pretrained(folder, **options)
         wrong = sorted([*loaded["missing_keys"], *(key[0] for key in loaded["mismatched_keys"])])
         if wrong:  # transformers draws them at random
-            raise InputError(
-                f"backbone '{folder}' has no weights of the shape that its config.json asks for: {', '.join(wrong[:3])}"
-                f"{f' and {len(wrong) - 3} more' if len(wrong) > 3 else ''}; get the model again"
-            )
+            rest = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+            begin = f"backbone '{folder}' has no weights of the shape that its config.json asks for"
+            raise InputError(f"{begin}: {', '.join(wrong[:3])}{rest}; get the model again")
         backbone.config.output_hidden_states = False
         if config.model_type not in FAMILIES:
             backbone.config.use_cache = False  # decoders would keep values that only the next token needs

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from raysts.cpu.kernels import keep_memory
 from raysts.errors import InputError
-from raysts.log import screen
+from raysts.log import console, screen
 from raysts.models import static, word_vectors
 from raysts.models.encoder import Encoder
 from raysts.models.head import similarities_of
@@ -134,13 +134,13 @@ class SentenceModel:
             self.encoder.to(device)
         listed = [texts] if isinstance(texts, str) else texts
         options: dict[str, Any] = {"batch_size": batch_size}
-        with contextlib.ExitStack() as stack:
-            if show_progress:
-                from rich.console import Console
-                from rich.progress import Progress
+        bar: Any = contextlib.nullcontext()
+        if show_progress:
+            from rich.progress import Progress
 
-                bar = stack.enter_context(Progress(console=Console(stderr=True)))
-                options["progress"] = partial(bar.advance, bar.add_task("encode", total=len(listed)))
+            bar = Progress(console=console())
+            options["progress"] = partial(bar.advance, bar.add_task("encode", total=len(listed)))
+        with bar:
             (representation,) = self.represent_layers(listed, (self.layers,), prompt, **options).values()
         vectors = representation["vectors"]
         vectors = quantize(unit(vectors) if normalize else vectors, precision)

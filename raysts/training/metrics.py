@@ -76,6 +76,6 @@ def last_metrics(path: Path) -> dict[str, Any] | None:
 
 
 def figures(line: Mapping[str, Any]) -> list[str]:
-    """Return loss and dev score of a metrics line as text for people, without what it lacks."""
+    """Return loss and dev score of a metrics line as text for people."""
     shown = (("loss", 1, 4), ("dev", 100, 2))
     return [f"{name} {scale * line[name]:.{digits}f}" for name, scale, digits in shown if line.get(name) is not None]
