@@ -210,7 +210,8 @@ def compare_spread(a: Sequence[ModelScores], b: Sequence[ModelScores], resamples
     That is the standard deviation (ddof 1) over models of their mean over the sets. Resamples are of rows alone: drawn with
     replacement, models of a system would differ less than they do.
     """
-    return _columns(*(mean_MR.std(axis=0, ddof=1) for mean_MR in _means(a, b, resamples)), len(a), len(b))
+    of_a, of_b = (mean_MR.std(axis=0, ddof=1) for mean_MR in _means(a, b, resamples))
+    return _columns(of_a, of_b, len(a), len(b))
 
 
 def compare_gains(
@@ -226,7 +227,8 @@ def compare_gains(
         means_MR = _means(models, baseline, resamples)
         draws = _drawn(label, len(models), resamples), _drawn(f"{label}/over", len(baseline), resamples)
         gains.append(_mean_over_models(means_MR[0], draws[0]) - _mean_over_models(means_MR[1], draws[1]))
-    return _columns(*gains, len(a), len(b))
+    of_a, of_b = gains
+    return _columns(of_a, of_b, len(a), len(b))
 
 
 def _means(a: Sequence[ModelScores], b: Sequence[ModelScores], resamples: int) -> list[np.ndarray]:

@@ -26,11 +26,7 @@ MOST_CALIBRATION = 10_000
 
 
 def check(model: SentenceModel, dims: int | None, dtype: str) -> None:
-    """Check that a model's vectors can be stored so.
-
-    Raises:
-        InputError: it has fewer dimensions, the type is unknown, or it compares more than vectors.
-    """
+    """Raise InputError unless a model's vectors can be stored so."""
     problems = []
     if dtype not in DTYPES:
         problems.append(f"--dtype '{dtype}' must be one of {', '.join(DTYPES)}")

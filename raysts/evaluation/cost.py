@@ -77,9 +77,8 @@ def latency(folder: Path, texts: Sequence[Text]) -> float:
         model.represent([text])
         return time.perf_counter() - began
 
-    return 1000 * statistics.median(
-        min(seconds(text) for _ in range(TRIES)) for text in texts[:: max(1, len(texts) // TIMED)]
-    )
+    timed = texts[:: max(1, len(texts) // TIMED)]
+    return 1000 * statistics.median(min(seconds(text) for _ in range(TRIES)) for text in timed)
 
 
 def cost_rows(models: Sequence[dict[str, Any]]) -> list[list[str]]:
@@ -90,9 +89,8 @@ def cost_rows(models: Sequence[dict[str, Any]]) -> list[list[str]]:
     table = [["model", "role", "parameters", "MB", "dims", "texts/s", "tokens/text"]]
     for (role, parameters, size, dimensions), of_row in rows.items():
         name = Path(of_row[0]["model"]).name if len(of_row) == 1 else f"{len(of_row)} models"
-        role = (
-            "teacher" if role == "member" and not RUN_ID.fullmatch(of_row[0]["model"]) else ROLE_NAMES.get(role, role)
-        )
+        is_teacher = role == "member" and not RUN_ID.fullmatch(of_row[0]["model"])
+        role = "teacher" if is_teacher else ROLE_NAMES.get(role, role)
         speed, tokens = (sum(model[key] for model in of_row) / len(of_row) for key in ("texts_per_second", "tokens"))
         count = f"{parameters / 1e6:.1f} M" if parameters else ""
         numbers = [f"{size / 1e6:.0f}", str(dimensions), f"{speed:.0f}", f"{tokens:.0f}"]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -73,7 +73,7 @@ def fold_count(most: int, *codes: np.ndarray) -> int:
 
 def cross_validate(
     codes_N: np.ndarray, splits: Sequence[Split], most: int, seed: int, grid: Sequence[float],
-    score: Callable[[Split], Sequence[float]], fit: Callable[[Split, float], Probe],
+    score: Callable[[Split], Any], fit: Callable[[Split, float], Probe],
 ) -> list[Probe]:  # fmt: skip
     """Return a probe of each split, with the strength that is best over folds of its first rows.
 

@@ -194,8 +194,8 @@ def views(rows: Sequence[ResultRow], compare_layers: Layers) -> list[View]:
     usual, order = View(str(compare_layers)), ("split", "rows", "layers", "metric", "aggregation")
 
     def rank(view: View) -> tuple[object, ...]:
-        first = (getattr(view, name) != getattr(usual, name) for name in order)
-        return (*first, *(str(field or "") for field in view))
+        unusual = (getattr(view, name) != getattr(usual, name) for name in order)
+        return (*unusual, *(str(field or "") for field in view))
 
     return sorted(set(map(View.of, usable(rows))), key=rank)
 
@@ -301,14 +301,11 @@ def remarks(rows: Sequence[ResultRow]) -> tuple[str, ...]:
 
 def align_columns(rows: Sequence[Sequence[str]], left: Container[int]) -> list[str]:
     """Return rows of cells as aligned lines of text, the columns ``left`` aligned left."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if number in left else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    columns = []
+    for number, cells in enumerate(zip(*rows, strict=True)):
+        width = max(map(len, cells))
+        columns.append([cell.ljust(width) if number in left else cell.rjust(width) for cell in cells])
+    return ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
 
 
 def format_standings(table: Standings) -> str:

@@ -162,8 +162,7 @@ def read_sets(corpus: Corpus) -> list[WordSet]:
 
 def find_absent(corpus: Corpus, sets: Iterable[WordSet]) -> list[str]:
     """Return the missing sets of ``SETS``, each with the table that it belongs in."""
-    present = {word_set.name for word_set in sets}
-    lines = []
+    present, lines = {word_set.name for word_set in sets}, []
     for table, names in SETS.items():
         if missing := [name for name in names if name not in present]:
             hint = f"belong in {corpus.where}/{table}.parquet"

@@ -74,6 +74,12 @@ def host_state(module: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().cpu().contiguous() for name, value in module.state_dict().items()}
 
 
+def load_state(folder: Path) -> dict[str, Tensor]:
+    """Return the state of a module from its folder. Older directories have it pickled, tensors alone."""
+    path = folder / "model.safetensors"
+    return load_file(path) if path.is_file() else torch.load(folder / "pytorch_model.bin", "cpu", weights_only=True)
+
+
 def similarities_of(heads: Sequence[Head], described: str) -> dict[str, Similarity]:
     """Return the similarities of a model with these heads, its default first.
 
@@ -142,9 +148,7 @@ class Dense(Head):
         short = next((name for name, path in ACTIVATIONS.items() if path == named), named)
         sizes = config["in_features"], config["out_features"]
         head = cls(*sizes, short, config.get("bias", True), config.get("use_residual", False))
-        path = folder / "model.safetensors"
-        pickled = folder / "pytorch_model.bin"  # of tensors alone, as older directories have it
-        head.load_state_dict(load_file(path) if path.is_file() else torch.load(pickled, "cpu", weights_only=True))
+        head.load_state_dict(load_state(folder))
         return head
 
 

@@ -30,11 +30,10 @@ def pooling_modes(pooling: str) -> tuple[str, ...]:
 
 def check_layers(layers: Layers) -> None:
     """Raise ValueError if ``layers`` has another form."""
+    good = isinstance(layers, int) and layers >= 1
     if isinstance(layers, str):
         head, _, number = layers.partition("-")
         good = layers == "first_last" or (head == "only" and number.isdecimal()) or layer_weights(layers) is not None
-    else:
-        good = isinstance(layers, int) and layers >= 1
     if not good:
         raise ValueError(f"layers={layers!r} must be {RULE}")
 
@@ -68,13 +67,10 @@ def layer_indices(layers: Layers, depth: int) -> tuple[int, ...]:
         if len(weights) != depth + 1:
             raise ValueError(f"layers={layers!r}: the encoder has {depth} layers and the embedding layer")
         return tuple(range(depth + 1))
-    if isinstance(layers, str):
-        indices: tuple[int, ...] = (int(layers.removeprefix("only-")),)
-    else:
-        indices = tuple(range(depth + 1 - min(layers, depth + 1), depth + 1))  # ``layers`` may be a billion
-    if min(indices) < (0 if isinstance(layers, str) else 1) or max(indices) > depth:
+    number = layers if isinstance(layers, int) else int(layers.removeprefix("only-"))
+    if number > depth:
         raise ValueError(f"layers={layers!r}: the encoder has {depth} layers")
-    return indices
+    return (number,) if isinstance(layers, str) else tuple(range(depth + 1 - number, depth + 1))
 
 
 def layer_weights(layers: Layers) -> tuple[float, ...] | None:

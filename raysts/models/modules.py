@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -179,19 +180,15 @@ def save_layers(folder: Path, width: int, layers: Layers, depth: int) -> None:
 
 
 def _load_layers(folder: Path, config: dict[str, Any]) -> Layers:
-    import torch
-    from safetensors.torch import load_file
+    from raysts.models.head import load_state
 
     start, depth = config.get("layer_start"), config.get("num_hidden_layers")
     try:
         if type(start) is not int or type(depth) is not int or not 0 <= start <= depth <= MOST_LAYERS:
             raise ValueError(f"layer_start={start!r:.40}, num_hidden_layers={depth!r:.40}: no layers of an encoder")
         weights: Sequence[float] = [1.0] * (depth + 1 - start)
-        for path in (folder / "model.safetensors", folder / "pytorch_model.bin"):
-            if path.is_file():
-                state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
-                weights = state["layer_weights"].tolist()
-                break
+        with contextlib.suppress(FileNotFoundError):
+            weights = load_state(folder)["layer_weights"].tolist()
         if len(weights) != depth + 1 - start:
             raise ValueError(f"{len(weights)} layer weights for {depth + 1 - start} layers")
         return layers_of([0.0] * start + list(weights))
