@@ -3,7 +3,7 @@
 Shapes: N texts, D dimensions, E dimensions that are kept.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -83,13 +83,10 @@ def cost(model: SentenceModel, before: int | None, dev: Dev, dtype: Dtype, range
         represent = lookup(texts, {"vectors": vectors_ND.astype(np.float64)})
         return dev.values(dev.row_scores(represent, {"cosine": cosine_of_vectors}))[metric]
 
-    truncated, stored_NE = model.truncate_dim, model.encode(texts)
+    stored_NE, before_ND = model.encode(texts), replace(model, truncate_dim=before).encode(texts)
     if dtype == "binary":
         stored_NE = np.where(stored_NE > 0, 1.0, -1.0)
     elif dtype == "int8":
         stored_NE = quantize(stored_NE, dtype, ranges)
-    model.truncate_dim = before
-    before_ND = model.encode(texts)
-    model.truncate_dim = truncated
     called = {} if metric == "spearman" else {"score": metric}
     return Cost(dev.name, score(before_ND), score(stored_NE), **called)

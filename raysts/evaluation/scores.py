@@ -61,7 +61,7 @@ class RowScores:
 
     @property
     def key(self) -> str:
-        """The name of the set, with the metric if a set has several."""
+        """Name of the set, with the metric if a set has several."""
         has_one = self.gold is not None or self.metrics == ("accuracy",)
         return self.dataset if has_one else f"{self.dataset} {self.metrics[0]}"
 

@@ -89,10 +89,10 @@ def pairs_from_table(table: pa.Table, name: str, sha256: str, split: str = "test
     texts = pa.concat_arrays([chunk for column in columns for chunk in column.chunks]).dictionary_encode()
     codes = texts.indices.to_numpy().astype(np.int64)
     subsets = {} if split == "dev" else _subsets(table, name)
-    columns: dict[str, Any] = {"left": codes[: len(table)], "right": codes[len(table) :], "subsets": subsets}
-    columns["gold"] = table.column("score").cast(pa.float64()).to_numpy()
-    texts_list = texts.dictionary.to_pylist()
-    return Pairs(name=name, sha256=sha256, texts=texts_list, size=len(table), split=split, **columns)
+    fields: dict[str, Any] = {"left": codes[: len(table)], "right": codes[len(table) :], "subsets": subsets}
+    fields["gold"] = table.column("score").cast(pa.float64()).to_numpy()
+    distinct = texts.dictionary.to_pylist()
+    return Pairs(name=name, sha256=sha256, texts=distinct, size=len(table), split=split, **fields)
 
 
 def _subsets(table: pa.Table, name: str) -> dict[str, np.ndarray]:

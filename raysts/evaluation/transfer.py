@@ -88,12 +88,12 @@ def _read(corpus: Corpus, source: Source) -> TransferSet:
         columns = corpus.read(table, [*texts, "label" if source.labels else "score"])
         parts.append(Split(table, tuple(columns.column(name).to_pylist() for name in texts), _gold(columns, table)))
     test = parts[-1]
-    columns: dict[str, Any] = {"split": "test" if len(parts) > 1 else "cv", "parts": tuple(parts)}
-    columns["gold"] = None if source.labels else test.gold
-    columns["rows"] = {test.table: np.ones(len(test.gold), bool)} if test.table in TEST_TABLES else {}
+    fields: dict[str, Any] = {"split": "test" if len(parts) > 1 else "cv", "parts": tuple(parts)}
+    fields["gold"] = None if source.labels else test.gold
+    fields["rows"] = {test.table: np.ones(len(test.gold), bool)} if test.table in TEST_TABLES else {}
     sha256 = join_fingerprints(corpus, source.tables)  # training rows decide a score as much as the test's
-    texts = list(dict.fromkeys(text for part in parts for texts in part.texts for text in texts))
-    return TransferSet(name=source.name, sha256=sha256, texts=texts, size=len(test.gold), **columns)
+    distinct = list(dict.fromkeys(text for part in parts for texts in part.texts for text in texts))
+    return TransferSet(name=source.name, sha256=sha256, texts=distinct, size=len(test.gold), **fields)
 
 
 def _gold(columns: pa.Table, table: str) -> np.ndarray:
