@@ -20,7 +20,7 @@ from raysts.errors import InputError
 from raysts.evaluation import harness
 from raysts.evaluation import words as word_scores
 from raysts.evaluation.word_components import contextual_words, find_words, principal
-from raysts.evaluation.words import UNKNOWN, WordTable
+from raysts.evaluation.words import UNKNOWN, WordTable, static_words
 from raysts.models.sentence_model import SentenceModel
 
 RNG = np.random.default_rng(0)
@@ -116,8 +116,6 @@ def test_pieces_belong_to_the_words_they_are_in(small: SentenceModel) -> None:
 
 
 def test_word_vectors_are_used_as_they_are(static: SentenceModel) -> None:
-    from raysts.evaluation.words import static_words
-
     words = static_words(static)
     assert set(words.index) == {"cat", "dog", "car", "t-shirt", "Rome", "nothing"}
     rows = words.rows(["t-shirt", "Rome", "rome", "nothing", "Cat"])
@@ -191,8 +189,6 @@ def test_similarity_is_spearman_of_the_cosine_with_ties(static: SentenceModel, t
     rows = harness.evaluate(static, web(tmp_path, word_similarity=pairs), ["words"], resamples=20)
     value, coverage = rows
     assert value["dataset"] == coverage["dataset"] == "pets" and value["layers"] == str(static.layers)
-    from raysts.evaluation.words import static_words
-
     words = static_words(static)
     vectors = {name: words.vectors([name])[0] for name in names}
     cosines = [vectors[a] @ vectors[b] for _, a, b, _ in pairs]
