@@ -7,7 +7,6 @@ larger variance. Shapes: N pairs.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -116,8 +115,10 @@ def two_way(name: str, pairs: Pairs, thresholds: Mapping[str, Pairs] | None = No
     """Return labelled pairs as a set of two-way inference."""
     chosen = thresholds or {}
     texts = list(dict.fromkeys(text for part in (pairs, *chosen.values()) for text in part.texts))
-    shared: dict[str, Any] = {"sha256": pairs.sha256, "size": pairs.size, "rows": pairs.rows, "gold": pairs.gold}
-    return TwoWay(name=name, split=split, texts=texts, pairs=pairs, thresholds=chosen, **shared)
+    return TwoWay(
+        name=name, split=split, texts=texts, pairs=pairs, thresholds=chosen, sha256=pairs.sha256, size=pairs.size,
+        rows=pairs.rows, gold=pairs.gold,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -178,8 +179,9 @@ def _read_two_way(corpus: Corpus, source: Source) -> TwoWay:
 
 def _read_direction(corpus: Corpus, source: Source) -> Direction:
     pairs = load_entailment(corpus, source.tables[0], entailed=True)
-    shared: dict[str, Any] = {"sha256": pairs.sha256, "size": pairs.size, "rows": pairs.rows, "texts": pairs.texts}
-    return Direction(name=source.name, pairs=pairs, **shared)
+    return Direction(
+        name=source.name, pairs=pairs, sha256=pairs.sha256, size=pairs.size, rows=pairs.rows, texts=pairs.texts
+    )
 
 
 _SOURCES = (

@@ -319,15 +319,12 @@ def _retrieval_set(name: str, tables: Mapping[str, pa.Table], sha256: str, place
     searched = [SideText(text, "document") for text in texts if text]
     scores = [sorted(judged[query_id].items()) for query_id in queries.column("query_id").to_pylist()]
     remark = f"{name}: {len(texts) - len(filled):,} documents without title and text left out"
-    columns: dict[str, Any] = {"rows": {f"{name.replace(':', '/')}/queries": np.asarray(rows.to_numpy())}}
-    columns |= {
-        "remarks": (remark,) if len(filled) < len(texts) else (),
-        "queries": queries_read,
-        "documents": searched,
-    }
-    columns["judgements"] = [tuple(np.array(of_query, np.int64).T) for of_query in scores]
-    distinct = list(dict.fromkeys([*queries_read, *searched]))
-    return RetrievalSet(name=name, sha256=sha256, texts=distinct, size=len(queries), **columns)
+    return RetrievalSet(
+        name=name, sha256=sha256, texts=list(dict.fromkeys([*queries_read, *searched])), size=len(queries),
+        rows={f"{name.replace(':', '/')}/queries": np.asarray(rows.to_numpy())},
+        remarks=(remark,) if len(filled) < len(texts) else (), queries=queries_read, documents=searched,
+        judgements=[tuple(np.array(of_query, np.int64).T) for of_query in scores],
+    )  # fmt: skip
 
 
 def _document_texts(documents: pa.Table) -> list[str]:

@@ -89,10 +89,10 @@ def pairs_from_table(table: pa.Table, name: str, sha256: str, split: str = "test
     texts = pa.concat_arrays([chunk for column in columns for chunk in column.chunks]).dictionary_encode()
     codes = texts.indices.to_numpy().astype(np.int64)
     subsets = {} if split == "dev" else _subsets(table, name)
-    fields: dict[str, Any] = {"left": codes[: len(table)], "right": codes[len(table) :], "subsets": subsets}
-    fields["gold"] = table.column("score").cast(pa.float64()).to_numpy()
-    distinct = texts.dictionary.to_pylist()
-    return Pairs(name=name, sha256=sha256, texts=distinct, size=len(table), split=split, **fields)
+    return Pairs(
+        name=name, sha256=sha256, texts=texts.dictionary.to_pylist(), size=len(table), split=split, subsets=subsets,
+        left=codes[: len(table)], right=codes[len(table) :], gold=table.column("score").cast(pa.float64()).to_numpy(),
+    )  # fmt: skip
 
 
 def _subsets(table: pa.Table, name: str) -> dict[str, np.ndarray]:

@@ -11,7 +11,6 @@ Shapes: N rows, D dimensions.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -88,12 +87,13 @@ def _read(corpus: Corpus, source: Source) -> TransferSet:
         columns = corpus.read(table, [*texts, "label" if source.labels else "score"])
         parts.append(Split(table, tuple(columns.column(name).to_pylist() for name in texts), _gold(columns, table)))
     test = parts[-1]
-    fields: dict[str, Any] = {"split": "test" if len(parts) > 1 else "cv", "parts": tuple(parts)}
-    fields["gold"] = None if source.labels else test.gold
-    fields["rows"] = {test.table: np.ones(len(test.gold), bool)} if test.table in TEST_TABLES else {}
     sha256 = join_fingerprints(corpus, source.tables)  # training rows decide a score as much as the test's
     distinct = list(dict.fromkeys(text for part in parts for texts in part.texts for text in texts))
-    return TransferSet(name=source.name, sha256=sha256, texts=distinct, size=len(test.gold), **fields)
+    return TransferSet(
+        name=source.name, sha256=sha256, texts=distinct, size=len(test.gold), split="test" if len(parts) > 1 else "cv",
+        rows={test.table: np.ones(len(test.gold), bool)} if test.table in TEST_TABLES else {},
+        gold=None if source.labels else test.gold, parts=tuple(parts),
+    )  # fmt: skip
 
 
 def _gold(columns: pa.Table, table: str) -> np.ndarray:

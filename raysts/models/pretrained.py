@@ -122,9 +122,10 @@ def load(
     if computes == "bf16" and not isinstance(backbone, WordVectors):
         backbone.to(torch.bfloat16)
     length = min(max_length or described.max_length or tokenizer.model_max_length, limit)
-    settings: dict[str, Any] = {"truncate_dim": described.truncate_dim, "similarity_name": described.similarity}
-    settings |= {"prompts": prompts, "precision": precision}
-    return SentenceModel(encoder, tokenizer, length, described.normalize, **settings)
+    return SentenceModel(
+        encoder, tokenizer, length, described.normalize, prompts=prompts, truncate_dim=described.truncate_dim,
+        similarity_name=described.similarity, precision=precision,
+    )  # fmt: skip
 
 
 def width(folder: Path) -> int:

@@ -126,9 +126,8 @@ class ClaimVerdict(NamedTuple):
     difference: float | None = None
     low: float | None = None
     high: float | None = None
-    p: float | None = (
-        None  # of no difference: Williams' (McNemar's) for two single models on one set, else the bootstrap's
-    )
+    # Of no difference: Williams' (McNemar's) for two single models on one set, else the bootstrap's.
+    p: float | None = None
     p_holm: float | None = None  # the same, adjusted for the claims of its table
     transductive: bool = False
     verdict: str | None = None  # a key of ``VERDICTS``; None: no conclusion

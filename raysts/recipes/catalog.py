@@ -301,9 +301,8 @@ class ObjectiveSpec:
     # It trains a head on a finished, frozen model: on the output of its heads (``pooled``) or on its token vectors
     # (``tokens``). It is the last word of a system's name.
     head: Literal["", "pooled", "tokens"] = ""
-    group: Group | Callable[[Any], Group] = (
-        EACH  # the rows of a batch that form an example, or a function of the settings
-    )
+    # The rows of a batch that form an example, or a function of the settings that returns them.
+    group: Group | Callable[[Any], Group] = EACH
     keeps: Names = ("last", "best")  # allowed values of ``train.keep``; the first is the default
     keeps_by_dev: Names = ("best",)  # those of ``keeps`` that the score on ``dev`` chooses
     dev: str = "sts/stsb_dev"  # table that selects checkpoints (``evaluation.dev``)

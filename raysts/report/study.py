@@ -54,15 +54,8 @@ def write_report(study: Study, folder: Path) -> Path:
     # The approximate 95 % interval of the best score over the rows of the development set.
     reach = () if best is None or best.mean is None or study.dev is None else metric.interval(best.mean, study.dev.size)
     ended = [r.value for r in records if r.status == "finished" and r.value is not None]
-    heads = [
-        *(key.rsplit(".", 1)[-1] for key in search.space),
-        "seed",
-        metric.title,
-        "status",
-        "step",
-        "seconds",
-        "run",
-    ]
+    short = [key.rsplit(".", 1)[-1] for key in search.space]
+    heads = [*short, "seed", metric.title, "status", "step", "seconds", "run"]
     facts = {"objective": _objective(study), "data": study.plan.corpus.sources_text, "study": str(study.folder)}
     page = html.render(
         "study.html",
