@@ -440,9 +440,14 @@ TEMPORARY = re.compile(r"\.tmp\w{6}")
 
 
 def _files_below(folder: Path) -> list[Path]:
-    """Return the files below a folder. Folders may go meanwhile, which ``os.walk`` does not mind."""
-    paths = (Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
+    """Return the files below a folder. Folders may go meanwhile. One that may not be read is an error."""
+    paths = (Path(parent, name) for parent, _, names in os.walk(folder, onerror=_check_gone) for name in names)
     return [path for path in paths if path.is_file()]
+
+
+def _check_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def _files(folder: Path) -> dict[str, Path]:
