@@ -133,19 +133,19 @@ def _refuse(error: InputError) -> int:
 
 
 def written_down(arguments: Sequence[str]) -> str:
-    """The command as records, reports and messages show it."""
+    """Return the command as records, reports and messages show it."""
     return shlex.join(["raysts", *map(redact, arguments)])
 
 
 def _cut(problem: str) -> str:
-    """A message without the middle of what it quotes."""
+    """Return a message without the middle of what it quotes."""
     if len(problem) <= LONGEST_PROBLEM:
         return problem
     return f"{problem[: LONGEST_PROBLEM // 2]} ... {problem[-LONGEST_PROBLEM // 4 :]}"
 
 
 def _crash_message(error: Exception, line: str) -> str:
-    """A traceback is never the message: it goes to a file that the message names."""
+    """Write the traceback to a file, and return a message that names it: a traceback is never the message."""
     import tempfile
     import traceback
 

@@ -441,9 +441,8 @@ def student_defaults(settings: DistillationSettings, elsewhere: bool, within: St
     members. The student then learns directions, at a larger rate, on its own axes. It keeps the teachers' axes if a projection
     finds its own, or if the first dimensions of a reduced target are to hold most of it.
 
-    Args:
-        elsewhere: the student starts from another encoder than its teachers did.
-        within: it starts from layers of a teacher, so that it is near its axes, and learns at a larger rate.
+    ``elsewhere``: the student starts from another encoder than its teachers did. ``within``: it starts from layers of a
+    teacher, so that it is near its axes, and learns at a larger rate.
     """
     if settings.target == "gaussian":
         return {"optim.lr": 3e-4, "optim.schedule": "linear"}
