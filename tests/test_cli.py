@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import run_commands
 from golden.golden import Golden, shape
-from run_commands import EVALUATION, TINY, options_of, overrides, raysts, result
+from run_commands import EVALUATION, options_of, overrides, raysts, result
 
 from raysts import __version__, cli
 from raysts.commands import parser
@@ -26,14 +26,9 @@ from raysts.papers.experiments import EXPERIMENTS
 from raysts.recipes.names import RECIPES
 from raysts.search.search import SEARCHES
 
-EXAMPLES = (
-    "recipes", "show", "schema", "plan", "run", "tune", "distill", "evaluate", "compare", "embed", "export", "report",
-    "list", "status", "watch", "data check", "data import",
-)  # fmt: skip
-"""Commands whose fields and types of the JSON object are recorded here; those of ``claims`` in tests/commands/test_claims.py."""
-
-
 COMMANDS = parser.COMMANDS
+EXAMPLES = [name for name in COMMANDS if name not in ("data fetch", "data prepare", "claims", "remove", "init")]
+"""Commands whose fields and types of the JSON object are recorded here; those of ``claims`` in tests/commands/test_claims.py."""
 
 
 # -- help ----------------------------------------------------------------------------------------------------------------
@@ -47,29 +42,24 @@ def test_what_comes_next_can_be_typed() -> None:
     assert parser.parse(arguments)[1]["model"] == done["model"]
 
 
-def test_the_commands_are_those_of_the_design() -> None:
-    assert set(COMMANDS) == {*EXAMPLES, "data fetch", "data prepare", "claims", "remove", "init"}
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_explains_every_option_and_gives_an_example_that_parses(name: str) -> None:
     """What is typed reaches the function, and what the function takes can be typed."""
     outcome = raysts(*name.split(), "--help")
     assert outcome.code == 0 and outcome.err == ""
     assert "--json" in outcome.out and "example: raysts" in outcome.out
-    for argument in options_of(name):
+    taken = {argument.field_info.name: argument for argument in options_of(name)}
+    for argument in taken.values():
         assert argument.parameter.help, f"{name}: {argument.name} has no help"
         assert argument.name in outcome.out
     example = COMMANDS[name].example
     assert example.startswith(f"raysts {name}") and example in " ".join(outcome.out.split())
     assert parser.parse(shlex.split(example)[1:])[0] == COMMANDS[name]
-    typed = {argument.field_info.name for argument in options_of(name)} - {*parser.PrintOptions._fields}
+    typed = taken.keys() - {*parser.PrintOptions._fields}
     assert typed == {*inspect.signature(COMMANDS[name].function).parameters} - {"command"}
-
-
-def test_the_help_of_tune_names_every_search() -> None:
-    (search,) = (argument for argument in options_of("tune") if argument.field_info.name == "search")
-    assert str(search.parameter.help).startswith(f"{', '.join(list(SEARCHES)[:-1])} or {list(SEARCHES)[-1]};")
+    if name == "tune":
+        first, last = list(SEARCHES)[:-1], list(SEARCHES)[-1]
+        assert str(taken["search"].parameter.help).startswith(f"{', '.join(first)} or {last};")
 
 
 def test_the_shell_completes_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +76,7 @@ def test_the_shell_completes_commands(tmp_path: Path, monkeypatch: pytest.Monkey
     assert done.stdout.split() == ["distill"], done.stderr
 
 
-def test_version() -> None:
+def test_the_version_names_the_sources() -> None:
     outcome = raysts("--version")
     assert outcome.code == 0 and re.fullmatch(rf"raysts {__version__} \(sources [0-9a-f]{{12}}\)\n", outcome.out)
 
@@ -145,10 +135,9 @@ def test_one_json_object_is_all_of_stdout(
 
     monkeypatch.setattr(cli, "_call", kept)
     found = result(*name.split(), *arguments)
-    if name == "show":  # the tree of a recipe has other values, and the same fields, in every recipe
-        found["recipe"] = list(found["recipe"])
-    if name == "schema":
-        found["schema"] = list(found["schema"])
+    if name in ("show", "schema"):  # the tree of a recipe has other values, and the same fields, in every recipe
+        key = "recipe" if name == "show" else name
+        found[key] = list(found[key])
     # the seconds of a step are null in a run that found it done, which depends on what ran before
     shown = re.sub(
         r'("seconds(?:_expected)?": )"(?:NoneType|float|NoneType\|float)"',
@@ -188,21 +177,7 @@ def test_the_table_for_people_holds_the_numbers(finished: run_commands.Finished)
     assert finished.results["nli-ct-sed"]["model"] in text and finished.results["nli-ct-sed"]["report"] in text
 
 
-# -- as a process --------------------------------------------------------------------------------------------------------
-
-
-def test_python_m_raysts(small_world: Path, tmp_path: Path) -> None:
-    """Nothing but the result gets to stdout, not even what libraries print at the level of the operating system."""
-    arguments = ["run", "nli", "--data", small_world, "--storage", tmp_path / "s", "--address", "none", "--json",
-                 *overrides(TINY, EVALUATION, {"members": 1, "train.max_steps": 1, "data.sample": 64,
-                                               "evaluation.tasks": "[stsb]"})]  # fmt: skip
-    command = [sys.executable, "-m", "raysts", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    (line,) = done.stdout.splitlines()
-    assert json.loads(line)["status"] == "done"
-    assert "Traceback" not in done.stderr and "Warning" not in done.stderr
-    assert "tokenise nli/train" in done.stderr and "member 0 nli" in done.stderr
+# -- how it ends ---------------------------------------------------------------------------------------------------------
 
 
 def test_an_unexpected_error_is_no_traceback(
@@ -255,20 +230,21 @@ def test_ctrl_c_while_a_result_is_printed(monkeypatch: pytest.MonkeyPatch) -> No
     assert shown.getvalue() == "raysts: interrupted; finished work is kept. To go on: raysts recipes\n"
 
 
-@pytest.mark.parametrize("option", ["--backbone", "--train.max-steps=3"])
-def test_a_setting_that_is_given_as_an_option(option: str) -> None:
-    """It takes --set; a word that is no setting has no such remedy."""
-    name = option.lstrip("-").partition("=")[0].replace("-", "_")
-    outcome = raysts("distill", "A", option, "B")
-    assert outcome.code == 2 and f"A setting is given as --set {name}=VALUE." in outcome.err
-    assert "--set" not in raysts("distill", "A", "--nothing", "B").err and "--set" not in raysts("list", option).err
+def test_a_setting_that_is_given_as_an_option_takes_set() -> None:
+    """A word that is no setting has no such remedy."""
+    for option in ("--backbone", "--train.max-steps=3"):
+        name = option.lstrip("-").partition("=")[0].replace("-", "_")
+        outcome = raysts("distill", "A", option, "B")
+        assert outcome.code == 2 and f"A setting is given as --set {name}=VALUE." in outcome.err
+        assert "--set" not in raysts("list", option).err
+    assert "--set" not in raysts("distill", "A", "--nothing", "B").err
 
 
-@pytest.mark.parametrize("option", ["--data", "--text", "--storage"])
-def test_an_empty_place_is_not_the_default(option: str) -> None:
-    outcome = raysts("run", "ct", option, "")
-    assert outcome.code == 2 and option in outcome.err
-    assert "is empty; name a place, or remove the option" in outcome.err
+def test_an_empty_place_is_not_the_default() -> None:
+    for option in ("--data", "--text", "--storage"):
+        outcome = raysts("run", "ct", option, "")
+        assert outcome.code == 2 and f"{option}" in outcome.err
+        assert "is empty; name a place, or remove the option" in outcome.err
 
 
 def test_v_shows_what_is_read_and_written_and_q_errors_alone(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +28,18 @@ class Refused:
         self.place, self.data = place, data
 
     def __call__(self, *arguments: object, says: tuple[str, ...] = (), storage: object = None) -> str:
-        folder = storage or self.place / "new" / "storage"
-        outcome = raysts(*arguments, "--storage", folder, "--json")
+        outcome = raysts(*arguments, "--storage", storage or self.place / "new" / "storage", "--json")
         assert outcome.code == 2, f"exit code {outcome.code}: {outcome.err}"
         assert outcome.out == "", "stdout is for results"
         # Checks that take seconds, as on a busy machine, say that they go on.
-        lines = [line for line in outcome.err.splitlines() if not line.startswith("... ")]
-        assert all(line.startswith("raysts: ") or not line.strip() or line[0] == " " for line in lines[:1])
+        first, *_ = [line for line in outcome.err.splitlines() if not line.startswith("... ")]
+        assert first.startswith("raysts: ")
         assert not (self.place / "new").exists(), "nothing is written, the storage folder not even made"
         for part in says:
             assert part in outcome.err, f"{part!r} is not in: {outcome.err}"
         return outcome.err
 
     def run(self, name: object, *sets: str, says: tuple[str, ...], data: object = None, tiny: bool = True) -> str:
-        """``raysts run`` in this process."""
         given = [part for item in sets for part in ("--set", item)]
         small = overrides(TINY) if tiny else []
         return self("run", name, "--data", data or self.data, "--address", "none", *small, *given, says=says)
@@ -60,7 +58,6 @@ def refused(tmp_path: Path, small_world: Path) -> Refused:
     [
         ("nli-cct", ("'nli-cct'", "did you mean 'ct'?", "stages are mlm, nli, ct, sts", "raysts recipes")),
         ("", ("unknown recipe ''",)),
-        ("../../etc", ("unknown recipe",)),
         ("none.yaml", ("recipe file 'none.yaml' is not there", "raysts init")),
         ("lower-bound@small", ("is a search", "'raysts tune lower-bound@small'")),
     ],
@@ -70,17 +67,16 @@ def test_unknown_recipe(name: str, says: tuple[str, ...], refused: Refused) -> N
         refused(command, name, "--data", refused.data, says=says)
 
 
-@pytest.mark.parametrize("name", ["..", ".hidden", "../../../evil", " ", "a\nb", "-x", "x" * 300])
-def test_a_run_name_becomes_a_file_name(name: str, refused: Refused) -> None:
+def test_a_run_name_becomes_a_file_name(refused: Refused) -> None:
+    """As an option, as a setting and in a file."""
     where = sorted(refused.place.parent.rglob("*"))
-    refused.run(
-        "nli", f"name='{name}'" if "\n" not in name else f"name={json.dumps(name)}", says=("name=", "must be 1 to 100")
-    )
-    refused("run", "nli", "--data", refused.data, "--address", "none", *overrides(TINY), f"--name={name}",
-            says=("--name=", "must be 1 to 100 letters, digits"))  # fmt: skip
+    for name in ("..", ".hidden", "../../../evil", " ", "a\nb", "-x", "x" * 300):
+        refused("run", "nli", "--data", refused.data, f"--name={name}",
+                says=("--name=", "must be 1 to 100 letters, digits"))  # fmt: skip
+    refused.run("nli", "name='../evil'", says=("name=", "must be 1 to 100"))
     file = refused.place / "recipe.yaml"
-    file.write_text(dump(pipeline("nli")).replace("name: nli", f"name: {json.dumps(name)}"), encoding="utf-8")
-    refused.run(file, says=("recipe.yaml: name=",), tiny=False)
+    file.write_text(dump(pipeline("nli")).replace("name: nli", "name: ../evil"), encoding="utf-8")
+    refused.run(file, says=("recipe.yaml: name=", "must be 1 to 100"), tiny=False)
     file.unlink()
     assert sorted(refused.place.parent.rglob("*")) == where
 
@@ -88,38 +84,38 @@ def test_a_run_name_becomes_a_file_name(name: str, refused: Refused) -> None:
 # -- overrides -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("item", "says"),
-    [
-        ("optim.lrr=1", ("'optim.lrr'", "did you mean 'optim.lr'?", "raysts show nli")),
-        ("optim.lr", ("--set optim.lr", "a.b=value", "--set nli.batch=32")),
-        ("optim.lr=.inf", ("nli.optim.lr=inf", "finite")),
-        ("train.max_length=500", ("nli.train.max_length=500", "'tiny' has positions for 128 tokens")),
-        ("select_top=0", ("select_top=0", "from 1 to the number of members, 2")),
-        ("data.sample_seed=-1", ("nli.data.sample_seed=-1", "must be at least 0")),
-        ("data.table=wikipedia/sentences", ("nli.data.table='wikipedia/sentences'", "nli needs premise, hypothesis, label")),
-        ("data.sources=[nowhere]", ("nli", "['nowhere']", "data.sources")),
-        ("nli=3", ("'nli'",)),
-        ("recipes=none", ("recipes=None", "must be a mapping")),
-        ("evaluation.tasks=sts21", ("unknown task 'sts21'", "did you mean")),
-        ("max_seq_length=2", ("max_seq_length=2", "at least 3")),
-        ("max_seq_length=1000", ("max_seq_length=1000", "has positions for 128 tokens")),
-        ("evaluation.layers=[2,3]", ("evaluation.layers=3", "'tiny' has 2 layers")),
-        ("nli.layers=3", ("nli.layers=3", "'tiny' has 2 layers")),
-        ("evaluation.resamples=1000000", ("evaluation.resamples=1000000", "must be from 1 to 100,000, or 0")),
-        ("train.lora=1000000000", ("nli.train.lora=1000000000", "must be at most that")),
-        ("resources.cpus=1000000000", ("resources.cpus=1000000000", "from 1 to 1,024")),
-        ("backbone=", ("the name is empty",)),
-    ],
-)  # fmt: skip
-def test_wrong_overrides(item: str, says: tuple[str, ...], refused: Refused) -> None:
-    refused.run("nli", item, says=says)
+WRONG: dict[str, dict[str, str]] = {
+    "of the recipe": {
+        "nli.optim.lrr=1": "unknown option 'nli.optim.lrr' (did you mean 'nli.optim.lr'?); 'raysts show nli-sed' lists all",
+        "members=0": "members=0",
+        "nli.batch=x": "nli.batch='x'",
+        "max_seq_length=2": "max_seq_length=2 must be at least 3",
+        "evaluation.resamples=1000000": "evaluation.resamples=1000000 must be from 1 to 100,000, or 0",
+        "resources.cpus=1000000000": "resources.cpus=1000000000 must be from 1 to 1,024",
+    },
+    "of the model": {
+        "nli.train.max_length=500": "nli.train.max_length=500: the backbone 'tiny' has positions for 128 tokens",
+        "max_seq_length=1000": "max_seq_length=1000: the backbone 'tiny' has positions for 128 tokens",
+        "evaluation.layers=[2,3]": "evaluation.layers=3: the backbone 'tiny' has 2 layers",
+        "nli.layers=3": "nli.layers=3: the backbone 'tiny' has 2 layers",
+        "student_pooling=3": "student_pooling=3: the backbone 'tiny' has 2 layers",
+        "evaluation.tasks=sts21": "unknown task 'sts21' (did you mean",
+    },
+    "of the data": {
+        "nli.data.sources=[nowhere]": "nli: nli/train: no row has a source in ['nowhere']; data.sources must",
+        "nli.train.lora=1000000000": "nli.train.lora=1000000000: is the rank of matrices of 128 rows; it must be at most that",
+    },
+    "no options": {"nli=3": "unknown option 'nli'", "recipes=none": "recipes=None: must be a mapping"},
+    "no value": {"optim.lr": "--set optim.lr: must look like a.b=value, for example --set nli.batch=32"},
+    "no name": {"backbone=": "the name is empty"},
+}
+"""What is found together, by what shows it. All that may be wrong with a recipe: tests/recipes/test_recipe.py."""
 
 
-def test_everything_wrong_comes_in_one_message(refused: Refused) -> None:
-    refused.run("nli-sed", "student_pooling=3", says=("student_pooling=3", "'tiny' has 2 layers"))
-    err = refused.run("nli", "optim.lrr=1", "members=0", "batch=x", says=("'optim.lrr'", "members=0", "batch='x'"))
-    assert len(err.splitlines()) == 3
+@pytest.mark.parametrize("what", WRONG)
+def test_everything_wrong_with_overrides_comes_in_one_message(what: str, refused: Refused) -> None:
+    said = refused.run("nli-sed", *WRONG[what], says=(*WRONG[what].values(),))
+    assert len(said.splitlines()) == len(WRONG[what])
 
 
 # -- recipe files --------------------------------------------------------------------------------------------------------
@@ -128,24 +124,21 @@ def test_everything_wrong_comes_in_one_message(refused: Refused) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("- nli", ("must be a mapping",)),
-        ("name: x\nrecipes: {nli: {objective: [nli], settings: {}}}", ("recipes.nli.objective=['nli']",)),
-        ("name: x\nrecipes: {nli: {settings: {}}}", ("'recipes.nli.objective' is missing",)),
-        ("name: x\nrecipes: {sed: {objective: nli, settings: {}}}", ("sed.objective: must be sed",)),
-        ("name: x\nrecipes: {a/b: {objective: nli, settings: {}}}", ("recipes: 'a/b'",)),
-        ("name: x\nrecipes: {x: {objective: sed, settings: {}}}", ("recipes.x: a member has no teacher",)),
+        ("name: x\nrecipes: {nli: {objective: [nli], settings: {}}}", "recipes.nli.objective=['nli']"),
+        ("name: x\nrecipes: {nli: {settings: {}}}", "'recipes.nli.objective' is missing"),
+        ("name: x\nrecipes: {a/b: {objective: nli, settings: {}}}", "recipes: 'a/b'"),
         (
             "name: x\nteachers: [a]\ncombine: sed\nrecipes: {sed: {objective: nli, settings: {}}}",
-            ("sed.objective: must be sed",),
+            "sed.objective: must be sed",
         ),
-        ("\udcff\udcfe\0n", ("cannot be read",)),
-        (None, ("is a folder",)),
+        ("\udcff\udcfe\0n", "cannot be read"),
+        (None, "is a folder"),
     ],
 )
-def test_wrong_recipe_files(text: str | None, says: tuple[str, ...], refused: Refused) -> None:
+def test_wrong_recipe_files(text: str | None, says: str, refused: Refused) -> None:
     file = refused.place / "recipe.yaml"
     file.mkdir() if text is None else file.write_text(text, encoding="utf-8", errors="surrogateescape")
-    refused.run(file, tiny=False, says=("recipe.yaml", *says))
+    refused.run(file, tiny=False, says=("recipe.yaml", says))
 
 
 # -- data ----------------------------------------------------------------------------------------------------------------
@@ -196,15 +189,13 @@ def scrambled(path: Path) -> None:
     ("name", "table", "columns", "says"),
     [
         ("nli", "nli/train", {"label": lambda _: None}, ("column 'label' is missing", "columns found: premise")),
-        ("nli", "nli/train", {"label": lambda c: [[0]] * len(c)}, ("column 'label'", "list")),
-        ("nli", "nli/train", {"premise": lambda c: [b"x"] * len(c)}, ("column 'premise'", "binary", "text")),
         ("nli", "sts/sts12", {"score": at(4, 5.5)}, ("row 4", "column 'score'", "5.5", "from 0 to 5")),
         ("sts", "sts/stsb_dev", {"score": at(0, float("inf"))}, ("row 0", "column 'score'", "inf")),
         ("nli", "sts/sts12", {"score": lambda c: [1.0] * len(c)}, ("sts12", "1 distinct score")),
         ("ct", "wikipedia/sentences", {"sentence": at(9, "")}, ("row 9", "column 'sentence'", "empty sentence")),
     ],
     ids=lambda value: None if isinstance(value, (dict, tuple)) else value,
-)  # fmt: skip
+)
 def test_wrong_rows(
     name: str, table: str, columns: dict[str, Any], says: tuple[str, ...], refused: Refused, broken: Callable[..., Path]
 ) -> None:
@@ -214,22 +205,13 @@ def test_wrong_rows(
     refused.run(name, data=data, says=(*file, *says))
 
 
-@pytest.mark.parametrize(
-    ("edit", "says"),
-    [
-        (lambda path: path.write_bytes(b"premise,hypothesis,label\n"), "not a readable Parquet file"),
-        (scrambled, "cannot be read"),
-    ],
-    ids=["no parquet", "scrambled"],
-)
-def test_corrupt_parquet(
-    edit: Callable[[Path], None], says: str, refused: Refused, broken: Callable[..., Path], tiny_backbone: Path
-) -> None:
+def test_corrupt_parquet(refused: Refused, broken: Callable[..., Path], tiny_backbone: Path) -> None:
     """Every kind of damage: tests/data/test_shards.py."""
-    data = broken("nli/train", edit)
-    refused.run("nli", data=data, says=(str(data / "nli" / "train.parquet"), says))
-    data = broken("sts/sts12", edit)
-    refused("evaluate", tiny_backbone, "--data", data, says=(str(data / "sts" / "sts12.parquet"), says))
+    data = broken("nli/train", scrambled)
+    refused.run("nli", data=data, says=(str(data / "nli" / "train.parquet"), "cannot be read"))
+    data = broken("sts/sts12", lambda path: path.write_bytes(b"sentence1,sentence2,score\n"))
+    says = (str(data / "sts" / "sts12.parquet"), "not a readable Parquet file")
+    refused("evaluate", tiny_backbone, "--data", data, says=says)
 
 
 def test_too_few_rows_for_a_batch(refused: Refused, broken: Callable[..., Path]) -> None:
@@ -244,26 +226,20 @@ def test_dev_is_needed_where_it_selects(refused: Refused, broken: Callable[..., 
     assert raysts("plan", "nli", "--data", data, "--storage", refused.place / "s", *overrides(TINY)).code == 0
 
 
-def test_a_dev_set_on_which_no_model_has_a_score(refused: Refused, copy_of: Callable[[Path, str], Path]) -> None:
-    """Found before anything is trained."""
-    (refused.place / "dev.csv").write_text("sentence1,sentence2,score\na,b,1\nc,d,1\n")
-    given = ["--address", "none", *overrides(TINY), "--data"]
-    own = ["--dev", f"mine={refused.place / 'dev.csv'}"]
-    refused("run", "nli", *given, refused.data, *own, says=("development set mine: has 2 row(s) and 1 distinct score",))
-    (refused.place / "dev.csv").write_text("sentence1,sentence2,score\na,a,1\nb,b,2\n")
-    refused("run", "nli", *given, refused.data, *own, says=("development set mine: has pairs of equal texts alone",))
-    data = copy_of(refused.data, "one")
-    pq.write_table(pq.read_table(data / "sts/stsb_dev.parquet").slice(0, 1), data / "sts/stsb_dev.parquet")
-    refused("run", "nli", *given, data, says=("development set stsb-dev: has 1 row(s) and 1 distinct score",))
-    (refused.place / "search").mkdir()
-    for name, text in {
-        "corpus": "doc_id,text\n1,a\n1,b\n",
-        "queries": "query_id,text\n1,a\n",
-        "qrels": "query_id,doc_id,score\n1,1,1\n",
-    }.items():
-        (refused.place / "search" / f"{name}.csv").write_text(text)
-    own = ["--dev", f"mine={refused.place / 'search'}"]
-    refused("run", "nli", *given, refused.data, *own, says=("--dev mine/corpus: 1 ids are there several times",))
+def test_a_set_on_which_no_model_has_a_score(refused: Refused, tiny_backbone: Path) -> None:
+    """Found before anything is trained, by the same words in a set that selects and in one that is reported on."""
+    mine, where = refused.place / "mine.csv", ("--data", refused.data)
+    run = ("run", "nli", *where, *overrides(TINY))
+    for rows, says in (
+        ("a,b,1\nc,d,1\n", "mine: has 2 row(s) and 1 distinct score"),
+        ("a,a,1\nb,b,2\n", "mine: has pairs of equal texts alone"),
+    ):
+        mine.write_text(f"sentence1,sentence2,score\n{rows}")
+        refused(*run, "--dev", f"mine={mine}", says=(f"development set {says}",))
+        refused("evaluate", tiny_backbone, "--test", f"mine={mine}", says=(says,))
+    for name, says in (("p.txt", "unknown format '.txt'"), ("none.csv", "no such file")):
+        (refused.place / "p.txt").touch()
+        refused("evaluate", tiny_backbone, "--test", f"mine={refused.place / name}", says=(name, says))
 
 
 def test_wrong_input_that_shows_when_work_has_begun(
@@ -278,21 +254,9 @@ def test_wrong_input_that_shows_when_work_has_begun(
     assert outcome.code == 3 and "tokenise nli/train: a file that went meanwhile" in outcome.err
 
 
-def test_a_task_without_files(refused: Refused, broken: Callable[..., Path]) -> None:
-    data = broken("sts/sts12", lambda path: path.unlink())
-    says = ("task 'sts12' has no files", "sts/sts12.parquet", "sts13")
-    refused.run("nli", "evaluation.tasks=[sts12]", data=data, says=says)
-    shutil.rmtree(data / "sts")
-    shutil.rmtree(data / "sick")
-    for table in ("snli_dev", "snli_test"):
-        (data / "nli" / f"{table}.parquet").unlink()
-    refused.run("nli", data=data, says=("holds the files of no task", "sts12"))
-
-
-@pytest.mark.parametrize(("name", "table", "column"), [
-    ("nli", "nli/train", "premise"), ("ct", "wikipedia/sentences", "sentence"), ("raw", "sts/sts12", "sentence1"),
-    ("nli", "sts/sts12", "sentence1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "table", "column"), [("nli", "nli/train", "premise"), ("raw", "sts/sts12", "sentence1")]
+)
 def test_the_tiny_backbone_does_not_read_real_text(
     name: str, table: str, column: str, refused: Refused, broken: Callable[..., Path]
 ) -> None:
@@ -314,10 +278,9 @@ def other_module(folder: Path) -> None:
     ("edit", "says"),
     [
         (lambda folder: (folder / "config.json").unlink(), ("not a model directory", "config.json")),
-        (lambda folder: (folder / "model.safetensors").write_bytes(b"junk" * 9), ("safetensors",)),
         (other_module, ("modules.json", "LSTM", "unknown")),
     ],
-    ids=["no config", "broken weights", "unknown module"],
+    ids=["no config", "unknown module"],
 )
 def test_a_model_that_is_none(
     edit: Callable[[Path], None], says: tuple[str, ...], refused: Refused, tiny_backbone: Path,
@@ -325,20 +288,16 @@ def test_a_model_that_is_none(
 ) -> None:  # fmt: skip
     """As a backbone, as a teacher, and as what is evaluated, embedded or exported. All that may be wrong:
     tests/models/test_foreign_files.py."""
-    folder = copy_of(tiny_backbone, "model")
+    folder, out = copy_of(tiny_backbone, "model"), refused.place / "out"
     edit(folder)
-    where = ("--data", refused.data)
-    says = (str(folder), *says)
+    where, says = ("--data", refused.data), (str(folder), *says)
+    text = ("--input", refused.data / "sts/stsb_dev.parquet", "--column", "sentence1", "--output", out)
     refused.run("nli", f"backbone={folder}", says=says)
-    refused(
-        "distill", folder, tiny_backbone, *where, "--address", "none", "--set", f"backbone={tiny_backbone}", says=says
-    )
+    refused("distill", folder, *where, "--set", f"backbone={tiny_backbone}", says=says)
     refused("evaluate", folder, *where, "--tasks", "sts12", says=says)
-    refused("export", folder, "--to", refused.place / "out", says=says)
-    source = refused.place / "in.parquet"
-    pq.write_table(pa.table({"text": ["a"]}), source)
-    refused("embed", folder, "--input", source, "--column", "text", "--output", refused.place / "out", says=says)
-    assert not (refused.place / "out").exists()
+    refused("export", folder, "--to", out, says=says)
+    refused("embed", folder, *text, says=says)
+    assert not out.exists()
 
 
 def test_a_model_that_other_commands_read(
@@ -360,43 +319,29 @@ def test_a_model_that_other_commands_read(
     refused("evaluate", source, *on, says=("is Parquet",))
 
 
-@pytest.mark.parametrize("model", ["", "/no/such/folder", "a/b/c", "no-such-model-anywhere", "bad name!"])
-def test_a_model_that_is_not_there(model: str, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_is_not_there(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # the tests stay off the network
-    says = (f"'{model.strip()}'",)
-    refused("evaluate", model, "--data", refused.data, says=says)
-    refused("export", model, "--to", refused.place / "out", says=says)
-    if model.strip():
+    where = ("--data", refused.data)
+    for model in ("/no/such/folder", "no-such-model-anywhere", "bad name!"):
+        says = (f"'{model}'",)
+        refused("evaluate", model, *where, says=says)
+        refused("export", model, "--to", refused.place / "out", says=says)
         refused.run("nli", f"backbone='{model}'", says=says)
-        refused("distill", model, model, "--data", refused.data, "--address", "none", says=says)
-
-
-def test_a_mean_of_teachers_of_another_width(refused: Refused, tiny_backbone: Path) -> None:
-    tiny = result("run", "raw", "--data", refused.data, "--address", "none", "--storage", refused.place / "made",
-                  "--set", "evaluation.tasks=sts12", "--set", "evaluation.resamples=0")["model"]  # fmt: skip
-    given = ("--data", refused.data, "--address", "none", "--set", f"backbone={tiny_backbone}")
-    refused("distill", tiny, *given, "--set", "sed.target=mean", says=("dimensions", "sed.target="))
+        refused("distill", model, *where, says=says)
 
 
 # -- where things are written --------------------------------------------------------------------------------------------
 
 
-def unwritable(place: Path) -> Iterator[str]:
-    """Storage paths that nobody can write to, root included."""
-    file = place / "file"
-    file.touch()
-    yield str(file)
-    yield str(file / "below")
-    yield "/proc/none/storage"
-
-
 def test_a_storage_that_cannot_be_written(refused: Refused) -> None:
-    for storage in unwritable(refused.place):
-        refused("run", "nli", "--data", refused.data, "--address", "none", *overrides(TINY), storage=storage,
-                says=("--storage", storage, "cannot be written to"))  # fmt: skip
-    for command in (["plan", "nli", "--data", refused.data, *overrides(TINY)], ["list"], ["remove", "nli", "--yes"]):
-        for storage in (refused.place / "file", refused.place / "file" / "below" / "it"):
-            refused(*command, storage=storage, says=("--storage", str(storage), "cannot be written to"))
+    """By anybody, root included."""
+    file = refused.place / "file"
+    file.touch()
+    run = ["run", "nli", "--data", refused.data, *overrides(TINY)]
+    for storage in (file, file / "below" / "it", "/proc/none/storage"):
+        refused(*run, storage=storage, says=("--storage", str(storage), "cannot be written to"))
+    for command in (["plan", *run[1:]], ["list"], ["remove", "nli", "--yes"]):
+        refused(*command, storage=file, says=("--storage", str(file), "cannot be written to"))
 
 
 @pytest.mark.parametrize(
@@ -451,44 +396,47 @@ def test_an_export_overwrites_nothing(refused: Refused, tiny_backbone: Path) -> 
 
 
 def test_distill(refused: Refused, tiny_backbone: Path) -> None:
-    where = ("--data", refused.data, "--address", "none")
+    where = ("--data", refused.data)
+    given = (*where, "--set", f"backbone={tiny_backbone}")
     refused("distill", *where, says=("MODEL", "--from-run NAME", "--from-study NAME"))
     refused("distill", tiny_backbone, "--from-run", "x", *where, says=("MODEL", "--from-run NAME"))
     refused("distill", "--from-run", "nothing", *where, says=("no run 'nothing'", "it holds: none"))
     refused("distill", tiny_backbone, *where, says=("--set backbone=",))
-    refused("distill", "", *where, "--set", f"backbone={tiny_backbone}", says=("the name is empty",))
-    given = (*where, "--set", f"backbone={tiny_backbone}")
-    for top in (0, 2, -1):
-        refused(
-            "distill", tiny_backbone, "--top", top, *given, says=(f"--top {top}", "from 1 to the number of teachers, 1")
-        )
+    refused("distill", "", *given, says=("the name is empty",))
+    for top in (0, 2):
+        refused("distill", tiny_backbone, "--top", top, *given, says=(f"--top {top}", "to the number of teachers, 1"))
     refused("distill", tiny_backbone, "--top", 1, *given, says=("--top", "no score on STS-B dev"))
     refused("distill", tiny_backbone, *where, "--set", "backbone=tiny", says=("backbone=tiny",))
     refused("distill", tiny_backbone, *given, "--name", "a/b", says=("name='a/b'",))
     refused("distill", tiny_backbone, *given, "--set", "optim.lrr=1", says=("did you mean 'optim.lr'?",))
 
 
-def test_distilling_a_run_that_has_no_members_yet(small_world: Path, tmp_path: Path) -> None:
-    arguments = ["--data", small_world, "--storage", tmp_path, "--address", "none", *overrides(TINY)]
-    few = ["--set", "evaluation.tasks=sts12", "--set", "evaluation.resamples=0"]
-    assert raysts("run", "raw", *arguments, *few).code == 0
-    none = raysts("distill", "--from-run", "raw", "--storage", tmp_path, "--address", "none")
-    assert none.code == 2 and "no members" in none.err
-    assert raysts("run", "nli", *arguments, *few, "--set", "optim.lr=1e30").code == 3
-    unfinished = raysts("distill", "--from-run", "nli", "--storage", tmp_path, "--address", "none")
-    assert unfinished.code == 2 and "2 of its 2 members are not finished" in unfinished.err
-    assert "raysts run nli" in unfinished.err
-    near = raysts("distill", "--from-run", "mli", "--storage", tmp_path, "--address", "none")
-    assert near.code == 2 and "did you mean 'nli'?" in near.err
+def test_distilling_what_a_run_has_not(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+    where = ["--data", small_world, "--storage", tmp_path, "--address", "none"]
+    few = overrides(TINY, {"evaluation.tasks": "sts12", "evaluation.resamples": 0})
+
+    def refused(*arguments: object) -> str:
+        outcome = raysts("distill", *arguments)
+        assert outcome.code == 2
+        return outcome.err
+
+    made = result("run", "raw", *where, *few)
+    other_width = ("--set", f"backbone={tiny_backbone}", "--set", "sed.target=mean")
+    said = refused(made["model"], *where, *other_width)
+    assert "dimensions" in said and "sed.target=" in said
+    assert "no members" in refused("--from-run", "raw", *where[2:])
+    assert raysts("run", "nli", *where, *few, "--set", "optim.lr=1e30").code == 3
+    said = refused("--from-run", "nli", *where[2:])
+    assert "2 of its 2 members are not finished" in said and "raysts run nli" in said
+    assert "did you mean 'nli'?" in refused("--from-run", "mli", *where[2:])
 
 
 def test_evaluate(refused: Refused, tiny_backbone: Path) -> None:
     where = ("evaluate", tiny_backbone, "--data", refused.data)
     refused(*where, "--tasks", "sts12,stsbb", says=("unknown task 'stsbb'", "did you mean 'stsb'?", *TASKS))
-    for layers in (0, 3, -1):
+    for layers in (0, 3):
         refused(*where, "--tasks", "sts12", "--layers", layers, says=(f"layers={layers}",))
-    for number in (-1, 1_000_000):
-        refused(*where, "--tasks", "sts12", "--resamples", number, says=(f"--resamples={number}", "from 1 to 100,000"))
+    refused(*where, "--tasks", "sts12", "--resamples", 10**6, says=("--resamples=1000000", "from 1 to 100,000"))
     refused(*where, "--tasks", "sts12", "--column", "text", says=("--column 'text'", "--text PATH"))
 
 
@@ -506,18 +454,6 @@ def test_paths_that_are_written_or_read_here_are_no_uris(refused: Refused, tiny_
     assert not Path("s3:").exists()
 
 
-def test_pairs(refused: Refused, tiny_backbone: Path) -> None:
-    for name, text, says in (
-        ("p.csv", "sentence1,sentence2,score\na,b,1\nc,d,1\n", ("mine: has 2 row(s) and 1 distinct score",)),
-        ("p.csv", "sentence1,sentence2,score\na,a,1\nb,b,2\n", ("mine: has pairs of equal texts alone",)),
-        ("p.txt", "a b 1", ("p.txt", "unknown format '.txt'", ".csv")),
-    ):
-        (refused.place / name).write_text(text, encoding="utf-8")
-        refused("evaluate", tiny_backbone, "--test", f"mine={refused.place / name}", says=says)
-    place = refused.place / "none.csv"
-    refused("evaluate", tiny_backbone, "--test", f"mine={place}", says=("none.csv", "no such file"))
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -533,19 +469,12 @@ def test_wrong_command_lines(arguments: list[str]) -> None:
     assert line.startswith("raysts: ") and "--help' " in line
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--price", "-3/gpu-hour"], "--price -3/gpu-hour: must be NUMBER/UNIT, NUMBER from 0"),
-        (
-            ["--set", "members=2", "--set", "-batch=8"],
-            "'-batch=8' begins as an option does; if it is one, write --set=-batch=8",
-        ),
-    ],
-)
-def test_a_value_that_begins_as_an_option(arguments: list[str], says: str) -> None:
-    outcome = raysts("plan", "quickstart", *arguments)
-    assert outcome.code == 2 and says in outcome.err
+def test_a_value_that_begins_as_an_option() -> None:
+    price, setting = (
+        raysts("plan", "quickstart", *given) for given in (["--price", "-3/gpu-hour"], ["--set", "-batch=8"])
+    )
+    assert price.code == setting.code == 2 and "--price -3/gpu-hour: must be NUMBER/UNIT, NUMBER from 0" in price.err
+    assert "'-batch=8' begins as an option does; if it is one, write --set=-batch=8" in setting.err
 
 
 def test_data_commands(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from pathlib import Path
@@ -20,6 +21,19 @@ import sys
 from raysts.commands.run import run
 run("nli", eval(sys.argv[1]), sys.argv[2], sys.argv[3], address="none", command="raysts run nli")
 """
+
+PROCESS = """
+import json, os, runpy, sys
+*sys.argv, out, err, modules = sys.argv
+for number, path in ((1, out), (2, err)):
+    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+try:
+    runpy.run_module("raysts", run_name="__main__")
+finally:
+    with open(modules, "w") as file:
+        json.dump([*sys.modules], file)
+"""
+"""``python -m raysts``. Its last arguments are files: for stdout, for stderr, and for the modules that were imported."""
 
 FOREVER = {**TINY, "train.max_steps": 10**6, "train.epochs": 10**4, "train.checkpoint_every": 1}
 
@@ -54,6 +68,20 @@ def test_a_run_is_running_while_its_driver_lives_and_stopped_once_it_was_killed(
     assert state(storage) == {"stopped"}
     said = raysts("status", "--storage", storage).out
     assert said.startswith("nli: stopped, 1 of") and said.rstrip().endswith("to go on: raysts run nli")
+
+
+def test_nothing_but_the_result_gets_to_stdout(few_world: Path, tmp_path: Path) -> None:
+    """Not even what libraries print at the level of the operating system. Training needs no Ray."""
+    files = out, err, modules = [str(tmp_path / name) for name in ("out", "err", "modules")]
+    few = overrides(TINY, {"members": 1, "train.max_steps": 1, "evaluation.tasks": "[stsb]", "evaluation.resamples": 4})
+    where = ["--data", str(few_world), "--storage", str(tmp_path / "s"), "--address", "none"]
+    assert killed.exit_code(PROCESS, "run", "nli", *where, *few, "--json", *files) == 0, Path(err).read_text()
+    (line,) = Path(out).read_text().splitlines()
+    assert json.loads(line)["status"] == "done"
+    said = Path(err).read_text()
+    assert "Traceback" not in said and "Warning" not in said
+    assert "tokenise nli/train" in said and "member 0 nli" in said
+    assert not {"ray", "sentence_transformers", "datasets", "matplotlib"} & {*json.loads(Path(modules).read_text())}
 
 
 def test_a_search_that_nobody_drives_is_stopped(tmp_path: Path) -> None:
