@@ -115,7 +115,8 @@ def name_of(process: psutil.Process) -> str:
 
 def chains_of(storage: Path, members: int, steps: int) -> list[list[Any]]:
     """The jobs of a plan whose backbone and token stores are there."""
-    from raysts.commands.look import plan
+    from raysts.commands.context import checked_plan
+    from raysts.commands.run import open_run
     from raysts.pipeline.local import LocalExecutor
     from raysts.pipeline.step import Context
 
@@ -123,7 +124,8 @@ def chains_of(storage: Path, members: int, steps: int) -> list[list[Any]]:
         "backbone": "tiny", "members": members, "batch": 16, "train.max_steps": steps, "train.max_length": 16,
         "train.checkpoint_every": 10_000,
     }  # fmt: skip
-    made = plan("nli", given, None, storage)
+    pipeline, _, options = open_run("nli", given, storage=storage)
+    made = checked_plan(pipeline, options)
     made.write_backbone()
     for step in made.steps:
         if step.kind == "tokens" and step.work and step.state(made.store) != "done":

@@ -33,7 +33,6 @@ if options.cpu:
     time.monotonic = time.perf_counter = time.process_time  # before raysts reads the clock
 
 import raysts  # noqa: E402
-from raysts.commands.look import describe_plan  # noqa: E402
 from raysts.log import screen  # noqa: E402
 
 PRICES = "3.2/gpu-hour,0.05/cpu-hour"
@@ -66,7 +65,7 @@ def run(name: str, storage: Path) -> dict[str, Any]:
     settings, models = {**COMMON, **settings}, [options.teacher] if system == "distill" else []
     more = {"models": models} if models else {}
     began = time.monotonic()
-    planned = describe_plan(system, settings, storage=storage, probe=True, price=PRICES, **more, **places)["price"]
+    planned = raysts.plan(system, settings, storage=storage, probe=True, price=PRICES, **more, **places)["price"]
     probed, seen, ended = time.monotonic() - began, list[tuple[float, float, float]](), threading.Event()
     thread = threading.Thread(target=watch, args=(seen, ended))
     thread.start()

@@ -45,8 +45,8 @@ from obstore.store import MemoryStore
 
 from raysts.commands.context import checked_plan
 from raysts.commands.distill import open_distillation
-from raysts.commands.look import plan as plan_run
 from raysts.commands.options import RunOptions
+from raysts.commands.run import open_run
 from raysts.commands.study import plan_study
 from raysts.data.windows import WINDOW
 from raysts.data.world import world_path
@@ -407,7 +407,8 @@ def simulate(args: Any, slots: int) -> dict[str, Any]:
             cProfile.Profile() if args.profile else contextlib.nullcontext() as profile,
         ):
             if args.work == "members":
-                play = partial(play_run, plan_run("nli", {"members": count, **changes}, data, storage))
+                pipeline, _, opened = open_run("nli", {"members": count, **changes}, data=data, storage=storage)
+                play = partial(play_run, checked_plan(pipeline, opened))
             elif args.work == "texts":
                 data = text_folder(folder / "data", Path(data or world_path()), count * WINDOW)
                 changes |= {"sed.train.max_steps": 100, "sed.loss": "cosine"}

@@ -16,9 +16,12 @@ import pytest
 from cyclopts.argument import Argument
 
 from raysts.cli import execute
+from raysts.commands.context import checked_plan
 from raysts.commands.parser import parser
+from raysts.commands.run import open_run
 from raysts.log import logger
-from raysts.recipes.names import RECIPES
+from raysts.pipeline.plan import Plan
+from raysts.recipes.names import RECIPES, pipeline_of
 
 TASKS = ("sts12", "stsb")
 TINY = {"backbone": "tiny", "members": 2, "train.max_steps": 4, "train.eval_every": 4, "precision": "fp32"}
@@ -41,6 +44,18 @@ def raysts(*arguments: object) -> Outcome:
         code = execute([str(argument) for argument in arguments])
     assert "Traceback" not in err.getvalue(), err.getvalue()
     return Outcome(code, out.getvalue(), err.getvalue())
+
+
+def plan_of(
+    recipe: Any,
+    overrides: Any = None,
+    data: str | Path | None = None,
+    storage: str | Path | None = None,
+    **options: Any,
+) -> Plan:
+    """The plan that ``raysts plan`` shows."""
+    subject, settings, opened = open_run(recipe, overrides, data=data, storage=storage, **options)
+    return checked_plan(pipeline_of(subject, settings if isinstance(subject, str) else {}), opened)
 
 
 @contextlib.contextmanager

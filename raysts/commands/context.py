@@ -177,7 +177,11 @@ def plan_of(pipeline: Pipeline, options: RunOptions) -> Plan:
 
 
 def checked_plan(pipeline: Pipeline, options: RunOptions) -> Plan:
-    """Return the checked plan of a pipeline (see :func:`raysts.plan`)."""
+    """Return the plan of a pipeline. Start nothing.
+
+    Raises:
+        InputError: all problems that would stop the pipeline later, in one message.
+    """
     plan = plan_of(pipeline, options)
     validate.check(plan)
     plan.steps  # noqa: B018 (their ids need teachers and tokenizers that load)

@@ -17,7 +17,6 @@ from raysts.commands.run import DISTILL, flow_text, open_run
 from raysts.errors import InputError
 
 if TYPE_CHECKING:
-    from raysts.pipeline.plan import Plan
     from raysts.recipes.recipe import Pipeline
 
 
@@ -116,33 +115,8 @@ def _show_text(result: Result) -> str:
     return notes + safe_dump(result["recipe"], sort_keys=False, allow_unicode=True).rstrip()
 
 
-@opt.takes(opt.UserOptions)
-def plan(
-    recipe: opt.RecipeName,
-    overrides: opt.Overrides = None,
-    data: opt.Data = None,
-    storage: opt.StoragePlace = None,
-    *,
-    verify: bool = False,
-    **options: Unpack[opt.UserOptions],
-) -> Plan:
-    """Return the checked plan of a pipeline: its steps and their states. Start nothing.
-
-    The arguments are those of :func:`raysts.run`. With ``verify``, artifacts are read in full, and a step with a damaged
-    artifact is not done.
-
-    Raises:
-        InputError: all problems that would stop the pipeline later, in one message.
-    """
-    from raysts.commands.context import checked_plan
-    from raysts.recipes.names import pipeline_of
-
-    subject, settings, opened = open_run(recipe, overrides, data=data, storage=storage, verify=verify, **options)
-    return checked_plan(pipeline_of(subject, settings if isinstance(subject, str) else {}), opened)
-
-
 @opt.takes(opt.PlanOptions)
-def describe_plan(
+def plan(
     recipe: opt.RecipeName,
     overrides: opt.Overrides = None,
     data: opt.Data = None,
@@ -258,6 +232,6 @@ def _schema_text(result: Result) -> str:
 COMMANDS = (
     Command("recipes", recipes, _recipes_text, "raysts recipes", LOOK),
     Command("show", show, _show_text, "raysts show nli-ct-sed --set members=4", LOOK, ("recipe",)),
-    Command("plan", describe_plan, plan_text, "raysts plan quickstart", LOOK, ("recipe", "models")),
+    Command("plan", plan, plan_text, "raysts plan quickstart", LOOK, ("recipe", "models")),
     Command("schema", schema, _schema_text, "raysts schema", LOOK),
 )

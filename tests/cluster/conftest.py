@@ -12,9 +12,9 @@ import psutil
 import pytest
 import s3_server
 from processes import Command, wait_until
+from run_commands import plan_of as plan_recipe
 
 from raysts.cluster.connect import PRIVATE, SETTINGS
-from raysts.commands.look import plan as plan_recipe
 from raysts.pipeline.plan import Plan
 
 # Before anything imports Ray, which reads some of them then.

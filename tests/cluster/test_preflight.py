@@ -193,8 +193,9 @@ def test_a_node_with_another_file_system_is_named(
         assert again.returncode == 0, again.stdout
         return
     apart: Path = request.getfixturevalue("apart")
+    from run_commands import plan_of as plan
+
     from raysts.cluster import capacity, members, preflight
-    from raysts.commands.look import plan
     from raysts.commands.run import run
     from raysts.recipes.recipe import Resources
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from golden.golden import Golden, shape
 from run_commands import listening
+from run_commands import plan_of as plan
 from small_runs import write_backbone
 
 from raysts.commands.claims import claims
-from raysts.commands.look import plan
 from raysts.errors import InputError
 from raysts.papers.claims import CLAIMS
 from raysts.papers.experiments import EXPERIMENTS

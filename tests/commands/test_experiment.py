@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+import raysts
 from raysts.commands.distill import distill
-from raysts.commands.look import describe_plan
 from raysts.commands.look import show as show_recipe
 from raysts.commands.run import run as run_recipe
 from raysts.data.corpora import Corpus
@@ -135,7 +135,7 @@ def test_what_is_shown_needs_no_backbone() -> None:
 def test_every_layer_alone(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     """Tables 7 and 9 of Latte-Mix: planned, run, shared with the system by its own name, run again for nothing."""
     overrides = {**QUICK, "backbone": str(tiny_backbone), "evaluation.tasks": ["sts12", "stsb"], "settings.hidden": 8}
-    before = describe_plan("latte-layers", overrides, few_world, tmp_path)
+    before = raysts.plan("latte-layers", overrides, few_world, tmp_path)
     assert set(before) == {"status", "storage", "name", "backbone", "skipped", "nodes", "price"}
     assert not any(tmp_path.iterdir())
     assert [node["title"] for node in before["nodes"] if node["kind"] == "train"] == [
@@ -171,7 +171,7 @@ def test_every_layer_alone(few_world: Path, tiny_backbone: Path, tmp_path: Path)
         assert len({each["value"] for each in filled.values()}) == len(filled)
         noted = filled[None, f"BERT-{backbone}, Layer 1 + Latte-Mix + Cosine", "STSb"]["remarks"][-1]
         assert "latte.settings.hidden=8" in noted and "latte.layers" not in noted, "the table is about the layers"
-    after = describe_plan("latte-layers", overrides, few_world, tmp_path)
+    after = raysts.plan("latte-layers", overrides, few_world, tmp_path)
     assert {node["status"] for node in after["nodes"]} == {"done"}
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.safetensors")}
     assert run("latte-layers", overrides, few_world, tmp_path)["results"] == found["results"]
@@ -194,7 +194,7 @@ def test_options_of_a_search_reach_it_and_those_of_its_pipelines_do_not(few_worl
         **QUICK, "backbone": "tiny", "seeds": 3, "space.lower_bound": "0,0.6", "sed.data.sample": 40,
         "evaluation.tasks": ["stsb"],
     }  # fmt: skip
-    nodes = describe_plan("sed-supervised", overrides, few_world, tmp_path)["nodes"]
+    nodes = raysts.plan("sed-supervised", overrides, few_world, tmp_path)["nodes"]
     trials = [node["title"] for node in nodes if node["title"].endswith(("seed 0", "seed 1", "seed 2"))]
     assert trials == [
         f"sed-supervised.lower-bound: lower_bound={bound} seed {seed}" for bound in ("0", "0.6") for seed in range(3)
@@ -207,7 +207,7 @@ def test_options_of_a_search_reach_it_and_those_of_its_pipelines_do_not(few_worl
     )
     for key, reason in (("sed.nothing", "unknown option 'sed.nothing'"), ("seedss", "did you mean 'seed'")):
         with pytest.raises(InputError, match=reason):
-            describe_plan("sts-grid-sed", {**overrides, key: 1}, few_world, tmp_path)
+            raysts.plan("sts-grid-sed", {**overrides, key: 1}, few_world, tmp_path)
 
 
 @pytest.mark.parametrize("planned", [1, pytest.param(None, marks=pytest.mark.slow)])
@@ -236,5 +236,5 @@ def test_the_command_of_every_table_stands_in_the_docs_and_plans(
         for recipe in recipes[:planned]:
             overrides = {"backbone": "tiny", "members": 2, "train.max_length": 24, "evaluation.tasks": ["stsb"]}
             overrides |= {"seeds": 1} if recipe == "sed-supervised@paper" else {"data.sources": []}
-            nodes = describe_plan(recipe, overrides, few_world, tmp_path)["nodes"]
+            nodes = raysts.plan(recipe, overrides, few_world, tmp_path)["nodes"]
             assert len(nodes) > 5 and {node["status"] for node in nodes} == {"waiting"}

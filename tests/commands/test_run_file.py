@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
+from run_commands import plan_of, result, write_csv
 from run_commands import raysts as command
-from run_commands import result, write_csv
 
-import raysts
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.recipes.names import pipeline
@@ -43,14 +42,14 @@ def test_file_command_and_python_give_the_same_ids(own: Path, tiny_backbone: Pat
     )
     settings = {"backbone": str(tiny_backbone), "ct.train.max_steps": 7, "sed.batch": 8}
     places = {"text": "docs.csv", "column": "body", "test": {"mine": "pairs.csv"}}
-    by_python = raysts.plan("ct-sed@small", settings, storage="here", **places)
+    by_python = plan_of("ct-sed@small", settings, storage="here", **places)
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     options = ["--text", "docs.csv", "--column", "body", "--test", "mine=pairs.csv", "--storage", "here"]
     by_command = result("plan", "ct-sed@small", *words, *options)["nodes"]
-    assert ids(raysts.plan("run.yaml")) == ids(by_python) == [node["id"] for node in by_command]
+    assert ids(plan_of("run.yaml")) == ids(by_python) == [node["id"] for node in by_command]
     assert [node["id"] for node in result("plan", "run.yaml")["nodes"]] == ids(by_python)
-    assert by_python.storage == raysts.plan("run.yaml").storage
-    other = raysts.plan("run.yaml", {"sed.batch": 16}, storage="there")
+    assert by_python.storage == plan_of("run.yaml").storage
+    other = plan_of("run.yaml", {"sed.batch": 16}, storage="there")
     assert other.storage.name == "there" and ids(other) != ids(by_python), "the command replaces what the file names"
 
 
@@ -113,10 +112,10 @@ def test_init_writes_a_file_for_the_data_that_is_there(own: Path, tiny_backbone:
     assert outcome.code == 0 and "init: without a file that cannot be read. a.csv: not UTF-8" in outcome.err
     made = json.loads(outcome.out)
     assert (made["text"], made["column"], made["test"]) == ("docs.csv", "body", {"pairs": "pairs.csv"})
-    plan = raysts.plan("run.yaml")
+    plan = plan_of("run.yaml")
     assert plan.corpus.text is not None and plan.corpus.text.rows == 180 and [*plan.corpus.user.test] == ["pairs"]
     result("init", "student.yaml", "--base", "distill", "--backbone", tiny_backbone)
-    student = raysts.plan("student.yaml")
+    student = plan_of("student.yaml")
     assert student.pipeline.teachers == (str(tiny_backbone),) and student.corpus.text is not None
     again = command("init")
     assert again.code == 2 and "exists and stays" in again.err
@@ -140,7 +139,7 @@ def test_what_init_writes_for_odd_names_can_be_planned(own: Path, tiny_backbone:
     Path("pairs.jsonl").write_text("\n".join(json.dumps({**row, "score": float(row["score"])}) for row in rows))
     outcome = command("init", "my first run.yaml", "--backbone", tiny_backbone)
     assert outcome.code == 0 and "raysts plan 'my first run.yaml'" in outcome.out
-    plan = raysts.plan("my first run.yaml")
+    plan = plan_of("my first run.yaml")
     user = plan.corpus.user
     places = {name: Path(path).name for name, path in (user.dev | user.test).items()}
     assert places == {
@@ -163,4 +162,4 @@ def test_a_full_tree_is_a_recipe_as_before(tmp_path: Path) -> None:
     assert load_pipeline(path) == pipeline("ct")
     path.write_text("recipes: 3\n")
     with pytest.raises(InputError, match="recipes"):
-        raysts.plan(path)
+        plan_of(path)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from run_commands import listening
+from run_commands import listening, plan_of
 
-import raysts
 from raysts import log
 from raysts.commands import experiment
 from raysts.commands.options import RunOptions
@@ -118,9 +117,9 @@ def test_the_start_of_a_step_is_no_pace(clock: list[float]) -> None:
 
 def test_generated_sentences_are_said_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAYSTS_DATA", raising=False)
-    (line,) = experiment.cautions(raysts.plan("ct", {"backbone": "tiny", "train.max_steps": 100}, storage=tmp_path))
+    (line,) = experiment.cautions(plan_of("ct", {"backbone": "tiny", "train.max_steps": 100}, storage=tmp_path))
     assert "generated" in line
-    quickstart = raysts.plan("quickstart", {"train.max_steps": 100}, storage=tmp_path)
+    quickstart = plan_of("quickstart", {"train.max_steps": 100}, storage=tmp_path)
     assert not experiment.cautions(quickstart)
     several = experiment.plan_experiment("claims-gausscse", {}, RunOptions(storage=tmp_path))
     assert experiment.cautions(*several.plans.values()) == [line]

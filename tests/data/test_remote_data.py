@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import s3_server
+from run_commands import plan_of as plan_recipe
 
 from raysts.commands.context import run_record, store_of
 from raysts.commands.data import prepare as prepare_data
 from raysts.commands.follow import report as write_reports
-from raysts.commands.look import plan as plan_recipe
 from raysts.commands.run import run as run_recipe
 from raysts.data.corpora import Corpus
 from raysts.data.user import open_text

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from run_commands import raysts, result
 
-from raysts.commands.look import describe_plan
+from raysts.commands.look import plan
 from raysts.commands.run import run as run_recipe
 from raysts.errors import InputError
 from raysts.evaluation import results
@@ -49,8 +49,8 @@ def test_a_pipeline_measures_words_as_evaluate_does(tiny_backbone: Path, small_w
     where = ("--data", small_world, "--storage", tmp_path)
     settings = {"evaluation.also": ["words"], "evaluation.layers": ["only-1", "only-2"], "evaluation.resamples": 20}
     overrides = {"backbone": str(tiny_backbone), **settings}
-    (step,) = describe_plan("raw", overrides, small_world, tmp_path)["nodes"]
-    without = describe_plan("raw", overrides | {"evaluation.also": []}, small_world, tmp_path)["nodes"]
+    (step,) = plan("raw", overrides, small_world, tmp_path)["nodes"]
+    without = plan("raw", overrides | {"evaluation.also": []}, small_world, tmp_path)["nodes"]
     assert step["title"] == "evaluate backbone with words" and step["id"] != without[0]["id"]
     assert step["sentences"] > without[0]["sentences"]
     found = run_recipe("raw", overrides, small_world, tmp_path, address="none")["results"]
@@ -69,13 +69,11 @@ def test_what_shows_no_words_is_refused_before_anything_starts(small_world: Path
     shutil.copytree(small_world / "senteval", tmp_path / "data" / "senteval")
     for option in ("tasks", "also"):
         with pytest.raises(InputError, match="task 'words': a contextual model has vectors of words in sentences"):
-            describe_plan(
-                "raw", {f"evaluation.{option}": ["words", "transfer"]}, tmp_path / "data", tmp_path / "storage"
-            )
+            plan("raw", {f"evaluation.{option}": ["words", "transfer"]}, tmp_path / "data", tmp_path / "storage")
     with pytest.raises(InputError, match=r"unknown task 'wrds' \(did you mean 'words'"):
-        describe_plan("raw", {"evaluation.also": ["wrds"]}, small_world, tmp_path / "storage")
+        plan("raw", {"evaluation.also": ["wrds"]}, small_world, tmp_path / "storage")
     with pytest.raises(InputError, match="probe=senteval: is of transfer; name it in tasks or also"):
-        describe_plan("raw", {"evaluation.probe": "senteval"}, small_world, tmp_path / "storage")
+        plan("raw", {"evaluation.probe": "senteval"}, small_world, tmp_path / "storage")
 
 
 def test_the_probes_of_a_pipeline_have_rows_of_their_own(

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 from run_commands import overrides, result
+from run_commands import plan_of as plan_recipe
 from safetensors.torch import load_file, save_file
 from small_runs import Interrupted, write_backbone
 
-from raysts.commands.look import plan as plan_recipe
 from raysts.data.world import world_tokenizer
 from raysts.errors import InputError
 from raysts.evaluation.contamination import trained_on

@@ -15,10 +15,10 @@ import pytest
 from damage import BYTES
 from processes import small_windows
 from run_commands import Outcome, overrides, raysts, result
+from run_commands import plan_of as plan_recipe
 from small_runs import Interrupted
 
 from raysts import ids
-from raysts.commands.look import plan as plan_recipe
 from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.run import Driver
 from raysts.recipes.overrides import parse_overrides

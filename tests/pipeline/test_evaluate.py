@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from run_commands import plan_of as plan_recipe
 from small_runs import Interrupted
 
-from raysts.commands.look import plan as plan_recipe
 from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.run import Driver
 from raysts.pipeline.steps.agreement import EmbedTexts

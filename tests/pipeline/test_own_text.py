@@ -21,14 +21,13 @@ import pytest
 import scipy.stats
 import small_runs
 import torch
+from run_commands import plan_of, write_csv
 from run_commands import raysts as command
-from run_commands import write_csv
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel
 
 import raysts
 from raysts.commands.follow import report
-from raysts.commands.look import describe_plan
 from raysts.data.corpora import Corpus
 from raysts.data.user import TEXT, UserData, open_text
 from raysts.data.windows import Windows
@@ -202,12 +201,15 @@ def test_a_distillation_is_planned_by_command_python_and_file(
     at = [word for key, place in places.items() for word in (f"--{key}", place)]
     by_command = command("plan", "distill", *teachers, *words, *at, "--json")
     nodes = json.loads(by_command.out)["nodes"]
-    by_python = raysts.plan("distill", {**settings, "teachers": teachers}, **places)
     assert {node["status"] for node in nodes} == {"done"}
-    for plan in (by_python, raysts.plan(file)):
-        assert [step.id for step in plan.steps] == [node["id"] for node in nodes]
+    for by_python in (
+        raysts.plan("distill", {**settings, "teachers": teachers}, **places),
+        raysts.plan("distill", settings, models=teachers, **places),
+        raysts.plan(file),
+    ):
+        assert by_python["nodes"] == nodes
     combined = {"backbone": teachers[0], "teachers": teachers, "combine": "ensemble"}
-    assert raysts.plan("distill", combined, **places).pipeline.name == "ensemble"  # as the command calls it
+    assert plan_of("distill", combined, **places).pipeline.name == "ensemble"  # as the command calls it
     shown = command("show", file)
     assert shown.code == 0 and f"- {teachers[1]}" in shown.out
     for wrong, why in (
@@ -300,7 +302,7 @@ def test_a_student_of_some_layers_of_its_teacher(own: Path, tmp_path: Path) -> N
     assert {"sample": None, "spans": 0}.items() <= recipe["data"].items()
     assert (recipe["optim"]["lr"], recipe["batch"]) == (5e-4, 64)
     start = {"backbone": str(own / "A"), "backbone_layers": 1}
-    plan = raysts.plan("simcse-unsup", start, storage=tmp_path, text=own / "docs.csv", column="text")
+    plan = plan_of("simcse-unsup", start, storage=tmp_path, text=own / "docs.csv", column="text")
     assert describe(plan)["backbone"] == {"name": str(own / "A"), "id": plan.backbone_id, "layers": [0]}
     beyond = "has 2 layers, 0 to 1"
     wrong = {3: beyond, (0, 2): beyond, (1, 0): "in ascending order", 0: "must be a number"}
@@ -443,7 +445,7 @@ def test_every_other_span_stands_for_a_query(
     assert any("are spans, every other one read as a query." in line for line in result["notes"])
     for student, prompt in ((own / "A", None), (sided["student"], "x ")):  # who reads all texts alike
         alike = {"backbone": str(student), "prompt": prompt, **sets}
-        planned = describe_plan("distill", alike, storage=tmp_path / "t", models=[str(sided["sided"])], text=documents)
+        planned = raysts.plan("distill", alike, storage=tmp_path / "t", models=[str(sided["sided"])], text=documents)
         assert "are spans." in str(planned) and "as a query" not in str(planned)
 
 
@@ -459,7 +461,7 @@ def test_queries_are_read_behind_their_prompts(
     with pytest.raises(InputError, match="stand beside the documents of --text PATH"):
         raysts.distill([str(tmp_path / "sided")], sets, **options | {"text": None})
     options["queries_column"] = "asked"
-    assert describe(raysts.plan("ct-sed", {"backbone": sets["backbone"]}, **options))["text"]["queries"] == 40
+    assert describe(plan_of("ct-sed", {"backbone": sets["backbone"]}, **options))["text"]["queries"] == 40
     result = raysts.distill([str(tmp_path / "sided")], sets, **options)
     sides = pq.read_table(next((tmp_path / "s/tables").glob("*.parquet"))).column("query").to_numpy()
     assert sides.sum() == 40

@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from run_commands import EVALUATION, TINY, overrides, raysts, result
+from run_commands import EVALUATION, TINY, overrides, plan_of, raysts, result
 
-from raysts.commands.look import plan as plan_of
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.pipeline import price

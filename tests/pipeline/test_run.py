@@ -22,9 +22,9 @@ import run_commands
 import torch
 from golden.golden import Golden
 from run_commands import EVALUATION, EVERY, TASKS, TINY, WHOLE, overrides, raysts, result
+from run_commands import plan_of as plan_recipe
 
 from raysts.cli import main
-from raysts.commands.look import plan as plan_recipe
 from raysts.commands.run import run as run_recipe
 from raysts.data.corpora import Corpus
 from raysts.evaluation import results

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from run_commands import plan_of as plan_recipe
 from scipy import stats
 
-from raysts.commands.look import plan as plan_recipe
 from raysts.commands.options import RunOptions
 from raysts.commands.study import plan_study
 from raysts.errors import InputError

@@ -9,8 +9,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from run_commands import plan_of as plan
 
-from raysts.commands.look import plan
 from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.run import Driver
 

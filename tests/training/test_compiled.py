@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from run_commands import plan_of as plan
 from small_runs import Interrupted, Stage, Watched, difference, interrupted_at
 
-from raysts.commands.look import plan
 from raysts.errors import InputError
 from raysts.training.loop import train
 

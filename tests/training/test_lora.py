@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from run_commands import plan_of as plan
 from small_runs import Interrupted, Stage, Watched, difference, interrupted_at
 from torch import nn
 
-from raysts.commands.look import plan
 from raysts.errors import InputError
 from raysts.models.encoder import Encoder
 from raysts.models.pretrained import load
