@@ -412,7 +412,6 @@ def real_data(data_of_the_machine: str | None) -> Corpus:
 @pytest.fixture
 def copy_of(tmp_path: Path) -> Callable[[Path, str], Path]:
     """Copies a model directory, so that a test may break the copy."""
-    import shutil
 
     def copy(source: Path, name: str) -> Path:
         return Path(shutil.copytree(source, tmp_path / name))

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from raysts.commands import parser
 from raysts.recipes.names import pipeline
@@ -19,31 +23,6 @@ CLUSTERS = sorted(ROOT.glob("cluster*.yaml"))
 pytestmark = pytest.mark.skipif(not CLUSTERS, reason="needs a checkout")
 
 
-@pytest.fixture(params=CLUSTERS, ids=lambda path: path.name)
-def prepared(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """A cluster's file as ``ray up`` has it before it talks to the cloud: with the provider's defaults, and checked."""
-    from ray.autoscaler._private.util import prepare_config, validate_config
-
-    config = prepare_config(yaml.safe_load(request.param.read_text(encoding="utf-8")))
-    validate_config(config)
-    return config
-
-
-def test_there_is_one_for_each_cloud() -> None:
-    kinds = {path.name: yaml.safe_load(path.read_text())["provider"]["type"] for path in CLUSTERS}
-    assert kinds == {"cluster.yaml": "aws", "cluster-gcp.yaml": "gcp"}
-
-
-def test_ray_refuses_what_it_does_not_know() -> None:
-    """That the check of the other tests is one."""
-    import jsonschema
-    from ray.autoscaler._private.util import prepare_config, validate_config
-
-    config = yaml.safe_load((ROOT / "cluster.yaml").read_text(encoding="utf-8"))
-    with pytest.raises(jsonschema.ValidationError):
-        validate_config(prepare_config({**config, "idle_timeout": 5}))
-
-
 def spot(node: dict[str, Any]) -> bool:
     return (
         node.get("InstanceMarketOptions", {}).get("MarketType") == "spot"
@@ -51,60 +30,56 @@ def spot(node: dict[str, Any]) -> bool:
     )
 
 
-def test_the_head_stays_and_gpu_nodes_come_and_go(prepared: dict[str, Any]) -> None:
+@pytest.mark.parametrize("kind", ["aws", "gcp"])
+def test_a_cluster_of_a_cloud(kind: str) -> None:
+    """Its file as ``ray up`` has it before it talks to the cloud: with the provider's defaults, and checked."""
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    (config,) = (
+        each for each in map(yaml.safe_load, map(Path.read_text, CLUSTERS)) if each["provider"]["type"] == kind
+    )
+    prepared = prepare_config(config)
+    validate_config(prepared)
+
     kinds = dict(prepared["available_node_types"])
     head = kinds.pop(prepared["head_node_type"])
     # A head that works as well dies of what it works on, and takes the cluster with it.
     assert head["resources"] == {"CPU": 0, "GPU": 0} and head["max_workers"] == 0 and not spot(head["node_config"])
-    assert {name: kind["resources"]["GPU"] for name, kind in kinds.items()} == {"cpu": 0, "gpu-1": 1, "gpu-4": 4}
-    for kind in kinds.values():
-        assert kind["min_workers"] == 0 < kind["max_workers"] <= prepared["max_workers"]
-        assert kind["resources"]["CPU"] >= max(1, kind["resources"]["GPU"]) and kind["resources"]["memory"] > 1e9
-        assert spot(kind["node_config"])
+    assert {name: each["resources"]["GPU"] for name, each in kinds.items()} == {"cpu": 0, "gpu-1": 1, "gpu-4": 4}
+    for each in kinds.values():
+        assert each["min_workers"] == 0 < each["max_workers"] <= prepared["max_workers"]
+        assert each["resources"]["CPU"] >= max(1, each["resources"]["GPU"]) and each["resources"]["memory"] > 1e9
+        assert spot(each["node_config"])
     assert 0 < prepared["idle_timeout_minutes"] <= 15 and prepared["provider"]["cache_stopped_nodes"] is False
 
-
-def test_nobody_gets_in_without_the_token(prepared: dict[str, Any]) -> None:
+    # Nobody gets in without the token, and every node gets raysts with the same Python.
+    assert any("export" in command and "RAY_AUTH_MODE=token" in command for command in prepared["setup_commands"])
     for which in ("head", "worker"):
-        starts = [command for command in prepared[f"{which}_start_ray_commands"] if "ray start" in command]
-        assert len(starts) == 1 and re.search(r"RAY_AUTH_MODE=token \S*ray start", starts[0])
-        assert any("export" in command and "RAY_AUTH_MODE=token" in command for command in prepared["setup_commands"])
-    assert "--dashboard-host=127.0.0.1" in prepared["head_start_ray_commands"][-1]
-    assert "--autoscaling-config=~/ray_bootstrap_config.yaml" in prepared["head_start_ray_commands"][-1]
-    assert prepared["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"
-    text = yaml.safe_dump(prepared)
-    assert not re.search(r"0\.0\.0\.0|AKIA|aws_secret|BEGIN .*KEY", text)
-
-
-def test_every_node_gets_raysts_with_the_same_python(prepared: dict[str, Any]) -> None:
-    assert prepared["file_mounts"]["~/raysts"] == "." and "**/.git" in prepared["rsync_exclude"]
-    for which in ("head", "worker"):
-        commands = prepared[f"{which}_setup_commands"]
+        starts, commands = prepared[f"{which}_start_ray_commands"], prepared[f"{which}_setup_commands"]
+        (start,) = (command for command in starts if "ray start" in command)
+        assert re.search(r"RAY_AUTH_MODE=token \S*ray start", start)
         installs = [command for command in commands if "pip install" in command]
         assert installs and all("-c ~/raysts/requirements.lock -e ~/raysts" in command for command in installs)
-        for command in (*commands, *prepared[f"{which}_start_ray_commands"]):
+        for command in (*commands, *starts):
             words = shlex.split(command)
             assert all(word.startswith("~/env/bin/") for word in words if Path(word).name in ("pip", "ray")), command
-    assert "download.pytorch.org/whl/cpu" in " ".join(prepared["head_setup_commands"])
-    assert "whl/cpu" not in " ".join(prepared["worker_setup_commands"])
+        assert ("download.pytorch.org/whl/cpu" in " ".join(commands)) == (which == "head")
+    last = prepared["head_start_ray_commands"][-1]
+    assert "--dashboard-host=127.0.0.1" in last and "--autoscaling-config=~/ray_bootstrap_config.yaml" in last
+    mounts = {"~/.ray/auth_token": "~/.ray/auth_token", "~/raysts": "."}
+    assert mounts.items() <= prepared["file_mounts"].items() and "**/.git" in prepared["rsync_exclude"]
+    assert not re.search(r"0\.0\.0\.0|AKIA|aws_secret|BEGIN .*KEY", yaml.safe_dump(prepared))
 
 
 # -- one set of versions -------------------------------------------------------------------------------------------------
 
 
 def test_the_lock_names_one_version_of_all_that_raysts_asks_for() -> None:
-    import tomllib
-
-    from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
-
     lines = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if not line.startswith("#")]
     locked = dict(line.split("==") for line in lines)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    asked = [Requirement(text) for text in project["dependencies"]]
-    assert {
-        each.name for each in asked if not each.specifier.contains(locked.get(canonicalize_name(each.name), "0"))
-    } == set()
+    for asked in map(Requirement, project["dependencies"]):
+        assert asked.specifier.contains(locked[canonicalize_name(asked.name)]), asked.name
     assert "boto3" in locked and len(locked) == len(lines)
 
 
@@ -167,24 +142,24 @@ def test_the_head_may_start_workers_and_the_workers_may_not(monkeypatch: pytest.
         )
         client("s3").create_bucket(Bucket="texts", CreateBucketConfiguration={"LocationConstraint": provider["region"]})
         keys = {}
-        for kind in kinds:
+        for kind in ("head", "gpu-1"):
             profile = kinds[kind]["node_config"]["IamInstanceProfile"]["Name"]
             (role,) = client("iam").get_instance_profile(InstanceProfileName=profile)["InstanceProfile"]["Roles"]
             keys[kind] = client("sts").assume_role(RoleArn=role["Arn"], RoleSessionName=kind)["Credentials"]
+        workers = {kinds[kind]["node_config"]["IamInstanceProfile"]["Name"] for kind in kinds if kind != "head"}
+        assert workers == {profile}
         image = client("ec2").register_image(Name="raysts")["ImageId"]
         subnet = client("ec2").describe_subnets()["Subnets"][0]["SubnetId"]
         with enable_iam_authentication():
-            for kind, key in keys.items():
-                become(**key)
+            for kind in ("gpu-1", "head"):
+                become(**keys[kind])
                 client("s3").put_object(Bucket="texts", Key="raysts/runs/a/run.json", Body=b"{}")
-                if kind == "head":
-                    (name,) = start("gpu-1")
-                else:
-                    with pytest.raises(NodeLaunchException, match="not authorized to perform: ec2:RunInstances"):
-                        start("gpu-1")
                 with pytest.raises(botocore.exceptions.ClientError, match="not authorized"):
                     client("iam").create_user(UserName="somebody")
-            become(**keys["head"])
+                if kind == "gpu-1":
+                    with pytest.raises(NodeLaunchException, match="not authorized to perform: ec2:RunInstances"):
+                        start("gpu-1")
+            (name,) = start("gpu-1")
             AWSNodeProvider(provider, "raysts").terminate_node(name)
 
 
@@ -224,43 +199,39 @@ def job() -> dict[str, Any]:
 
 
 def test_the_kubernetes_job_has_fields_that_exist(job: dict[str, Any]) -> None:
-    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob") and set(job) == {
-        "apiVersion", "kind", "metadata", "spec"
-    }  # fmt: skip
+    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
+    assert set(job) == {"apiVersion", "kind", "metadata", "spec"}
     spec, cluster = job["spec"], job["spec"]["rayClusterSpec"]
-    groups = cluster["workerGroupSpecs"]
+    head, groups = cluster["headGroupSpec"], cluster["workerGroupSpecs"]
     parts = [
-        ("job", spec), ("cluster", cluster), ("auth", cluster["authOptions"]), ("head", cluster["headGroupSpec"]),
+        ("job", spec), ("cluster", cluster), ("auth", cluster["authOptions"]), ("head", head),
         ("autoscaler", cluster["autoscalerOptions"]), *(("workers", group) for group in groups),
     ]  # fmt: skip
-    for group in (cluster["headGroupSpec"], *groups):
+    for group in (head, *groups):
         pod = group["template"]["spec"]
         parts += [("pod", pod), *(("container", container) for container in pod["containers"])]
         volumes = {volume["name"] for volume in pod["volumes"]}
-        assert {mount["name"] for container in pod["containers"] for mount in container["volumeMounts"]} <= volumes
         # Quantities and start parameters are strings.
         assert all(isinstance(value, str) for value in group["rayStartParams"].values())
         for container in pod["containers"]:
+            assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
             assert container["resources"]["requests"] == container["resources"]["limits"]
             assert all(isinstance(value, str) for value in container["resources"]["limits"].values())
     for name, part in parts:
         assert set(part) <= FIELDS[name], (name, set(part) - FIELDS[name])
 
 
-def test_the_kubernetes_job_grows_from_nothing_and_asks_for_the_token(job: dict[str, Any]) -> None:
+def test_the_kubernetes_job_grows_from_nothing_and_runs_a_command_that_parses(job: dict[str, Any]) -> None:
     cluster = job["spec"]["rayClusterSpec"]
     assert cluster["authOptions"]["mode"] == "token" and cluster["enableInTreeAutoscaling"] is True
     for group in cluster["workerGroupSpecs"]:
         assert group["minReplicas"] == group["replicas"] == 0 < group["maxReplicas"]
     assert cluster["headGroupSpec"]["rayStartParams"] == {"num-cpus": "0", "num-gpus": "0"}
-
-
-def test_the_kubernetes_job_runs_a_command_that_parses(job: dict[str, Any]) -> None:
     python, script, *arguments = shlex.split(job["spec"]["entrypoint"])
     assert python == "python" and (ROOT / "jobs" / Path(script).name).exists()
     _, options, _ = parser.parse(["run", *arguments])
     assert pipeline(options["recipe"], options["overrides"]).resources.gpus == 1
-    mounts = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["volumeMounts"]
+    mounts = cluster["headGroupSpec"]["template"]["spec"]["containers"][0]["volumeMounts"]
     assert options["storage"] in {mount["mountPath"] for mount in mounts}
 
 
@@ -269,8 +240,6 @@ def test_the_kubernetes_job_runs_a_command_that_parses(job: dict[str, Any]) -> N
 
 def test_a_working_directory_leaves_history_and_storage_at_home(tmp_path: Path) -> None:
     """``ray job submit --working-dir .`` in a clone: Ray heeds .gitignore and leaves .git and virtual environments out."""
-    import zipfile
-
     from ray._private.ray_constants import get_runtime_env_default_excludes
     from ray._private.runtime_env.packaging import create_package
 

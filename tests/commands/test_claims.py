@@ -31,7 +31,7 @@ def run(paper: str | None, data: Path, storage: Path, **more: Any) -> dict[str, 
 
 
 def test_claims_from_nothing_and_from_what_is_there(
-    small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+    few_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     """With two of the five systems, and the claims that are about them."""
     systems = ("gausscse-ent", "gausscse-ent+rev")
@@ -40,9 +40,9 @@ def test_claims_from_nothing_and_from_what_is_there(
     monkeypatch.setitem(EXPERIMENTS, "claims-gausscse", two)
     about = [claim for claim in CLAIMS["gausscse"] if {claim.a.point, claim.b.point} <= {*systems, LONGER}]
     monkeypatch.setitem(CLAIMS, "gausscse", about)
-    planned = run("gausscse", small_world, tmp_path, seeds=2, plan=True)
+    planned = run("gausscse", few_world, tmp_path, seeds=2, plan=True)
     assert {node["status"] for node in planned["nodes"]} == {"waiting"} and not (tmp_path / "runs").exists()
-    found = run("gausscse", small_world, tmp_path, seeds=2)
+    found = run("gausscse", few_world, tmp_path, seeds=2)
     by_claim = {row["claim"]: row for row in found["claims"]}
     direction = by_claim["The reversed set gives the direction: ent"]
     assert (direction["a_models"], direction["b_models"], direction["on"]) == (2, 2, ("snli-direction",))
@@ -63,13 +63,13 @@ def test_claims_from_nothing_and_from_what_is_there(
         "verdicts", {row["claim"]: [row["verdict"], row["a_value"]] for row in found["claims"]}, tolerance=0.02
     )
     assert Path(found["reports"][0]).is_file() and "sed" not in {row["paper"] for row in found["claims"]}
-    again = run("gausscse", small_world, tmp_path, seeds=2)
+    again = run("gausscse", few_world, tmp_path, seeds=2)
     assert again["claims"] == found["claims"]
-    assert {node["status"] for node in run("gausscse", small_world, tmp_path, seeds=2, plan=True)["nodes"]} == {"done"}
-    on_stand_ins(small_world, tmp_path, found["claims"])
+    assert {node["status"] for node in run("gausscse", few_world, tmp_path, seeds=2, plan=True)["nodes"]} == {"done"}
+    on_stand_ins(few_world, tmp_path, found["claims"])
 
 
-def test_claims_about_two_encoders(small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claims_about_two_encoders(few_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a second one they are not measured, and nothing of the first is made again for them."""
     experiment = EXPERIMENTS["claims-latte-mix"]
     points = [point for point in experiment.points if point.name in ("nli", "nli.larger")]
@@ -86,9 +86,9 @@ def test_claims_about_two_encoders(small_world: Path, tmp_path: Path, monkeypatc
     sizes = {depth: str(write_backbone(tmp_path / str(depth), "bert", depth=depth)) for depth in (2, 3)}
     overrides = {"nli.train.max_steps": 2, "train.max_length": 16, "data.sample": 300, "evaluation.resamples": 50,
                  "evaluation.tasks": ["sts12"]}  # fmt: skip
-    one = run("latte-mix", small_world, tmp_path / "s", seeds=2, overrides=overrides | {"backbone": sizes[2]})
+    one = run("latte-mix", few_world, tmp_path / "s", seeds=2, overrides=overrides | {"backbone": sizes[2]})
     assert [row["why"] for row in one["claims"]] == ["needs two encoders, --set backbone=[SMALLER,LARGER]", None]
-    two = run("latte-mix", small_world, tmp_path / "s", seeds=2, overrides=overrides | {"backbone": [*sizes.values()]})
+    two = run("latte-mix", few_world, tmp_path / "s", seeds=2, overrides=overrides | {"backbone": [*sizes.values()]})
     first, second = two["claims"]
     assert (
         second == one["claims"][1]
@@ -127,9 +127,9 @@ def on_stand_ins(whole: Path, storage: Path, before: list[dict[str, Any]]) -> No
     assert "†: held on another set" in page.read_text() and "gives the direction: ent †</text>" in page.read_text()
 
 
-def test_systems_that_no_claim_needs_are_not_run(small_world: Path, tmp_path: Path) -> None:
+def test_systems_that_no_claim_needs_are_not_run(few_world: Path, tmp_path: Path) -> None:
     """What is left are the nodes of the system by its own name: what is done of them is not done again."""
-    data = Path(shutil.copytree(small_world, tmp_path / "data"))
+    data = Path(shutil.copytree(few_world, tmp_path / "data"))
     shutil.rmtree(data / "sick")
     overrides = {**QUICK, "evaluation.tasks": ["stsb"], "simcse-sup.train.max_steps": 2}
     del overrides["gausscse.train.max_steps"]
@@ -147,9 +147,8 @@ def test_systems_that_no_claim_needs_are_not_run(small_world: Path, tmp_path: Pa
     assert left_out == f"gausscse: not run, for no claim that can be measured is about them: {systems}"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
+def test_what_is_refused(few_world: Path, tmp_path: Path) -> None:
+    for arguments, reason in (
         ({"paper": "latte"}, r"paper 'latte' \(did you mean 'latte-mix'\?\): must be one of"),
         ({"seeds": 1}, "--seeds 1: must be at least 2"),
         ({"overrides": {"members": 3}}, "members: --seeds sets it"),
@@ -160,9 +159,7 @@ def test_systems_that_no_claim_needs_are_not_run(small_world: Path, tmp_path: Pa
             {"paper": "gausscse", "overrides": {"evaluation.tasks": ["sts12"]}},
             r"20 of 20 claims cannot be measured with .*: not among evaluation.tasks: snli-2way \(7\).*at least one must be",
         ),
-    ],
-)
-def test_what_is_refused(arguments: dict[str, Any], reason: str, small_world: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=reason):
-        run(**{"paper": "sed", "data": small_world, "storage": tmp_path / "storage", **arguments})
+    ):
+        with pytest.raises(InputError, match=reason):
+            run(**{"paper": "sed", "data": few_world, "storage": tmp_path / "storage", **arguments})
     assert not (tmp_path / "storage").exists()

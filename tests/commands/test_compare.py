@@ -69,19 +69,16 @@ def test_roles_of_a_run_have_the_values_that_the_run_recorded(options: list[obje
     assert spearman(ensemble)["sts12"]["test"] == "williams"
 
 
+def record(options: list[object]) -> dict[str, Any]:
+    return json.loads(Path(str(options[3]), "pipelines", f"{NAME}.json").read_text())
+
+
 def test_a_run_its_system_a_run_id_and_a_directory_are_the_same_model(options: list[object]) -> None:
-    storage = Path(str(options[3]))
-    record = json.loads((storage / "pipelines" / f"{NAME}.json").read_text())
-    student = next(step["id"] for step in record["steps"] if _role(storage, step["id"]) == "student")
-    for a, b in ((NAME, "nli-ct-sed"), (student, storage / "runs" / student / "model")):
+    student = record(options)["outcome"]["selected"]
+    for a, b in ((NAME, "nli-ct-sed"), (student, Path(str(options[3]), "runs", student, "model"))):
         found = compared(options, a, b)
         assert {row["difference"] for row in found["comparison"]} == {0.0}
         assert found["conclusion"].startswith("No difference is shown between") and found["layers"] == "1"
-
-
-def _role(storage: Path, run: str) -> str | None:
-    path = storage / "runs" / run / "run.json"
-    return json.loads(path.read_text())["role"] if path.exists() else None
 
 
 def test_people_get_a_table_and_a_sentence(options: list[object]) -> None:
@@ -90,17 +87,15 @@ def test_people_get_a_table_and_a_sentence(options: list[object]) -> None:
     lines = outcome.out.splitlines()
     assert lines[0] == f"A: {NAME}" and lines[1] == f"B: {NAME}:members (2 models, mean ± std)"
     assert "pooled layers of both: 1" in lines and "the spearman on sts12 is" in lines[-1]
-    members = json.loads((Path(str(options[3])) / "pipelines" / f"{NAME}.json").read_text())["members"]
     sizes = [line.partition(" M parameters")[0].rsplit(": ", 1)[0] for line in lines if " M parameters" in line]
-    assert sizes == [f"A: {NAME}", *(f"B: {member}" for member in members)]
+    assert sizes == [f"A: {NAME}", *(f"B: {member}" for member in record(options)["members"])]
 
 
 def test_a_margin_and_costs_in_words_and_numbers(options: list[object]) -> None:
     found = compared(options, NAME, f"{NAME}:members", "--margin", 99, "--draw-sets")
+    units = {"sts12": "pairs", "stsb": "pairs", "overall": "sets"}
     assert [(row["dataset"], row["within"], row["unit"]) for row in found["margins"]] == [
-        ("sts12", True, "pairs"),
-        ("stsb", True, "pairs"),
-        ("overall", True, "sets"),
+        (name, True, unit) for name, unit in units.items()
     ]
     assert "not more than 99.00 below (95 %" in found["conclusion"]
     student, *members = found["models"]
@@ -114,27 +109,27 @@ def test_a_margin_and_costs_in_words_and_numbers(options: list[object]) -> None:
 
 
 def test_wrong_input_is_refused_in_words(options: list[object], tmp_path: Path) -> None:
-    def refused(*arguments: object) -> str:
-        outcome = raysts("compare", *arguments, *options)
+    def refused(*arguments: object, where: list[object] = options) -> str:
+        outcome = raysts("compare", *arguments, *where)
         assert outcome.code == 2 and not outcome.out
         return outcome.err
 
     assert "no run and no system 'nope'" in refused("nope:student", NAME)
     assert f"run '{NAME}'" not in refused("./nope", NAME) and "is not there" in refused("./nope", NAME)
-    assert "--resamples=-1 must be from 1 to" in refused(NAME, NAME, "--resamples", -1)
-    assert "says nothing about the direction" in refused(NAME, NAME, "--tasks", "snli-direction")
-    assert "--margin 0: must be above 0" in refused(NAME, NAME, "--margin", 0)
-    assert "--margin nan: must be above 0" in refused(NAME, NAME, "--margin", "nan")
-    assert "--resamples 0 gives no interval" in refused(NAME, NAME, "--margin", 2, "--resamples", 0)
-    assert "--draw-sets: needs at least two sets" in refused(NAME, NAME, "--tasks", "stsb", "--draw-sets")
-    assert "unknown task 'stsbb'" in refused(NAME, NAME, "--tasks", "stsbb")
-    assert "the encoder has" in refused(NAME, NAME, "--layers", 99)
-    broken = tmp_path / "storage"
-    shutil.copytree(str(options[3]), broken)
-    for run in (broken / "runs").iterdir():
-        shutil.rmtree(run / "model", ignore_errors=True)
-    outcome = raysts("compare", NAME, NAME, "--data", options[1], "--storage", broken)
-    assert outcome.code == 2 and "not finished; finish it with: raysts run nli-ct-sed" in outcome.err
+    for more, said in (
+        (("--resamples", -1), "--resamples=-1 must be from 1 to"),
+        (("--tasks", "snli-direction"), "says nothing about the direction"),
+        (("--tasks", "stsbb"), "unknown task 'stsbb'"),
+        (("--margin", 0), "--margin 0: must be above 0"),
+        (("--margin", "nan"), "--margin nan: must be above 0"),
+        (("--margin", 2, "--resamples", 0), "--resamples 0 gives no interval"),
+        (("--draw-sets", "--tasks", "stsb"), "--draw-sets: needs at least two sets"),
+        (("--layers", 99), "the encoder has"),
+    ):
+        assert said in refused(NAME, NAME, *more)
+    broken = shutil.copytree(str(options[3]), tmp_path / "storage", ignore=shutil.ignore_patterns("model"))
+    said = refused(NAME, NAME, where=["--data", options[1], "--storage", broken])
+    assert "not finished; finish it with: raysts run nli-ct-sed" in said
 
 
 def test_a_run_that_delivers_the_best_means_what_it_delivered(options: list[object]) -> None:
@@ -146,11 +141,11 @@ def test_a_run_that_delivers_the_best_means_what_it_delivered(options: list[obje
     for other, same in ((run["model"], True), ("best:student", False)):
         found = result("compare", "best", other, *options, "--tasks", "stsb", "--resamples", 40)
         assert (found["comparison"][0]["difference"] == 0.0) is same
-    record = Path(run["model"]).with_name("run.json")
-    written = json.loads(record.read_text(encoding="utf-8"))
-    record.unlink()  # a kill came after the model, and before its record
+    path = Path(run["model"]).with_name("run.json")
+    written = json.loads(path.read_text(encoding="utf-8"))
+    path.unlink()  # a kill came after the model, and before its record
     assert result(*command)["model"] == run["model"]
-    assert json.loads(record.read_text(encoding="utf-8")) == written and written["pooled_again"]
+    assert json.loads(path.read_text(encoding="utf-8")) == written and written["pooled_again"]
 
 
 def test_generated_sentences_are_said_to_be_generated(

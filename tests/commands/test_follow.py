@@ -45,11 +45,11 @@ def state(storage: Path) -> set[str]:
 
 
 def test_a_run_is_running_while_its_driver_lives_and_stopped_once_it_was_killed(
-    small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    few_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``watch`` follows it until then, and its page asks a browser no longer to read it again."""
     storage, page = tmp_path / "storage", tmp_path / "storage" / "reports" / "nli" / "index.html"
-    driver = killed.start(DRIVER, repr(FOREVER), str(small_world), str(storage))
+    driver = killed.start(DRIVER, repr(FOREVER), str(few_world), str(storage))
     while not list(storage.glob("runs/*/checkpoints/*.pt")):
         assert driver.is_alive()
         time.sleep(0.05)
@@ -96,26 +96,36 @@ def test_a_search_that_nobody_drives_is_stopped(tmp_path: Path) -> None:
     assert study["status"] == "stopped"
 
 
-def test_an_empty_storage_names_the_command_that_makes_a_run(tmp_path: Path) -> None:
-    for command in ("status", "watch", "report"):
-        said = raysts(command, "--storage", tmp_path)
-        assert said.code == 2 and said.err.endswith("holds no run. 'raysts run quickstart' makes one\n"), said.err
-    assert "no run '../x'" in raysts("report", "--name", "../x", "--storage", tmp_path).err
-
-
 def test_a_name_that_is_no_run_names_what_may_be_meant(tmp_path: Path) -> None:
+    def refused(*arguments: object) -> str:
+        outcome = raysts(*arguments, "--storage", tmp_path)
+        assert outcome.code == 2
+        return outcome.err
+
+    for command in ("status", "watch", "report"):
+        assert refused(command).endswith("holds no run. 'raysts run quickstart' makes one\n")
+    assert "no run '../x'" in refused("report", "--name", "../x")
     store = Store.open(tmp_path)
     store.write_json("pipelines/distilled.json", {"name": "distilled"})
-    with pytest.raises(InputError, match=r"model 'distild' is not there: .*did you mean 'distilled'"):
-        locate("distild", store, fetch=False)
-    with pytest.raises(InputError, match=r"run 'distilled' has no 'teacher'; name one of student, .* behind the colon"):
-        locate("distilled:teacher", store, fetch=False)
-    with pytest.raises(InputError, match="is not there: .*network$"):
-        locate("something/else", store, fetch=False)
     store.write_json("studies/rates/study.json", {"command": "raysts tune x --name rates"})
+    for name, said in (
+        ("distild", r"model 'distild' is not there: .*did you mean 'distilled'"),
+        ("distilled:teacher", r"run 'distilled' has no 'teacher'; name one of student, .* behind the colon"),
+        ("something/else", "is not there: .*network$"),
+    ):
+        with pytest.raises(InputError, match=said):
+            locate(name, store, fetch=False)
     for command in ("status", "watch"):
-        said = raysts(command, "rates", "--storage", tmp_path)
-        assert said.code == 2 and "'rates' is a study, not a run" in said.err and "raysts tune x" in said.err
+        said = refused(command, "rates")
+        assert "'rates' is a study, not a run" in said and "raysts tune x" in said
+
+
+def record_of(store: Store, name: str, member: str) -> None:
+    """Write the record of a run of one member alone."""
+    pipeline = {"combine": None, "teachers": [], "recipes": {"ct": {}}}
+    store.write_json(
+        f"pipelines/{name}.json", {"name": name, "pipeline": pipeline, "members": [member], "command": "c"}
+    )
 
 
 def test_the_name_of_a_run_is_not_the_beginning_of_a_run_id(tmp_path: Path) -> None:
@@ -126,36 +136,32 @@ def test_the_name_of_a_run_is_not_the_beginning_of_a_run_id(tmp_path: Path) -> N
     (tmp_path / "runs" / "e5aabbbbbbbbbbbb" / "model").mkdir(parents=True)
     with pytest.raises(InputError, match="'e5aa' is the beginning of 2 run ids"):
         locate("e5aa", store)
-    pipeline = {"combine": None, "teachers": [], "recipes": {"ct": {}}}
-    record = {"name": "e5", "pipeline": pipeline, "members": ["bbbbbbbbbbbbbbbb"], "command": "c"}
-    store.write_json("pipelines/e5.json", record)
+    record_of(store, "e5", "bbbbbbbbbbbbbbbb")
     assert locate("e5", store).parent.name == "bbbbbbbbbbbbbbbb"
     assert locate("e5aaa", store).parent.name == locate("e5aaaaaaaaaaaaaa", store).parent.name == "e5aaaaaaaaaaaaaa"
 
 
 def test_the_name_of_a_run_is_that_of_now(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another machine has run another system by this name, and then removed it."""
-    pipeline = {"combine": None, "teachers": [], "recipes": {"ct": {}}}
-    for machine, run in (("here", "a" * 16), ("there", "b" * 16)):
+
+    def store(machine: str) -> Store:
         monkeypatch.setenv("RAYSTS_MIRROR", str(tmp_path / machine))
-        store = Store.open(s3)
-        with store.put_dir(f"runs/{run}/model") as draft:
+        return Store.open(s3)
+
+    for machine, run in (("here", "a" * 16), ("there", "b" * 16)):
+        with store(machine).put_dir(f"runs/{run}/model") as draft:
             (draft / "config.json").write_text("{}")
-        record = {"name": "mine", "pipeline": pipeline, "members": [run], "command": "c"}
-        store.write_json("pipelines/mine.json", record)
-    monkeypatch.setenv("RAYSTS_MIRROR", str(tmp_path / "here"))
-    assert locate("mine", Store.open(s3)).parent.name == "b" * 16
-    monkeypatch.setenv("RAYSTS_MIRROR", str(tmp_path / "there"))
-    Store.open(s3).delete("pipelines/mine.json")
-    monkeypatch.setenv("RAYSTS_MIRROR", str(tmp_path / "here"))
+        record_of(store(machine), "mine", run)
+    assert locate("mine", store("here")).parent.name == "b" * 16
+    store("there").delete("pipelines/mine.json")
     with pytest.raises(InputError, match="'mine' is not there"):
-        locate("mine", Store.open(s3))
+        locate("mine", store("here"))
 
 
-def test_a_page_leads_to_all_that_have_a_report(small_world: Path, tmp_path: Path) -> None:
+def test_a_page_leads_to_all_that_have_a_report(few_world: Path, tmp_path: Path) -> None:
     """With the sizes of runs and studies. A run whose recipe is unknown keeps no other from its report."""
     settings = overrides({"backbone": "tiny", "evaluation.resamples": 0, "evaluation.tasks": "[stsb]"})
-    place = ["--data", small_world, "--storage", tmp_path, "--address", "none"]
+    place = ["--data", few_world, "--storage", tmp_path, "--address", "none"]
     for _ in range(2):
         assert "replaces" not in raysts("run", "raw", *place, *settings).err
     store = Store.open(tmp_path)

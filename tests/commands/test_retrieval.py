@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,10 +22,10 @@ from raysts.models.prompts import Prompts
 
 
 @pytest.fixture(scope="module")
-def data(small_world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(few_world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A set whose queries are sentences of the world, and whose documents are the sentences that they were scored with."""
     folder = tmp_path_factory.mktemp("retrieval") / "data"
-    shutil.copytree(small_world, folder)
+    shutil.copytree(few_world, folder)
     pairs = pq.read_table(folder / "sts" / "stsb_test.parquet").slice(0, 40)
     ids = [f"d{i}" for i in range(len(pairs))]
     tables = {
@@ -70,88 +71,81 @@ def test_in_a_pipeline_and_between_two_of_its_models(data: Path, own: Path, tmp_
     compared = result("compare", "x:ensemble", "x:members", *where, "--tasks", "retrieval", "--resamples", 20)
     rows = {(row["dataset"], row["metric"]): row for row in compared["comparison"]}
     assert rows["retrieval:partners", "map"]["b_models"] == 2
-    ensemble = next(
-        row
-        for row in found["results"]
+    (ensemble,) = (
+        row["value"] for row in found["results"]
         if (row["role"], row["dataset"], row["metric"], row["layers"]) == ("ensemble", "retrieval:partners", "map", "1")
-    )
-    assert rows["retrieval:partners", "map"]["a"] == pytest.approx(ensemble["value"], abs=1e-6)
+    )  # fmt: skip
+    assert rows["retrieval:partners", "map"]["a"] == pytest.approx(ensemble, abs=1e-6)
 
 
-def test_a_folder_of_ones_own_selects(own: Path, tiny_backbone: Path, tmp_path: Path) -> None:
-    """By nDCG@10; beside scored pairs by the mean of that and of the rank correlation."""
+@pytest.fixture
+def given(own: Path, tiny_backbone: Path, tmp_path: Path) -> list[object]:
+    """Options of a run on a text of the user's, with the set as the one that selects."""
     text = tmp_path / "text.txt"
     text.write_text("".join(f"the dog number {i} runs\n" for i in range(64)))
+    settings = overrides({"backbone": tiny_backbone, "train.max_steps": 2, "train.eval_every": 1, "batch": 8})
+    where = ["--text", text, "--storage", tmp_path / "storage", "--address", "none"]
+    return [*where, "--dev", f"mine={own}", *settings]
+
+
+def test_a_folder_of_ones_own_selects(own: Path, given: list[object], tmp_path: Path) -> None:
+    """By nDCG@10; beside scored pairs by the mean of that and of the rank correlation."""
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("sentence1,sentence2,score\na dog runs,a cat sleeps,1\na dog runs,the dog runs,5\na cat,a dog,2\n")
-    options = ["--text", text, "--storage", tmp_path / "storage", "--address", "none", "--dev", f"mine={own}"]
-    short = overrides({"backbone": tiny_backbone, "members": 1, "evaluation.layers": "[1]", "evaluation.resamples": 20})
-    short += overrides({"train.max_steps": 2, "ct.train.keep": "dev", "ct.train.eval_every": 1, "batch": 8})
+    short = overrides({"members": 1, "evaluation.layers": "[1]", "evaluation.resamples": 20, "ct.train.keep": "dev"})
+    same, once = ("--test", f"same={own}"), ["--layers", 1, "--resamples", 0, "--storage", tmp_path / "storage"]
 
-    def kept(*more: object) -> dict[str, float]:
-        model = Path(result("run", "ct", *options, *short, *more)["model"])
-        return dict(json.loads((model.parent / "run.json").read_text())["dev"]["scores"]) | {"model": model}  # type: ignore[return-value]
+    def kept(*more: object) -> dict[str, Any]:
+        model = Path(result("run", "ct", *given, *short, *same, *more)["model"])
+        return {**json.loads((model.parent / "run.json").read_text())["dev"]["scores"], "model": model}
 
-    alone = kept("--test", f"same={own}")
-    once = ["--layers", 1, "--resamples", 0, "--storage", tmp_path / "storage"]
-    measured = result("evaluate", alone["model"], "--test", f"same={own}", *once)["results"]
-    measured = [row for row in measured if row["role"] != "BM25"]
-    assert {row["metric"]: pytest.approx(row["value"], abs=1e-6) for row in measured} == {m: alone[m] for m in METRICS}
-    both = kept("--dev", f"pairs={pairs}", "--test", f"same={own}")
-    scored = result("evaluate", both["model"], "--test", f"p={pairs}", "--tasks", "p", *once)["results"]
-    found = result("evaluate", both["model"], "--test", f"same={own}", *once)["results"]
-    rank = next(row["value"] for row in scored if row["metric"] == "spearman" and row["aggregation"] == "all")
-    ndcg = next(row["value"] for row in found if row["metric"] == "ndcg@10")
+    def measured(model: Path, *test: object) -> dict[str, float]:
+        rows = result("evaluate", model, *test, *once)["results"]
+        return {row["metric"]: row["value"] for row in rows if row["role"] != "BM25" and row["aggregation"] == "all"}
+
+    alone = kept()
+    assert measured(alone["model"], *same) == {name: pytest.approx(alone[name], abs=1e-6) for name in METRICS}
+    both = kept("--dev", f"pairs={pairs}")
+    rank = measured(both["model"], "--test", f"p={pairs}", "--tasks", "p")["spearman"]
+    ndcg = measured(both["model"], *same)["ndcg@10"]
     assert both["mean"] == pytest.approx((rank + ndcg) / 2, abs=1e-6)
 
 
-def test_a_search_goes_by_a_retrieval_set(own: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+def test_a_search_goes_by_a_retrieval_set(given: list[object], tmp_path: Path) -> None:
     """By its first score, which no other score may replace."""
-    text, storage = tmp_path / "text.txt", tmp_path / "s"
-    text.write_text("".join(f"the dog number {i} runs\n" for i in range(64)))
-    arguments = ["tune", "simcse-unsup", "--text", text, "--storage", storage, "--address", "none"]
-    arguments += ["--dev", f"mine={own}", *overrides({"backbone": tiny_backbone, "train.max_steps": 2, "batch": 8})]
-    arguments += overrides({"space.optim.lr": "1e-5,1e-3", "train.keep": "best", "train.eval_every": 1})
+    arguments = ["tune", "simcse-unsup", *given, *overrides({"space.optim.lr": "1e-5,1e-3", "train.keep": "best"})]
     found = result(*arguments)
     assert (found["metric"], found["mode"], found["trials"]) == (METRICS[0], "max", 2)
-    run = json.loads((storage / "runs" / found["best_run"]["run"] / "run.json").read_text())
+    run = json.loads((tmp_path / "storage" / "runs" / found["best_run"]["run"] / "run.json").read_text())
     assert found["best"]["value"] == pytest.approx(run["dev"]["scores"][METRICS[0]])
     refused = raysts(*arguments, "--set", "metric=pearson")
     assert refused.code == 2 and "remove metric" in refused.err
 
 
-@pytest.mark.parametrize(
-    ("part", "content", "why"),
-    [
+def test_a_folder_of_no_use_is_refused(tiny_backbone: Path, tmp_path: Path) -> None:
+    """All that may be wrong: tests/evaluation/test_retrieval.py."""
+    folder, text = tmp_path / "set", tmp_path / "text.txt"
+    text.write_text("".join(f"text {i}\n" for i in range(40)))
+    given = ["--set", f"backbone={tiny_backbone}", "--storage", tmp_path / "storage"]
+    right = {"corpus.csv": "doc_id,text\nd,a dog\n", "queries.csv": "query_id,text\nq,who runs\n"}
+    right["qrels.csv"] = "query_id,doc_id,score\nq,d,1\n"
+    for part, content, why in (
         ("qrels.csv", None, "it has no qrels"),
-        ("qrels.csv", "query_id,doc_id\nq,d\n", "column 'score' is missing"),
         ("qrels.csv", "query_id,doc_id,score\nq,other,1\n", "values of 'doc_id' are not in"),
         (
             "qrels.csv",
             "query_id,doc_id,score\nq,d,many\n",
             "row 0 .line 2., column 'score': 'many' must be a whole number",
         ),
-        ("qrels.csv", "query_id,doc_id,score\nq,d,.5\n", "column 'score': '.5' must be a whole number"),
-        ("corpus.csv", "doc_id,text\nd,\n", "no document has a title or a text"),
-        ("corpus.csv", "doc_id,text\n", "must hold at least one"),
-    ],
-)
-@pytest.mark.parametrize("option", ["--dev", "--test"])
-def test_a_folder_of_no_use_is_refused(
-    option: str, part: str, content: str | None, why: str, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "set"
-    folder.mkdir()
-    tables = {"corpus.csv": "doc_id,text\nd,a dog\n", "queries.csv": "query_id,text\nq,who runs\n"}
-    tables["qrels.csv"] = "query_id,doc_id,score\nq,d,1\n"
-    for name, text in {**tables, part: content}.items():
-        if text is not None:
-            (folder / name).write_text(text)
-    text = tmp_path / "text.txt"
-    text.write_text("".join(f"text {i}\n" for i in range(40)))
-    given = ["--set", f"backbone={tiny_backbone}", "--storage", tmp_path / "storage"]
-    refused = raysts("plan", "ct", "--text", text, option, f"x={folder}", *given)
-    assert refused.code == 2 and re.search(why, refused.err), refused.err
+    ):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        for name, written in {**right, part: content}.items():
+            if written is not None:
+                (folder / name).write_text(written)
+        for option in ("--dev", "--test"):
+            refused = raysts("plan", "ct", "--text", text, option, f"x={folder}", *given)
+            assert refused.code == 2 and re.search(why, refused.err), refused.err
 
 
 def test_a_prompt_that_is_asked_for_stands_before_queries_and_documents(data: Path, tmp_path: Path) -> None:

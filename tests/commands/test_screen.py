@@ -20,10 +20,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_a_log_has_a_sign_of_life_and_fewer_of_a_long_step(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def shown(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> Screen:
+    screen = Screen()
+    monkeypatch.setattr(log.logger, "handlers", [screen])
+    return screen
+
+
+def test_a_log_has_a_sign_of_life_and_fewer_of_a_long_step(clock: list[float], shown: Screen) -> None:
     messages: list[tuple[float, str]] = []
-    shown = Screen()
-    monkeypatch.setattr(log.logger, "handlers", [shown])
     shown.follow("train of 99", 400.0, 100.0)
     with listening(lambda text: messages.append((clock[0], text))):
         for second in range(1, 701):
@@ -35,28 +40,20 @@ def test_a_log_has_a_sign_of_life_and_fewer_of_a_long_step(clock: list[float], m
     assert messages[0][1] == "... train of 99: 0 %, 5.0 s so far"
 
 
-def test_checks_that_take_longer_are_seen(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_that_take_longer_are_seen(clock: list[float], shown: Screen) -> None:
     """Wrong input that is found at once has one message alone."""
     messages: list[str] = []
-    shown = Screen()
-    monkeypatch.setattr(log.logger, "handlers", [shown])
     with listening(messages.append), shown.working("checking data and models"):
-        clock[0] = 0.9
-        shown.live()
-        assert not messages
-        clock[0] = 1.5
-        shown.live()
+        for clock[0] in (0.9, 1.5):
+            shown.live()
     assert messages == ["... checking data and models: 1.5 s so far"]
 
 
-def test_the_share_that_is_done_counts_expected_seconds(clock: list[float]) -> None:
-    shown = Screen()
+def test_the_share_that_is_done_counts_expected_seconds(clock: list[float], shown: Screen) -> None:
     costs = [201.0, 3_001.0, 1_001.0]
-    seen = []
     for number in range(3):
         shown.follow("", sum(costs[number:]), costs[number])
-        seen.append(shown.fraction)
-    assert seen == pytest.approx([sum(costs[:number]) / sum(costs) for number in range(3)])
+        assert shown.fraction == pytest.approx(sum(costs[:number]) / sum(costs))
     shown = Screen()
     shown.follow("", sum(costs), costs[0])
     shown.follow("", sum(costs[1:]), costs[1])
@@ -68,8 +65,9 @@ def test_the_share_that_is_done_counts_expected_seconds(clock: list[float]) -> N
     assert shown.note == "40 %, 21 s so far", "the pace so far says nothing of so long a step"
 
 
-def test_the_time_left_begins_with_what_was_expected_and_goes_over_to_the_pace(clock: list[float]) -> None:
-    shown = Screen()
+def test_the_time_left_begins_with_what_was_expected_and_goes_over_to_the_pace(
+    clock: list[float], shown: Screen
+) -> None:
     shown.follow("", 1000.0, 1000.0)
     assert shown.seconds_left is None, "assumed costs are no seconds"
     shown.follow("", 1000.0, 1000.0, measured=1.0)
@@ -82,9 +80,8 @@ def test_the_time_left_begins_with_what_was_expected_and_goes_over_to_the_pace(c
     assert 1.8 < shown.seconds_left / (1000 - 500) < 2.0
 
 
-def test_a_step_that_waited_for_a_busy_machine_is_no_pace(clock: list[float]) -> None:
+def test_a_step_that_waited_for_a_busy_machine_is_no_pace(clock: list[float], shown: Screen) -> None:
     """Nor is a stretch within a step that did. Costs are by assumed rates, whose unit is half a second here."""
-    shown = Screen()
     shown.follow("agreement", 1000.0, 60.0)
     clock[0] = 370.0  # instead of 30 s
     shown.follow("embeddings", 940.0, 840.0)
@@ -96,8 +93,7 @@ def test_a_step_that_waited_for_a_busy_machine_is_no_pace(clock: list[float]) ->
     assert 0.9 < shown.seconds_left / (0.5 * (940 - 420)) < 1.1
 
 
-def test_a_machine_that_is_always_slow_has_that_pace(clock: list[float]) -> None:
-    shown = Screen()
+def test_a_machine_that_is_always_slow_has_that_pace(clock: list[float], shown: Screen) -> None:
     shown.follow("", 1000.0, 60.0)
     for left, step in ((940.0, 840.0), (100.0, 100.0)):
         clock[0] = 3 * (1000.0 - left)
@@ -105,8 +101,7 @@ def test_a_machine_that_is_always_slow_has_that_pace(clock: list[float]) -> None
     assert shown.seconds_left == pytest.approx(300)
 
 
-def test_the_start_of_a_step_is_no_pace(clock: list[float]) -> None:
-    shown = Screen()
+def test_the_start_of_a_step_is_no_pace(clock: list[float], shown: Screen) -> None:
     shown.follow("", 100.0, 80.0, measured=1.0)
     clock[0] = 16.0
     shown.within(0.02)  # the first steps, after the start

@@ -64,90 +64,62 @@ def _nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 @pytest.fixture(scope="module")
-def finished_storage(small_world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_storage(few_world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A storage with a run and a search."""
     storage = tmp_path_factory.mktemp("fuzz") / "storage"
-    where = ["--data", small_world, "--storage", storage, "--address", "none"]
+    where = ["--data", few_world, "--storage", storage, "--address", "none"]
     result("run", "nli-sed", *where, *overrides(TINY, EVALUATION))
     search = {"backbone": "tiny", "train.max_steps": 2, "sts.data.sample": 64, "space.lower_bound": "0,0.5", "seeds": 1}
     result("tune", "lower-bound", *where, *overrides(search))
     return storage
 
 
-def problem(
-    kind: str, seed: int, ground: Ground, surprises: list[BaseException], messages: dict[str, str] | None = None
-) -> str | None:
-    """What is wrong with how one input was met; None where nothing is. ``messages`` takes what was said of it."""
+def problem(kind: str, seed: int, ground: Ground, surprises: list[BaseException], messages: dict[str, str]) -> str:
+    """What is wrong with how one input was met; empty where nothing is. ``messages`` takes what was said of it."""
     surprises.clear()
     shutil.rmtree(ground.place, ignore_errors=True)
     ground.place.mkdir()
     case = KINDS[kind](random.Random(f"{kind} {seed}"), ground)
-    new = ground.place / "new-storage"
-    given = case.arguments if "--storage" in case.arguments else [*case.arguments, *_storage(case.arguments, new)]
+    new, given = ground.place / "new-storage", case.arguments
+    if given[0] not in ("recipes", "show", "data", "claims") and "--storage" not in given:
+        given = [*given, "--storage", str(new)]
     signal.alarm(SECONDS)
     try:
         ended = raysts(*given)
-        if messages is not None:
-            words = without_places(ended.err, ground.place, ground.world, ground.model).strip()
-            messages[f"{seed}: {case.what}"] = f"{ended.code}: {words[:MOST_RECORDED]}"
-        if surprises:
-            return f"{case.what}: {surprises[0]!r:.300}"
-        accepted = ended.code == 0 or any(
-            said in ended.err for said in ("here work would start", "OfflineModeIsEnabled")
-        )
-        if not accepted and ended.code != (2 if kind != "records" else ended.code):
-            return f"{case.what}: exit {ended.code}: {ended.err[-300:]}"
-        if ended.code and not (ended.err + ended.out).strip():
-            return f"{case.what}: exit {ended.code} without a word"
-        if ended.code == 2 and (new.exists() or "Traceback" in ended.err):
-            return f"{case.what}: left {sorted(new.rglob('*'))[:3]}, said {ended.err[-200:]}"
     except Hangs:
         return f"{case.what}: longer than {SECONDS} s"
     except Exception as error:  # noqa: BLE001
         return f"{case.what}: raised {error!r:.300}"
     finally:
         signal.alarm(0)
-    return None
-
-
-def _storage(arguments: list[str], new: Path) -> list[str]:
-    return [] if arguments[0] in ("recipes", "show", "data", "claims") else ["--storage", str(new)]
-
-
-def problems(
-    kind: str, seeds: range, ground: Ground, surprises: list[BaseException], messages: dict[str, str] | None = None
-) -> list[str]:
-    """One line for each input that was met badly; ``-s`` shows them as they come."""
-    found = []
-    for seed in seeds:
-        if said := problem(kind, seed, ground, surprises, messages):
-            found.append(f"{kind} {seed}: {said}")
-            print(found[-1], flush=True)
-    return found
+    words = without_places(ended.err, ground.place, ground.world, ground.model).strip()
+    messages[f"{seed}: {case.what}"] = f"{ended.code}: {words[:MOST_RECORDED]}"
+    accepted = ended.code == 0 or any(said in ended.err for said in ("here work would start", "OfflineModeIsEnabled"))
+    if surprises:
+        return f"{case.what}: {surprises[0]!r:.300}"
+    if not accepted and ended.code != 2 and kind != "records":
+        return f"{case.what}: exit {ended.code}: {ended.err[-300:]}"
+    if ended.code and not (ended.err + ended.out).strip():
+        return f"{case.what}: exit {ended.code} without a word"
+    if ended.code == 2 and new.exists():
+        return f"{case.what}: left {sorted(new.rglob('*'))[:3]}, said {ended.err[-200:]}"
+    return ""
 
 
 @pytest.mark.parametrize(
-    ("kind", "count"),
-    [*SLICE.items(), *(pytest.param(*each, marks=pytest.mark.slow) for each in ALL.items() if each[0] != "records")],
+    ("kind", "count"), [*SLICE.items(), *(pytest.param(*each, marks=pytest.mark.slow) for each in ALL.items())]
 )
 def test_wrong_inputs(
-    kind: str,
-    count: int,
-    small_world: Path,
-    tiny_backbone: Path,
-    tmp_path: Path,
-    _nothing_starts: list[BaseException],
-    golden: Golden,
-) -> None:
-    ground, messages = Ground(small_world, tiny_backbone, None, tmp_path / "place"), dict[str, str]()
-    assert problems(kind, range(count), ground, _nothing_starts, messages) == []
+    kind: str, count: int, few_world: Path, tiny_backbone: Path, tmp_path: Path, request: pytest.FixtureRequest,
+    _nothing_starts: list[BaseException], golden: Golden,
+) -> None:  # fmt: skip
+    """``-s`` shows the inputs that are met badly as they come."""
+    storage = request.getfixturevalue("finished_storage") if kind == "records" else None
+    ground, messages, problems = Ground(few_world, tiny_backbone, storage, tmp_path / "place"), dict[str, str](), []
+    for seed in range(count):
+        if said := problem(kind, seed, ground, _nothing_starts, messages):
+            problems.append(f"{kind} {seed}: {said}")
+            print(problems[-1], flush=True)
+    assert problems == []
     if count == SLICE.get(kind):
         golden.check(f"messages/{kind}", messages)
-
-
-@pytest.mark.slow
-def test_many_wrong_records(
-    finished_storage: Path, small_world: Path, tiny_backbone: Path, tmp_path: Path, _nothing_starts: list[BaseException]
-) -> None:
-    ground = Ground(small_world, tiny_backbone, finished_storage, tmp_path / "place")
-    assert problems("records", range(ALL["records"]), ground, _nothing_starts) == []
