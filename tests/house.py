@@ -142,11 +142,7 @@ RULES = {
     "N6": ("variables", rf"^({NO_CONTENT})$", {"left", "what", "by"}),
     "N7": ("modules", r"^(own|known|named|composed|smaller|foreign|local|derived)$", {"local", "foreign"}),
     "D1": ("summaries", r"^(What|Whether|Which|Where|How|Why|When|Who)\b", set()),
-    "D2": (
-        "summaries",
-        r"^(As|Of|Those|That|These|It|They|One|None|Nothing|So|Beside|Behind|By)\b",
-        set(),
-    ),
+    "D2": ("summaries", r"^(As|Of|Those|That|These|It|They|One|None|Nothing|So|Beside|Behind|By)\b", set()),
     "D3": ("summaries", r"^.{101,}$", set()),
     "D4": ("summaries", r";", set()),
     "D5": ("docstrings", r"\bwhere (there|nobody|no|it|they|that)\b", set()),
@@ -205,31 +201,16 @@ def matches(rule: str) -> list[str]:
 
 
 def language() -> dict[str, int]:
-    """Return the number of hits of each language rule."""
-    read = texts()
-    hits = {
-        rule: sum(
-            len(re.findall(pattern, text))
-            for text in read[where]
-            if text.strip("_") not in exempt and (where != "lines" or re.search(pattern, text))
-        )
-        for rule, (where, pattern, exempt) in RULES.items()
-    }
-    hits["C1"] = sum(bool(re.search(RULES["C1"][1], line)) for line in read["lines"])
-    hits["N8"] = sum(count > 1 for count in collections.Counter(read["classes"]).values())
+    """Return the number of texts that break each language rule, and of code that breaks one on its form."""
+    hits = {rule: len(matches(rule)) for rule in RULES}
+    hits["N8"] = sum(count > 1 for count in collections.Counter(texts()["classes"]).values())
     every = [node for path in python_files() for node in nodes(path)]
-    hits["C2"] = sum(
-        any(isinstance(inner, ast.IfExp) for inner in ast.walk(node) if inner is not node)
-        for node in every
-        if isinstance(node, ast.IfExp)
-    )
+    choices = [node for node in every if isinstance(node, ast.IfExp)]
+    hits["C2"] = sum(any(isinstance(inner, ast.IfExp) for inner in [*ast.walk(node)][1:]) for node in choices)
     setters = [node for node in every if isinstance(node, ast.Attribute) and node.attr == "__setattr__"]
     hits["C3"] = sum(ast.unparse(node) == "object.__setattr__" for node in setters)
-    hits["C4"] = sum(
-        any(argument.arg == "say" for argument in (*node.args.args, *node.args.kwonlyargs))
-        for node in every
-        if isinstance(node, ast.FunctionDef)
-    )
+    functions = [node.args for node in every if isinstance(node, ast.FunctionDef)]
+    hits["C4"] = sum("say" in {argument.arg for argument in (*each.args, *each.kwonlyargs)} for each in functions)
     return hits
 
 

@@ -165,31 +165,19 @@ def test_the_head_may_start_workers_and_the_workers_may_not(monkeypatch: pytest.
 
 # -- Kubernetes ----------------------------------------------------------------------------------------------------------
 
-# Field names of ray.io/v1, from ray-operator/apis/ray/v1/{rayjob,raycluster}_types.go of ray-project/kuberay and the page
-# "KubeRay CRD API reference" of Ray's documentation (authOptions since KubeRay 1.5.1).
+# Of the field names of ray.io/v1 those that jobs/rayjob.yaml has, from ray-operator/apis/ray/v1/{rayjob,raycluster}_types.go of
+# ray-project/kuberay and the page "KubeRay CRD API reference" of Ray's documentation (authOptions since KubeRay 1.5.1).
 FIELDS: dict[str, set[str]] = {
-    "job": {
-        "activeDeadlineSeconds", "backoffLimit", "rayClusterSpec", "submitterPodTemplate", "metadata", "clusterSelector",
-        "submitterConfig", "managedBy", "deletionStrategy", "entrypoint", "runtimeEnvYAML", "jobId", "submissionMode",
-        "entrypointResources", "entrypointNumCpus", "entrypointNumGpus", "ttlSecondsAfterFinished",
-        "shutdownAfterJobFinishes", "suspend",
-    },
+    "job": {"backoffLimit", "rayClusterSpec", "entrypoint", "ttlSecondsAfterFinished", "shutdownAfterJobFinishes"},
     "cluster": {
         "headGroupSpec", "workerGroupSpecs", "rayVersion", "enableInTreeAutoscaling", "autoscalerOptions", "authOptions",
-        "headServiceAnnotations", "suspend",
     },
     "auth": {"mode", "secretName", "enableK8sTokenAuth"},
-    "autoscaler": {
-        "resources", "image", "imagePullPolicy", "env", "envFrom", "volumeMounts", "securityContext",
-        "idleTimeoutSeconds", "upscalingMode", "version",
-    },
-    "head": {"serviceType", "headService", "enableIngress", "rayStartParams", "template", "labels", "resources"},
-    "workers": {
-        "groupName", "replicas", "minReplicas", "maxReplicas", "numOfHosts", "rayStartParams", "template",
-        "scaleStrategy", "idleTimeoutSeconds", "suspend", "labels", "resources",
-    },
+    "autoscaler": {"resources", "image", "env", "idleTimeoutSeconds", "upscalingMode", "version"},
+    "head": {"rayStartParams", "template", "resources"},
+    "workers": {"groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams", "template", "resources"},
     "pod": {"containers", "volumes", "serviceAccountName", "nodeSelector", "tolerations", "imagePullSecrets"},
-    "container": {"name", "image", "resources", "volumeMounts", "env", "envFrom", "command", "args", "lifecycle"},
+    "container": {"name", "image", "resources", "volumeMounts", "env", "envFrom", "command", "args"},
 }  # fmt: skip
 
 

@@ -278,13 +278,10 @@ def test_the_notebook_runs_and_shows_what_it_shows_here(
         (stored,) = [output for output in cell["outputs"] if output["output_type"] == "execute_result"]
         assert ("text/html" in stored["data"]) == hasattr(value, "_repr_html_"), repr(value)
         shown.append(("".join(stored["data"]["text/plain"]), repr(value)))
-    (result, now), *_, (model, model_now), (vectors, vectors_now), (status, status_now) = shown
     varies = r"[+-]?\d+\.\d+" + (r"|between the [a-z ]+ and|layers=\d|\b1[56]\b" if steps == 2 else "")
-    first, first_now = (re.sub(varies, "N", text.splitlines()[0]) for text in (result, now))
-    assert first == first_now, "processors round differently, so the numbers differ"
-    for stored, here in ((model, model_now), (status, status_now)):
-        assert re.sub(varies, "N", stored) == re.sub(varies, "N", here)
-    assert vectors.count("[") == vectors_now.count("[") == 4
+    for stored, here in (shown[0], shown[2], shown[4]):  # verdict, model and status; processors round differently
+        assert re.sub(varies, "N", stored.splitlines()[0]) == re.sub(varies, "N", here.splitlines()[0])
+    assert [text.count("[") for text in shown[3]] == [4, 4]
 
 
 # -- README, the tree, jobs ------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def run(paper: str | None, data: Path, storage: Path, **more: Any) -> dict[str, 
 
 
 def test_claims_from_nothing_and_from_what_is_there(
-    few_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+    small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     """With two of the five systems, and the claims that are about them."""
     systems = ("gausscse-ent", "gausscse-ent+rev")
@@ -40,9 +40,9 @@ def test_claims_from_nothing_and_from_what_is_there(
     monkeypatch.setitem(EXPERIMENTS, "claims-gausscse", two)
     about = [claim for claim in CLAIMS["gausscse"] if {claim.a.point, claim.b.point} <= {*systems, LONGER}]
     monkeypatch.setitem(CLAIMS, "gausscse", about)
-    planned = run("gausscse", few_world, tmp_path, seeds=2, plan=True)
+    planned = run("gausscse", small_world, tmp_path, seeds=2, plan=True)
     assert {node["status"] for node in planned["nodes"]} == {"waiting"} and not (tmp_path / "runs").exists()
-    found = run("gausscse", few_world, tmp_path, seeds=2)
+    found = run("gausscse", small_world, tmp_path, seeds=2)
     by_claim = {row["claim"]: row for row in found["claims"]}
     direction = by_claim["The reversed set gives the direction: ent"]
     assert (direction["a_models"], direction["b_models"], direction["on"]) == (2, 2, ("snli-direction",))
@@ -63,10 +63,10 @@ def test_claims_from_nothing_and_from_what_is_there(
         "verdicts", {row["claim"]: [row["verdict"], row["a_value"]] for row in found["claims"]}, tolerance=0.02
     )
     assert Path(found["reports"][0]).is_file() and "sed" not in {row["paper"] for row in found["claims"]}
-    again = run("gausscse", few_world, tmp_path, seeds=2)
+    again = run("gausscse", small_world, tmp_path, seeds=2)
     assert again["claims"] == found["claims"]
-    assert {node["status"] for node in run("gausscse", few_world, tmp_path, seeds=2, plan=True)["nodes"]} == {"done"}
-    on_stand_ins(few_world, tmp_path, found["claims"])
+    assert {node["status"] for node in run("gausscse", small_world, tmp_path, seeds=2, plan=True)["nodes"]} == {"done"}
+    on_stand_ins(small_world, tmp_path, found["claims"])
 
 
 def test_claims_about_two_encoders(few_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import yaml
 from cyclopts.argument import Argument
 from run_commands import options_of
 
@@ -67,26 +68,17 @@ LEFT_ALONE = {"--help", "--json", "--storage", "--address", "--push", "--track",
 """What the check itself sets, and what talks to the network."""
 
 
-def settings() -> list[str]:
-    """The dotted names that ``--set`` takes, of a recipe with every stage."""
-
-    def leaves(tree: Any, path: str) -> list[str]:
-        if not isinstance(tree, dict):
-            return [path]
-        return [leaf for key, value in tree.items() for leaf in leaves(value, f"{path}.{key}" if path else str(key))]
-
-    import yaml
-
-    return sorted(
-        {
-            leaf
-            for name in ("nli-ct-sed-flow", "gausscse-ent+con+rev", "latte")
-            for leaf in leaves(yaml.safe_load(dump(pipeline(name))), "")
-        }
-    )
+def leaves(tree: Any, path: str = "") -> list[str]:
+    """The dotted names of a tree."""
+    if not isinstance(tree, dict):
+        return [path]
+    return [leaf for key, value in tree.items() for leaf in leaves(value, f"{path}.{key}".lstrip("."))]
 
 
-COMMANDS, SETTINGS = {name: options_of(name) for name in parser.COMMANDS}, settings()
+COMMANDS = {name: options_of(name) for name in parser.COMMANDS}
+EVERY_STAGE = ("nli-ct-sed-flow", "gausscse-ent+con+rev", "latte")
+SETTINGS = sorted({leaf for name in EVERY_STAGE for leaf in leaves(yaml.safe_load(dump(pipeline(name))))})
+"""What ``--set`` takes, of recipes that have every stage."""
 
 
 def right(argument: Argument, ground: Ground, drawn: random.Random) -> str:
@@ -193,9 +185,8 @@ def spoiled(table: pa.Table, drawn: random.Random) -> tuple[pa.Table, str]:
     at = drawn.randrange(table.num_columns)
     name, rows = table.column_names[at], table.num_rows
     some = sorted(drawn.sample(range(rows), min(rows, drawn.choice([1, 3, rows]))))
-    odd = drawn.choice(
-        [None, "", " ", "\u00a0", "\x00", "x" * 100_000, "NaN", float("nan"), float("inf"), -1, 7, 1e308, "high"]
-    )
+    numbers = (float("nan"), float("inf"), -1, 7, 1e308)
+    odd = drawn.choice((None, "", " ", "\u00a0", "\x00", "x" * 100_000, "NaN", *numbers, "high"))
     columns = {
         "other type": lambda: pa.array([1] * rows, drawn.choice([pa.int8(), pa.uint64(), pa.float16(), pa.float64()])),
         "bool": lambda: pa.array([bool(i % 2) for i in range(rows)]),
@@ -284,27 +275,22 @@ def table(drawn: random.Random, ground: Ground) -> Case:
     name = drawn.choice(sorted(TABLES))
     rows = pq.read_table(ground.world / f"{name}.parquet").slice(0, drawn.choice([40, 400]))
     rows, what = spoiled(rows, drawn)
+    model = str(ground.model)
     if drawn.random() < 0.5:
         data = Path(shutil.copytree(ground.world, ground.place / "data"))
         file = data / f"{name}.parquet"
         written(rows, file)
         what += f", {damaged(file, drawn)}"
-        more = drawn.choice(
-            [
-                ["data", "check"],
-                ["plan", "nli-ct-sed"],
-                ["run", "nli"],
-                ["data", "check"],
-                ["tune", "lower-bound"],
-                ["evaluate", str(ground.model), "--tasks", "sts12,stsb", "--resamples", "0"],
-            ]
-        )
+        more = drawn.choice([
+            ["data", "check"], ["plan", "nli-ct-sed"], ["run", "nli"], ["tune", "lower-bound"],
+            ["evaluate", model, "--tasks", "sts12,stsb", "--resamples", "0"],
+        ])  # fmt: skip
         return Case([*more, "--data", str(data)], f"{' '.join(more[:2])}: {name}: {what}"[:150])
     suffix = drawn.choice([".parquet", ".csv", ".tsv", ".jsonl", ".txt", ".jsonl.gz", ".xyz"])
     file = ground.place / f"own{suffix}"
     written(rows, file)
     what += f", {damaged(file, drawn)}"
-    model, vectors = str(ground.model), str(ground.place / "vectors")
+    vectors = str(ground.place / "vectors")
     column = drawn.choice(["sentence1", "premise", "sentence", "score"])
     more = drawn.choice([
         ["evaluate", model, "--test", f"mine={file}", "--tasks", "mine", "--resamples", "0"],
@@ -325,11 +311,9 @@ def changed(tree: Any, drawn: random.Random) -> Any:
     """A JSON value in which one value is another, one is gone, or one is there too often."""
     if isinstance(tree, dict) and tree and drawn.random() < 0.85:
         key = drawn.choice(sorted(tree))
-        return (
-            {**tree, key: changed(tree[key], drawn)}
-            if drawn.random() < 0.9
-            else {k: v for k, v in tree.items() if k != key}
-        )
+        if drawn.random() < 0.9:
+            return {**tree, key: changed(tree[key], drawn)}
+        return {name: value for name, value in tree.items() if name != key}
     if isinstance(tree, list) and tree and drawn.random() < 0.7:
         at = drawn.randrange(len(tree))
         return [*tree[:at], changed(tree[at], drawn), *tree[at + 1 :]] if drawn.random() < 0.8 else [*tree, tree[at]]
@@ -385,20 +369,13 @@ def record(drawn: random.Random, ground: Ground) -> Case:
     """A storage in which a record holds something else, with no checksum that would tell."""
     assert ground.storage is not None
     storage = Path(shutil.copytree(ground.storage, ground.place / "storage"))
-    for path in storage.rglob(".*.checksum"):
+    for path in (*storage.rglob(".*.checksum"), *storage.rglob("*.manifest.json")):
         path.unlink()
-    for path in storage.rglob("*.manifest.json"):
-        path.unlink()
-    files = sorted(
-        path
-        for path in storage.rglob("*")
-        if path.suffix in (".json", ".jsonl", ".parquet", ".db") and "model" not in path.parts
-    )
     kinds: dict[str, list[Path]] = {}
-    for path in files:
-        kinds.setdefault(
-            f"{path.relative_to(storage).parts[0]} {path.name if path.suffix != '.parquet' else path.suffix}", []
-        ).append(path)
+    for path in sorted(storage.rglob("*")):
+        if path.suffix in (".json", ".jsonl", ".parquet", ".db") and "model" not in path.parts:
+            name = path.suffix if path.suffix == ".parquet" else path.name
+            kinds.setdefault(f"{path.relative_to(storage).parts[0]} {name}", []).append(path)
     kind = drawn.choice(sorted(kinds))
     file = drawn.choice(kinds[kind])
     what = changed_file(file, drawn)
