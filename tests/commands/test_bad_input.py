@@ -237,18 +237,6 @@ def test_wrong_input_that_shows_when_work_has_begun(
     assert outcome.code == 3 and "tokenise nli/train: a file that went meanwhile" in outcome.err
 
 
-@pytest.mark.parametrize(
-    ("name", "table", "column"), [("nli", "nli/train", "premise"), ("raw", "sts/sts12", "sentence1")]
-)
-def test_the_tiny_backbone_does_not_read_real_text(
-    name: str, table: str, column: str, refused: Refused, broken: Callable[..., Path]
-) -> None:
-    """Neither to train on it nor to be measured on it: every word would be the unknown word."""
-    text = "Quarterly deliberations bewildered several municipal accountants"
-    data = broken(table, **{column: lambda rows: [f"{text} {i}" for i in range(len(rows))]})
-    refused.run(name, data=data, says=("backbone=tiny", table, "--set backbone="))
-
-
 # -- models --------------------------------------------------------------------------------------------------------------
 
 
