@@ -25,13 +25,12 @@ from safetensors.torch import load_file, save_file
 from raysts.cli import Lenient, execute
 from raysts.errors import limit_reached
 
-COMMAND = (sys.executable, "-m", "raysts")
-
 
 def ended(*arguments: object, **how: Any) -> subprocess.CompletedProcess[str]:
     """A command as a process that has come to its end, in words and without a traceback."""
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | how
-    done = subprocess.run([*COMMAND, *map(str, arguments)], text=True, check=False, **streams)
+    command = [sys.executable, "-m", "raysts", *map(str, arguments)]
+    done = subprocess.run(command, text=True, check=False, **streams)
     assert "Traceback" not in f"{done.stdout}{done.stderr}"
     return done
 
@@ -49,16 +48,6 @@ def test_a_result_that_cannot_be_written() -> None:
         done = ended("recipes", "--json", stdout=full)
         assert done.returncode == 3 and "result cannot be written to stdout (No space left" in done.stderr
         assert ended("recipes", stdout=full, stderr=full).returncode == 3
-
-
-def test_a_run_whose_progress_cannot_be_written(few_world: Path, tmp_path: Path) -> None:
-    """As by the console script, to a stream that is written line by line."""
-    printed, full = io.StringIO(), Path("/dev/full").open("w", buffering=1)  # noqa: SIM115 - its end fails
-    with contextlib.redirect_stderr(Lenient(full)), contextlib.redirect_stdout(printed):
-        assert execute([*map(str, small_run(few_world, tmp_path / "full")), "--json"]) == 0
-    with pytest.raises(OSError, match="No space left"):
-        full.close()
-    assert json.loads(printed.getvalue())["status"] == "done"
 
 
 def test_ctrl_c_while_modules_are_imported() -> None:
@@ -149,15 +138,22 @@ def test_a_limit_of_memory(few_world: Path, tmp_path: Path) -> None:
     assert limited.stdout == "" and "Warning" not in limited.stderr
 
 
-def test_a_limit_of_the_size_of_files(few_world: Path, tmp_path: Path) -> None:
+def test_a_limit_of_the_size_of_files_and_progress_that_cannot_be_written(few_world: Path, tmp_path: Path) -> None:
+    """The first stops a run. The second, as by the console script to a stream that is written line by line, does not."""
+    command = [*map(str, small_run(few_world, tmp_path / "s")), "--json"]
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
     try:
-        limited = raysts(*small_run(few_world, tmp_path / "s"))
+        limited = raysts(*command)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert limited.code == 3 and "ulimit -f" in limited.err and "run the same command again" in limited.err
-    assert raysts(*small_run(few_world, tmp_path / "s")).code == 0
+    printed, full = io.StringIO(), Path("/dev/full").open("w", buffering=1)  # noqa: SIM115 - its end fails
+    with contextlib.redirect_stderr(Lenient(full)), contextlib.redirect_stdout(printed):
+        assert execute(command) == 0
+    with pytest.raises(OSError, match="No space left"):
+        full.close()
+    assert json.loads(printed.getvalue())["status"] == "done"
 
 
 # -- a table of the user's own that was replaced ----------------------------------------------------------------------------
