@@ -11,6 +11,7 @@ import yaml
 from run_commands import plan_of, result, write_csv
 from run_commands import raysts as command
 
+import raysts
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.recipes.names import pipeline
@@ -37,15 +38,19 @@ def test_file_command_and_python_give_the_same_ids(own: Path, tiny_backbone: Pat
     )
     settings = {"backbone": str(tiny_backbone), "ct.train.max_steps": 7, "sed.batch": 8}
     places = {"text": "docs.csv", "column": "body", "test": {"mine": "pairs.csv"}}
-    by_python = plan_of("ct-sed@small", settings, storage="here", **places)
-    ids = [step.id for step in by_python.steps]
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     options = ["--text", "docs.csv", "--column", "body", "--test", "mine=pairs.csv", "--storage", "here"]
-    assert [node["id"] for node in result("plan", "ct-sed@small", *words, *options)["nodes"]] == ids
-    assert [node["id"] for node in result("plan", "run.yaml")["nodes"]] == ids
-    by_file, other = plan_of("run.yaml"), plan_of("run.yaml", {"sed.batch": 16}, storage="there")
-    assert [step.id for step in by_file.steps] == ids and by_file.storage == by_python.storage
-    assert other.storage.name == "there" and [step.id for step in other.steps] != ids, "the command replaces the file's"
+    by_file, *others = (
+        result("plan", "run.yaml"),
+        result("plan", "ct-sed@small", *words, *options),
+        raysts.plan("run.yaml"),
+        raysts.plan("ct-sed@small", settings, storage="here", **places),
+    )
+    ids = [node["id"] for node in by_file["nodes"]]
+    for plan in others:
+        assert [node["id"] for node in plan["nodes"]] == ids and plan["storage"] == by_file["storage"]
+    other = raysts.plan("run.yaml", {"sed.batch": 16}, storage="there")  # the command replaces what the file names
+    assert Path(other["storage"]).name == "there" and [node["id"] for node in other["nodes"]] != ids
 
 
 def test_a_run_file_runs_and_is_a_search_with_a_space(own: Path, tiny_backbone: Path) -> None:
