@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 from small_runs import tokenize_table
 
 from raysts.data.batches import BatchOrder, examples_in, read_batches
+from raysts.data.corpora import Corpus
 from raysts.data.windows import StoreSpec, Windows
 from raysts.data.world import world_tokenizer
 from raysts.models.tokens import LocalBatch
@@ -64,13 +64,12 @@ def same(a: list[LocalBatch], b: list[LocalBatch]) -> bool:
     )
 
 
-SIZES = [[40], [13, 13, 13, 1], [5] * 9 + [2], [100, 3, 50]]
+SIZES = [[13, 13, 13, 1], [100, 3, 50]]
 GROUPS = (EACH, FRESH, ANCHORED)
 
 
-@pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize("batch", [1, 7, 16, 40])
-def test_every_row_once_in_an_epoch(sizes: list[int], batch: int) -> None:
+@pytest.mark.parametrize(("sizes", "batch"), [([40], 1), ([13, 13, 13, 1], 7), ([5] * 9 + [2], 16), ([40], 40)])
+def test_every_row_once_in_an_epoch_with_its_values(sizes: list[int], batch: int) -> None:
     found = shares(sizes, EACH, batch, epochs=3)
     total = sum(sizes)
     per_epoch = -(-total // batch)
@@ -79,10 +78,7 @@ def test_every_row_once_in_an_epoch(sizes: list[int], batch: int) -> None:
         part = found[epoch * per_epoch : (epoch + 1) * per_epoch]
         assert sorted(np.concatenate([share.ids for share in part]).tolist()) == list(range(total))
         assert [share.size for share in part] == [batch] * (total // batch) + [total % batch] * (total % batch > 0)
-
-
-def test_values_stay_beside_their_texts() -> None:
-    for share in shares([20, 30], EACH, 7):
+    for share in found:
         np.testing.assert_array_equal(share.rows["label"], share.ids)
         assert sentences_of(share, "premise") == sentences_of(share, "hypothesis") == [(i,) for i in share.ids.tolist()]
 
@@ -124,7 +120,7 @@ def test_a_bootstrap_sample_is_drawn_once_with_replacement() -> None:
     first, second = epochs(seed=0)
     assert sorted(first) == sorted(second) and list(first) != list(second)
     assert (first < 300).sum() == 300
-    for seed in range(5):  # 1 - 1/e of the rows are drawn, 253 of 400, deviation 6
+    for seed in range(2):  # 1 - 1/e of the rows are drawn, 253 of 400, deviation 6
         assert 220 <= len(np.unique(epochs(seed)[0])) <= 290
     assert sorted(epochs(seed=1)[0]) != sorted(first)
     parts = [shares([300, 100], EACH, 16, rank=rank, world=2, bootstrap=True) for rank in range(2)]
@@ -132,19 +128,13 @@ def test_a_bootstrap_sample_is_drawn_once_with_replacement() -> None:
     assert all([*a.ids, *b.ids] == [*both.ids] for a, b, both in zip(*parts, whole, strict=True))
 
 
-def test_rows_are_shuffled_well_enough() -> None:
-    """Over seeds every row comes first about equally often, and windows stay together (one is read at a time)."""
-    firsts = np.bincount([order_of([10, 10], 20, seed=seed)[0] for seed in range(200)], minlength=20)
-    assert firsts.min() >= 1 and firsts.max() <= 25  # mean 10, deviation 3.1
-    found = np.array(order_of([10, 10], 20)) // 10
-    assert (np.diff(found) != 0).sum() == 1
 
 
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("sizes", SIZES)
 def test_a_start_in_the_middle_is_the_tail_of_the_whole(sizes: list[int], group: Group) -> None:
     whole = shares(sizes, group, 16, epochs=3)
-    for start in {0, 1, len(whole) // 3, len(whole) // 2, len(whole) - 1, len(whole)}:
+    for start in {1, len(whole) // 2, len(whole) - 1, len(whole)}:
         assert same(shares(sizes, group, 16, start, len(whole)), whole[start:])
     assert same(shares(sizes, group, 16, 1, len(whole) - 1), whole[1:-1])
 
@@ -154,7 +144,7 @@ def test_a_start_in_the_middle_is_the_tail_of_the_whole(sizes: list[int], group:
 def test_ranks_share_out_the_examples_of_one_process(sizes: list[int], group: Group) -> None:
     whole = shares(sizes, group, 16, epochs=2)
     by_world = [
-        [shares(sizes, group, 16, epochs=2, rank=rank, world=world) for rank in range(world)] for world in (2, 3, 5)
+        [shares(sizes, group, 16, epochs=2, rank=rank, world=world) for rank in range(world)] for world in (2, 5)
     ]
     for (step, alone), ranks in itertools.product(enumerate(whole), by_world):
         parts = [rank[step] for rank in ranks]
@@ -184,32 +174,20 @@ def test_more_processes_than_examples_get_a_filler_of_weight_zero() -> None:
 # -- contrastive tension -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sizes", [[60], [31, 31, 30], [7] * 20])
-def test_ct_batches(sizes: list[int]) -> None:
-    """16 pairs: 2 identical and 14 of two fresh sentences; no sentence twice in a batch."""
-    found = shares(sizes, FRESH, 16, epochs=2)
-    assert len(found) >= 4
-    for share in found:
-        pairs = sentences_of(share, "premise")
-        if share.size == 16:
-            assert [len(pair) for pair in pairs].count(1) == 2 and [len(pair) for pair in pairs].count(2) == 14
-        sentences = [row for pair in pairs for row in pair]
-        assert len(sentences) == len(set(sentences)) == 15 * share.size // 8
-
-
-@pytest.mark.parametrize(
-    ("rows", "examples"),
-    [(14, []), (15, [8]), (29, [8]), (30, [16]), (44, [16]), (45, [16, 8]), (61, [16, 16]), (75, [16, 16, 8])],
-)
-def test_ct_ragged_ends_hold_whole_groups(rows: int, examples: list[int]) -> None:
-    """What is left of an epoch below 15 sentences is left out; the next epoch draws from all rows again."""
+@pytest.mark.parametrize(("rows", "examples"), [(14, []), (15, [8]), (44, [16]), (45, [16, 8]), (75, [16, 16, 8])])
+def test_ct_batches_hold_whole_groups_of_fresh_sentences(rows: int, examples: list[int]) -> None:
+    """16 pairs: 2 identical and 14 of two fresh sentences; no sentence twice in a batch. What is left of an epoch below
+    15 sentences is left out; the next epoch draws from all rows again."""
     sizes = [rows // 2, rows - rows // 2]
-    order = BatchOrder(np.array(sizes), FRESH, 16, 0)
-    assert order.steps_per_epoch == len(examples)
+    assert BatchOrder(np.array(sizes), FRESH, 16, 0).steps_per_epoch == len(examples)
     found = shares(sizes, FRESH, 16, epochs=3)
     assert [share.size for share in found] == examples * 3
-    used = [row for share in found for pair in sentences_of(share, "premise") for row in pair]
-    assert len(used) == 3 * sum(examples) * 15 // 8
+    for share in found:
+        pairs = sentences_of(share, "premise")
+        identical = [len(pair) for pair in pairs].count(1)
+        assert (identical, len(pairs) - identical) == (share.size // 8, 7 * share.size // 8)
+        sentences = [row for pair in pairs for row in pair]
+        assert len(sentences) == len(set(sentences)) == 15 * share.size // 8
 
 
 def test_ct_pairs_of_an_anchor_share_their_first_sentence() -> None:
@@ -222,21 +200,18 @@ def test_ct_pairs_of_an_anchor_share_their_first_sentence() -> None:
 # -- a real store --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def windows(small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Windows]:
-    from raysts.data.corpora import Corpus
 
+
+def test_a_real_store_is_read_like_one_in_memory(
+    small_corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("raysts.data.windows.WINDOW", 32)
-    corpus = Corpus(small_world)
     spec = StoreSpec(
         table="wikipedia/sentences", fingerprint="", texts=("sentence",), values=(), tokenizer="", max_length=20,
         data=Data(sample=150),
     )  # fmt: skip
-    tokenize_table(corpus, spec, world_tokenizer(), tmp_path / "store")
-    yield Windows(tmp_path / "store")
-
-
-def test_a_real_store_is_read_like_one_in_memory(windows: Windows) -> None:
+    tokenize_table(small_corpus, spec, world_tokenizer(), tmp_path / "store")
+    windows = Windows(tmp_path / "store")
     assert windows.sizes.tolist() == [32, 32, 32, 32, 22]
     order = BatchOrder(windows.sizes, FRESH, 16, 5)
     real = list(read_batches(windows, order, 0, 2 * order.steps_per_epoch))

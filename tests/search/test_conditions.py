@@ -12,9 +12,6 @@ import pytest
 from run_commands import overrides, raysts, result
 
 from raysts.errors import InputError
-from raysts.search.record import Record
-from raysts.search.sampler import Sampler
-from raysts.search.scores import PointScores
 from raysts.search.search import Search, find_search
 from raysts.search.space import Dimension, contains, corners, grid, key_of, sort
 
@@ -80,37 +77,15 @@ def test_a_condition_that_cannot_hold_is_refused_with_one_message(space: dict[st
     assert why in str(caught.value) and len({p.partition(":")[0] for p in caught.value.problems}) == 1
 
 
-@pytest.mark.parametrize("name", ["random", "tpe", pytest.param("gp", marks=pytest.mark.slow), "nsga2"])
-def test_samplers_propose_points_of_such_a_space(name: str) -> None:
-    weights = {"space.sed.weights": "[1, 1],[2, 1] if sed.loss=similarity"}
-    made = search(sampler=name, **weights, **({"cost": "bytes"} if name == "nsga2" else {}))
-    first = {LOSS: "similarity", "sed.settings.weights": [2, 1]}
-    sampler, tried, losses = Sampler(made, [first], 3), set[str](), set[str]()
-    for number in range(24):
-        point = sampler.propose(tried)
-        assert point is not None and contains(made.space, point) and key_of(point) not in tried
-        assert number or point == first
-        tried.add(key_of(point))
-        losses.add(point[LOSS])
-        record = Record(
-            id=str(number), point=point, seed=0, status="finished", value=number / 24, cost=1.0, finished_at=""
-        )
-        sampler.complete(PointScores(1, [record]))
-    assert losses == {"mse", "cosine", "infonce", "similarity"}
-    again = Sampler(made, [], 4)
-    again.complete(PointScores(1, [record]))  # a point of another session
-    assert again.propose(tried) is not None
-
-
 def test_a_search_with_a_condition_and_the_latency_of_its_models(
-    small_world: Path, tiny_backbone: Path, tmp_path: Path
+    few_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     settings = {
         "backbone": tiny_backbone, "data.sample": 64,
         "space.backbone_layers": "1,2", "space.optim.lr": "1e-3,1e-2 if backbone_layers=2",
         "cost": "latency", "train.max_steps": 3, "batch": 16, "train.eval_every": 3, "keep": 1,
     }  # fmt: skip
-    place = ["--data", small_world, "--storage", tmp_path, "--address", "none"]
+    place = ["--data", few_world, "--storage", tmp_path, "--address", "none"]
     found = result("tune", "simcse-unsup", *place, *overrides(settings))
     rate = "simcse-unsup.optim.lr"
     points = [point["overrides"] for point in found["points"]]

@@ -40,7 +40,7 @@ def dashboard(path: Path) -> Callable[[str], Any]:
 
 
 def test_a_search_shows_in_every_tool_while_it_runs_and_when_it_goes_on(
-    small_world: Path, tiny_backbone: Path, tmp_path: Path
+    few_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("optuna_dashboard")
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
@@ -60,7 +60,7 @@ def test_a_search_shows_in_every_tool_while_it_runs_and_when_it_goes_on(
 
     base = {**TWO, "backbone": str(tiny_backbone)}
     with listening(say):
-        found = run_search("lower-bound", base, small_world, storage, address="none")
+        found = run_search("lower-bound", base, few_world, storage, address="none")
     assert found["trials"] == 4 and seen == [["Complete"], ["Complete"] * 3]
 
     shown = trials()
@@ -89,18 +89,18 @@ def test_a_search_shows_in_every_tool_while_it_runs_and_when_it_goes_on(
         ]
 
     before = {path: path.stat().st_mtime_ns for path in (folder / "tensorboard").glob("*/*")}
-    run_search("lower-bound", {**base, "seeds": 3}, small_world, storage, address="none")
+    run_search("lower-bound", {**base, "seeds": 3}, few_world, storage, address="none")
     after = {path: path.stat().st_mtime_ns for path in (folder / "tensorboard").glob("*/*")}
     assert len(after) == 6 and {path: after[path] for path in before} == before  # what was there is not written again
     assert len(trials()) == 6
 
 
-def test_mlflow_gets_a_run_per_trial(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+def test_mlflow_gets_a_run_per_trial(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     mlflow = pytest.importorskip("mlflow")
     uri = f"file:{tmp_path}/runs"
     overrides = {**TWO, "seeds": 1, "backbone": str(tiny_backbone)}
     track = {"mlflow": uri, "tensorboard": ""}
-    found = run_search("lower-bound", overrides, small_world, tmp_path / "s", track=track, address="none")
+    found = run_search("lower-bound", overrides, few_world, tmp_path / "s", track=track, address="none")
     client = mlflow.MlflowClient(tracking_uri=uri)
     runs = client.search_runs([client.get_experiment_by_name("lower-bound").experiment_id])
     by_id = {run.data.params["run"]: run for run in runs}

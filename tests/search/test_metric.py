@@ -30,9 +30,9 @@ THREE = {**SHORT, "space.lower_bound": "0,0.4,0.8", "seeds": 1}
 
 
 @pytest.fixture(scope="module")
-def without_dev(small_world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def without_dev(few_world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The world without STS-B dev."""
-    data = Path(shutil.copytree(small_world, tmp_path_factory.mktemp("data") / "world"))
+    data = Path(shutil.copytree(few_world, tmp_path_factory.mktemp("data") / "world"))
     (data / f"{DEV}.parquet").unlink()
     return data
 
@@ -54,12 +54,12 @@ def test_a_search_goes_by_what_its_trials_report(search: str, known: list[str]) 
 
 
 def test_a_metric_that_is_never_reported_is_exit_code_2(
-    small_world: Path, without_dev: Path, tiny_backbone: Path, tmp_path: Path
+    few_world: Path, without_dev: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     storage = tmp_path / "storage"
     place: list[object] = ["--storage", storage, "--address", "none"]
     for data, given, why in (
-        (small_world, {"metric": "accuracy"}, "they report spearman, pearson (on sts/stsb_dev) and loss"),
+        (few_world, {"metric": "accuracy"}, "they report spearman, pearson (on sts/stsb_dev) and loss"),
         (without_dev, {"metric": "pearson"}, "sts/stsb_dev"),
         (without_dev, {"metric": "pearson", "train.keep": "last"}, "so trials report loss alone"),
         (without_dev, {"metric": "loss", "train.keep": "last", "asha": "true"}, "asha: goes by the evaluations on"),
@@ -71,7 +71,7 @@ def test_a_metric_that_is_never_reported_is_exit_code_2(
 
 
 def test_one_grid_by_its_loss_and_by_pearson_is_trained_once(
-    small_world: Path, tiny_backbone: Path, tmp_path: Path
+    few_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     import optuna
 
@@ -79,7 +79,7 @@ def test_one_grid_by_its_loss_and_by_pearson_is_trained_once(
 
     def tune(metric: str, **options: Any) -> dict[str, Any]:
         given = {**base, "metric": metric}
-        return run_search("lower-bound", given, small_world, tmp_path, address="none", **options)
+        return run_search("lower-bound", given, few_world, tmp_path, address="none", **options)
 
     found = tune("loss")
     runs = {point["run"]: point for point in found["points"]}
@@ -109,7 +109,7 @@ def test_one_grid_by_its_loss_and_by_pearson_is_trained_once(
 
     sampled = {**base, "num_samples": 2, "metric": "pearson"}
     with pytest.raises(InputError, match="--warm-start lower-bound: goes by loss, this search by pearson"):
-        run_search("lower-bound", sampled, small_world, tmp_path, name="third", warm_start="lower-bound")
+        run_search("lower-bound", sampled, few_world, tmp_path, name="third", warm_start="lower-bound")
 
 
 def test_without_a_dev_set_the_loss_is_left(without_dev: Path, tiny_backbone: Path, tmp_path: Path) -> None:
@@ -125,11 +125,11 @@ def test_without_a_dev_set_the_loss_is_left(without_dev: Path, tiny_backbone: Pa
 @pytest.mark.parametrize("rule", [{"asha.grace": 0.5, "asha.reduction": 2}, {"median": True}], ids=["asha", "median"])
 @pytest.mark.parametrize("metric", ["pearson", "loss"])
 def test_samplers_and_early_stopping_go_the_metrics_way_and_know_earlier_sessions(
-    metric: str, rule: dict[str, Any], small_world: Path, tiny_backbone: Path, tmp_path: Path
+    metric: str, rule: dict[str, Any], few_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     tune = pytest.importorskip("raysts.cluster.tune")
     given = {**THREE, "backbone": str(tiny_backbone), "metric": metric, **rule}
-    study: Study = plan_study("lower-bound", given, RunOptions(data=small_world, storage=tmp_path))
+    study: Study = plan_study("lower-bound", given, RunOptions(data=few_world, storage=tmp_path))
     for number, value in enumerate((0.2, 0.4, 0.6, 0.8)):  # some of them are worse than the median themselves
         study.records[str(number)] = Record(
             id=str(number), point={BOUND: 0.0}, seed=0, status="finished", steps=4, curve=((1, value), (2, value)),

@@ -71,12 +71,12 @@ class Terminal:
 
 
 def test_a_live_table_on_a_terminal_ctrl_c_and_plain_lines_elsewhere(
-    small_world: Path, tiny_backbone: Path, tmp_path: Path
+    few_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     space = {"backbone": tiny_backbone, "space.lower_bound": "0,0.3,0.6", "seeds": 1}
     short = {"train.max_steps": STEPS, "train.eval_every": 4, "train.max_length": 24, "sts.data.sample": 96}
     sets = overrides(space, short)
-    arguments = ["tune", "lower-bound", *sets, "--data", small_world, "--storage", tmp_path / "s", "--address", "none"]
+    arguments = ["tune", "lower-bound", *sets, "--data", few_world, "--storage", tmp_path / "s", "--address", "none"]
     terminal = Terminal([*map(str, arguments)])
     try:
         terminal.read_until(rf"1/{TRIALS}  lower_bound=")

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_commands import overrides, raysts, result
+from run_commands import overrides, result
 
 from raysts.search.record import Record
 from raysts.search.sampler import Sampler, importance
 from raysts.search.scores import PointScores, clearly_worse, front, group_by_point
 from raysts.search.search import Search, find_search
-from raysts.search.space import Point, grid, key_of
+from raysts.search.space import Point, contains, key_of
 
 SPACE = {"space.optim.lr": "1e-6..1e-3 log", "space.batch": "8..64"}
 
@@ -29,48 +29,50 @@ def scored(point: Point, value: float, cost: float | None = None, seed: int = 0)
     )
 
 
-@pytest.mark.parametrize("name", ["random", "tpe", "gp", "nsga2"])
-def test_every_sampler_proposes_points_of_the_space_and_most_learn(name: str) -> None:
-    two = {"cost": "bytes"} if name == "nsga2" else {}
-    made = search(sampler=name, **two)
-    sampler, values, tried = Sampler(made, [], 3), [], set[str]()
+@pytest.mark.parametrize(
+    ("name", "sampler_class"),
+    [("random", "RandomSampler"), (None, "TPESampler"), ("gp", "GPSampler"), ("two measures", "NSGAIISampler")],
+)
+def test_every_sampler_proposes_untried_points_of_the_space_and_most_learn(
+    name: str | None, sampler_class: str
+) -> None:
+    """The first point is the given one. Options have conditions, and a choice may be a list."""
+    made = find_search("ct-sed", {
+        "num_samples": 24, "space.sed.optim.lr": "1e-6..1e-3 log", "space.sed.loss": "mse,similarity",
+        "space.sed.bank": "0.1,0.5 if sed.loss=mse", "space.sed.weights": "[1, 1],[2, 1] if sed.loss=similarity",
+        **({"cost": "bytes"} if name == "two measures" else {"sampler": name}),
+    })  # fmt: skip
+    first = {"sed.optim.lr": 1e-6, "sed.settings.loss": "similarity", "sed.settings.weights": [2, 1]}
+    sampler, values, tried = Sampler(made, [first], 3), list[float](), set[str]()
+    assert type(sampler.study.sampler).__name__ == sampler_class
     for number in range(18):
         point = sampler.propose(tried)
-        assert point is not None and all(made.space[key].holds(value) for key, value in point.items())
-        rate, batch = point.values()
-        values.append(-abs(math.log10(rate) + 4.5))
-        sampler.complete(PointScores(1, [scored(point, values[-1], float(batch), number)]))
-    if name in ("tpe", "gp"):
+        assert point is not None and contains(made.space, point) and key_of(point) not in tried
+        assert number or point == first
+        tried.add(key_of(point))
+        values.append(-abs(math.log10(point["sed.optim.lr"]) + 4.5))
+        sampler.complete(PointScores(1, [scored(point, values[-1], 1.0, number)]))
+    if sampler_class in ("TPESampler", "GPSampler"):
         assert sum(values[9:]) > sum(values[:9]), "what it proposes later is better"
+    again = Sampler(made, [], 4)
+    again.complete(PointScores(1, [scored(point, values[-1], 1.0)]))  # a point of another session
+    assert again.propose(tried) is not None
 
 
-def test_where_a_sampler_repeats_itself_the_rest_of_the_space_comes_as_the_dice_fall(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("raysts.search.sampler.REPEATS", 0)
-    made = search(**{"space.optim.lr": "1e-5", "space.batch": "8,16,24,32,40"})
-    sampler, found = Sampler(made, [], 3), list[Point]()
-    while (point := sampler.propose({key_of(point) for point in found})) is not None:
-        found.append(point)
-    in_order = list(grid(made.space) or [])
-    assert sorted(map(key_of, found)) == sorted(map(key_of, in_order)) and found != in_order
-
-
-def test_a_space_of_whole_numbers_has_an_end() -> None:
-    """More samples than points are all points once; a range of others has as many points as samples."""
+def test_a_space_of_whole_numbers_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More samples than points are all points once; a range of others has as many points as samples. Where the sampler
+    repeats itself, the rest of the space comes as the dice fall."""
     made = search(**{"space.optim.lr": "1e-5,1e-4", "space.batch": "8..11"})
     assert made.points == 8 and search(num_samples=3, **{"space.optim.lr": "1e-5", "space.batch": "8..64"}).points == 3
     assert search().points == 24
-    sampler, found = Sampler(made, [], 3), list[Point]()
-    while (point := sampler.propose({key_of(point) for point in found})) is not None:
-        found.append(point)
     every = [(rate, batch) for rate in (1e-5, 1e-4) for batch in range(8, 12)]
-    assert sorted(tuple(point.values()) for point in found) == every
-
-
-@pytest.mark.parametrize(("more", "name"), [({}, "TPESampler"), ({"cost": "bytes"}, "NSGAIISampler")])
-def test_two_measures_have_a_sampler_of_two(more: dict[str, Any], name: str) -> None:
-    assert type(Sampler(search(**more), [], 3).study.sampler).__name__ == name
+    for repeats in (20, 0):
+        monkeypatch.setattr("raysts.search.sampler.REPEATS", repeats)
+        sampler, found = Sampler(made, [], 3), list[Point]()
+        while (point := sampler.propose({key_of(point) for point in found})) is not None:
+            found.append(point)
+        in_order = [tuple(point.values()) for point in found]
+        assert sorted(in_order) == every != in_order
 
 
 def test_a_point_loses_the_race_only_where_its_seeds_say_so() -> None:
@@ -105,34 +107,16 @@ def test_importance_has_an_interval() -> None:
     assert first == rate and low - 0.01 < share < high + 0.01 and share > 0.5
 
 
-@pytest.mark.slow  # 33 trials; a front of whole trials is also in the next test, and what nsga2 proposes above
-def test_the_front_of_nsga2_is_that_of_the_whole_grid(small_world: Path, tmp_path: Path) -> None:
+@pytest.mark.slow  # 33 trials; a front of whole trials is also in test_conditions.py, and what nsga2 proposes above
+def test_the_front_of_nsga2_is_that_of_the_whole_grid(few_world: Path, tmp_path: Path) -> None:
     settings = {
         "backbone": "tiny", "space.backbone_layers": "1,2", "space.pooling": "mean,cls,max", "space.optim.lr": "1e-4,1e-3,1e-2",
         "cost": "bytes", "train.max_steps": 4, "batch": 16, "train.eval_every": 4,
     }  # fmt: skip
-    place = ["simcse-unsup", "--data", small_world, "--storage", tmp_path, "--address", "none"]
+    place = ["simcse-unsup", "--data", few_world, "--storage", tmp_path, "--address", "none"]
     whole = result("tune", *place, *overrides(settings))
     sampled = result("tune", *place, *overrides({**settings, "sampler": "nsga2", "num_samples": 15}), "--name", "nsga2")
     assert (whole["trials"], sampled["trials"]) == (18, 15)
     assert sampled["front"] == whole["front"]
     runs = {point["run"] for point in whole["points"]}
     assert {point["run"] for point in sampled["points"]} < runs, "no run is trained twice"
-
-
-def test_a_search_of_two_measures_with_a_race(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
-    settings = {
-        "backbone": tiny_backbone, "data.sample": 96, "space.optim.lr": "1e-9,1e-2", "seeds": 3, "race": "true",
-        "cost": "bytes", "train.max_steps": 3, "batch": 16, "train.eval_every": 3,
-    }  # fmt: skip
-    place = ["--data", small_world, "--storage", tmp_path, "--address", "none"]
-    found = result("tune", "simcse-unsup", *place, *overrides(settings))
-    seeds = {tuple(p["overrides"].values()): 0 for p in found["points"]}
-    assert len(found["points"]) == 6 and len(seeds) == 2 and found["front"]
-    raced = [point for point in found["points"] if point["status"] == "stopped"]
-    assert all(point["seed"] == 2 and point["cost"] is None for point in raced)
-    assert found["trials"] == 6 - len(raced)
-    page = Path(found["report"]).read_text()
-    assert "Pareto front" in page and f"{len(raced)} of 6 trials were not trained" in page
-    again = raysts("tune", "simcse-unsup", *place, *overrides(settings), "--json")
-    assert again.code == 0, again.err

@@ -42,41 +42,41 @@ def study_of(name: str, overrides: dict[str, Any], data: Path, storage: Path) ->
 
 
 def test_points_that_begin_alike_share_what_they_begin_with(
-    small_world: Path, tiny_backbone: Path, tmp_path: Path
+    few_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     storage, said, short = tmp_path / "s", [], {**SHORT, "backbone": str(tiny_backbone)}
     options = {"address": "none"}
     space = {f"space.{CT}": [1e-5, 1e-2], "seeds": 2}
     with listening(said.append):
-        found = tune("nli-ct", {**short, **space}, small_world, storage, **options)
+        found = tune("nli-ct", {**short, **space}, few_world, storage, **options)
     assert found["trials"] == 4 and trained(storage) == {"nli": 2, "ct": 4}
     assert any("every point begins with the same 2 steps, done once instead of" in line for line in said)
     # The best trials' system is that of the same name: nothing is left to train.
     best = found["best"]["overrides"]
     evaluation = {"evaluation.tasks": ["stsb"], "evaluation.resamples": 2}
-    run_recipe("nli-ct", {**short, **best, **evaluation, "members": 2}, small_world, storage, **options)
+    run_recipe("nli-ct", {**short, **best, **evaluation, "members": 2}, few_world, storage, **options)
     assert trained(storage) == {"nli": 2, "ct": 4}
 
 
 def test_a_stage_that_differs_is_trained_once_for_the_points_that_need_it(
-    small_world: Path, tiny_backbone: Path, tmp_path: Path
+    few_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     storage = tmp_path / "s"
     space = {f"space.{NLI}": [1e-5, 1e-3], f"space.{CT}": [1e-5, 1e-3]}
     overrides = {**SHORT, "backbone": str(tiny_backbone), **space, "keep": 1}
-    found = tune("nli-ct", overrides, small_world, storage, address="none")
+    found = tune("nli-ct", overrides, few_world, storage, address="none")
     assert found["trials"] == 4 and trained(storage) == {"nli": 2, "ct": 4}
     # The kept trial keeps what it comes from; the other first stage goes with the last trial.
     kept = [path.parent.name for path in storage.glob("runs/*/model")]
     assert found["best_run"]["run"] in kept and len(kept) == 2
     assert "nli.lr=1e-05 ct.lr=0.001" in found["table"]
-    again = tune("nli-ct", overrides, small_world, storage, address="none")
+    again = tune("nli-ct", overrides, few_world, storage, address="none")
     assert again["points"] == found["points"] and trained(storage) == {"nli": 2, "ct": 4}
 
 
-def test_a_trial_waits_for_a_step_that_another_one_makes(small_world: Path, tmp_path: Path) -> None:
+def test_a_trial_waits_for_a_step_that_another_one_makes(few_world: Path, tmp_path: Path) -> None:
     overrides = {f"space.{NLI}": [1e-5, 1e-3], f"space.{CT}": [1e-5, 1e-3], "num_samples": None}
-    study = study_of("nli-ct", overrides, small_world, tmp_path / "s")
+    study = study_of("nli-ct", overrides, few_world, tmp_path / "s")
     study.open("")
     queue = TrialQueue(study)
     first, second = queue.next(), queue.next()
@@ -88,7 +88,7 @@ def test_a_trial_waits_for_a_step_that_another_one_makes(small_world: Path, tmp_
 
 
 @pytest.mark.parametrize("labels", [pytest.param(True, marks=pytest.mark.slow, id="by labels"), False])
-def test_students_of_models(small_world: Path, tiny_backbone: Path, tmp_path: Path, labels: bool) -> None:
+def test_students_of_models(few_world: Path, tiny_backbone: Path, tmp_path: Path, labels: bool) -> None:
     words = (
         ("big", "small", "red"),
         ("dog", "cat", "cow"),
@@ -98,7 +98,7 @@ def test_students_of_models(small_world: Path, tiny_backbone: Path, tmp_path: Pa
     texts = [f"a {size} {animal} eats {food} at {hour}" for size, animal, food, hour in itertools.product(*words)]
     (tmp_path / "own.txt").write_text("\n".join(texts))
     arguments: list[Any] = ["tune", "distill", tiny_backbone, "--storage", tmp_path / "s", "--address", "none"]
-    arguments += ["--data", small_world] if labels else ["--text", tmp_path / "own.txt"]
+    arguments += ["--data", few_world] if labels else ["--text", tmp_path / "own.txt"]
     arguments += ["--set", f"backbone={tiny_backbone}", "--set", "space.backbone_layers=1,2"]
     arguments += ["--set", "space.sed.optim.lr=1e-4,1e-3", "--set", "train.max_steps=3"]
     found = result(*arguments, "--set", "data.sample=60", "--set", "batch=16")
@@ -116,12 +116,12 @@ def test_students_of_models(small_world: Path, tiny_backbone: Path, tmp_path: Pa
     assert trained(tmp_path / "s") == {"sed": 4} and found["best_run"]["run"] in ended["model"]
 
 
-def test_the_best_students_of_a_search_are_combined(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+def test_the_best_students_of_a_search_are_combined(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     """As an ensemble, an average or teachers. The record names the trial of each."""
     place: list[Any] = ["--storage", tmp_path / "s", "--address", "none"]
     start, students = overrides({"backbone": tiny_backbone}), ["--from-study", "distill"]
     space = overrides({"space.sed.optim.lr": "1e-4,1e-3", "seeds": 2, "train.max_steps": 3, "data.sample": 60})
-    found = result("tune", "distill", tiny_backbone, *place, "--data", small_world, *start, *space)
+    found = result("tune", "distill", tiny_backbone, *place, "--data", few_world, *start, *space)
     best = sorted(found["points"], key=lambda point: (-point["value"], point["run"]))[:3]
     few = overrides({"evaluation.tasks": "[stsb]", "evaluation.resamples": 2})
     names = [f"sed.optim.lr={p['overrides']['sed.optim.lr']}, seed {p['seed']}" for p in best]
@@ -133,7 +133,7 @@ def test_the_best_students_of_a_search_are_combined(small_world: Path, tiny_back
         assert record["pipeline"]["teachers"] == [p["run"] for p in best]
         assert {row["role"] for row in made["results"]} == {"backbone", "member", "ensemble"} | {role}
         assert all(any(name in note for note in made["notes"]) for name in names)
-        compared = result("compare", role, tiny_backbone, *place[:2], "--data", small_world, "--tasks", "stsb")
+        compared = result("compare", role, tiny_backbone, *place[:2], "--data", few_world, "--tasks", "stsb")
         assert ("mean of 3 models' vectors" in compared["a"]) == (role == "ensemble"), "no starting model"
     averaged = json.loads((Path(made["model"]).parent / "run.json").read_text())
     assert (averaged["role"], averaged["parents"]) == ("soup", [p["run"] for p in best])
@@ -144,7 +144,7 @@ def test_the_best_students_of_a_search_are_combined(small_world: Path, tiny_back
 
 @pytest.mark.parametrize("widths", [pytest.param("of backbones", marks=pytest.mark.slow), "of heads"])
 def test_the_next_command_that_a_search_prints_works(
-    widths: str, small_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    widths: str, few_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where trials have no common starting model, and where the vectors are those of a fitted head."""
     monkeypatch.setattr(small_runs, "HIDDEN", 48)
@@ -154,15 +154,15 @@ def test_the_next_command_that_a_search_prints_works(
         small = {"backbone": str(tiny_backbone), "latte.settings.dims": 3, "latte.data.sources": []}
         system, chosen = "nli-latte", {"space.latte.settings.classes": "4,8", "by": "point", "keep": 1}
         space = {**SHORT, **small, **chosen}
-    place = ["--data", small_world, "--storage", storage, "--address", "none"]
+    place = ["--data", few_world, "--storage", storage, "--address", "none"]
     told = raysts("tune", system, *place, *overrides(space))
     _, *command = shlex.split(re.search("next:(.*)", told.out)[1])  # type: ignore[index]
     few = {"sed.data.sample": 60, "sed.batch": 8, "train.max_steps": 2, "evaluation.tasks": "[stsb]"}
     assert result(*command, "--address", "none", *overrides(few, {"evaluation.resamples": 0}))["model"]
 
 
-def test_teachers_are_of_distill_alone(small_world: Path, tmp_path: Path) -> None:
+def test_teachers_are_of_distill_alone(few_world: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="needs teachers"):
-        tune("distill", {"space.sed.optim.lr": [1e-4]}, small_world, tmp_path)
+        tune("distill", {"space.sed.optim.lr": [1e-4]}, few_world, tmp_path)
     with pytest.raises(InputError, match="only 'tune distill' takes teachers"):
-        tune("nli-ct", {f"space.{CT}": [1e-4]}, small_world, tmp_path, models=["a"])
+        tune("nli-ct", {f"space.{CT}": [1e-4]}, few_world, tmp_path, models=["a"])

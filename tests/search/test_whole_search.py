@@ -93,20 +93,20 @@ def written(storage: Path) -> dict[str, int]:
 
 
 def test_a_search_its_second_call_more_seeds_and_the_hand_over(
-    small_world: Path, tiny_backbone: Path, tmp_path: Path
+    few_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     said: list[str] = []
     storage, options = tmp_path / "storage", {"address": "none"}
     base = {**TWO, "backbone": str(tiny_backbone)}
     with listening(said.append):
-        found = run_search("lower-bound", base, small_world, storage, **options)
+        found = run_search("lower-bound", base, few_world, storage, **options)
     assert found["status"] == "done" and found["trials"] == 4 == len(found["points"])
     assert {(p["overrides"][BOUND], p["seed"]) for p in found["points"]} == set(itertools.product((0.0, 0.6), (0, 1)))
     means = {b: sum(p["value"] for p in found["points"] if p["overrides"][BOUND] == b) / 2 for b in (0.0, 0.6)}
     assert found["best"] == {"overrides": {BOUND: max(means, key=means.__getitem__)}, "value": max(means.values())}
     recipe = pipeline("sts").stages["sts"]
     loaded = pretrained.load(tiny_backbone, pooling=recipe.pooling, layers=recipe.layers)
-    start = load_dev(Corpus(small_world), "sts/stsb_dev").scores(loaded)["spearman"]
+    start = load_dev(Corpus(few_world), "sts/stsb_dev").scores(loaded)["spearman"]
     assert found["untrained"] == pytest.approx(start, abs=1e-6)
     assert f"before any training: {100 * start:.2f}" in found["table"]
     json.dumps(found)
@@ -125,10 +125,10 @@ def test_a_search_its_second_call_more_seeds_and_the_hand_over(
     assert json.loads((folder / "study.json").read_text())["price"] in html
 
     before = written(storage)
-    again = run_search("lower-bound", base, small_world, storage, **options)
+    again = run_search("lower-bound", base, few_world, storage, **options)
     assert written(storage) == before
     assert (again["points"], again["untrained"]) == (found["points"], found["untrained"])
-    more = run_search("lower-bound", {**base, "seeds": 3}, small_world, storage, **options)
+    more = run_search("lower-bound", {**base, "seeds": 3}, few_world, storage, **options)
     assert more["trials"] == 6 and {name: written(storage)[name] for name in before} == before
 
     sed = {"sed.data.sample": 40, "sed.train.max_steps": 2, "evaluation.tasks": ["stsb"], "evaluation.resamples": 4}
@@ -142,7 +142,7 @@ def test_a_search_its_second_call_more_seeds_and_the_hand_over(
 
 @pytest.mark.parametrize("combine", [pytest.param(None, marks=pytest.mark.slow), "sed"])
 def test_a_study_by_points_of_a_recipe_file_of_any_name_becomes_a_student(
-    combine: str | None, small_world: Path, tiny_backbone: Path, tmp_path: Path
+    combine: str | None, few_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     """Members of another precision than the default are those of the study. Students are teachers themselves."""
     short = {"precision": "fp32", "train.max_steps": 1, "data.sample": 64, "name": "mine"}
@@ -153,7 +153,7 @@ def test_a_study_by_points_of_a_recipe_file_of_any_name_becomes_a_student(
     storage, options = tmp_path / "storage", {"address": "none"}
     space = {"space.optim.lr": [1e-5, 3e-5], "by": "point", "keep": 1, "seeds": 2}
     space = {key.replace("optim", "sed.optim") if combine else key: value for key, value in space.items()}
-    found = run_search(str(tmp_path / "own.yaml"), space, small_world, storage, **options)
+    found = run_search(str(tmp_path / "own.yaml"), space, few_world, storage, **options)
     assert len(list(storage.glob("runs/*/run.json"))) == trained and found["name"] == "mine"
     page = Path(found["report"]).read_text()
     assert "Chosen by mean over seeds" in page and "trained alone" not in page, "no command takes the name 'mine'"
@@ -166,25 +166,25 @@ def test_a_study_by_points_of_a_recipe_file_of_any_name_becomes_a_student(
     assert planned["name"] == "mine-distilled" and {node["status"] for node in planned["nodes"]} == {"done"}
 
 
-def test_sed_5_5_is_one_command(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+def test_sed_5_5_is_one_command(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     overrides = {
         **TWO, "seeds": 1, "backbone": str(tiny_backbone), "members": 2, "sed.data.sample": 40,
         "evaluation.tasks": ["stsb"], "evaluation.resamples": 4,
     }  # fmt: skip
-    planned = raysts.plan("sts-grid-sed", overrides, small_world, tmp_path / "storage")
+    planned = describe_plan("sts-grid-sed", overrides, few_world, tmp_path / "storage")
     runs = [node for node in planned["nodes"] if node["kind"] == "train"]
     # The grid, a second member, the student.
     assert len(runs) == 2 + 2 and {node["status"] for node in runs} == {"waiting"}
     shown = show_recipe("sts-grid-sed@small", overrides)["recipe"]
     assert shown["search"]["space"] == {BOUND: "0.0,0.6"} and shown["then"]["members"] == 2
-    found = run_recipe("sts-grid-sed", overrides, small_world, tmp_path / "storage", address="none")
+    found = run_recipe("sts-grid-sed", overrides, few_world, tmp_path / "storage", address="none")
     assert found["best"]["overrides"][BOUND] in (0.0, 0.6) and len(found["points"]) == 2
     members = {row["run_id"] for row in found["results"] if row["role"] == "member"}
     chosen = {p["run"] for p in found["points"] if p["overrides"] == found["best"]["overrides"]}
     assert len(members) == 2 and chosen < members
     assert {row["split"] for row in found["results"]} == {"test"} and Path(found["report"]).is_file()
     assert len(list((tmp_path / "storage" / "runs").iterdir())) == 2 + 1 + 1  # one more member, the student
-    again = raysts.plan("sts-grid-sed", overrides, small_world, tmp_path / "storage")
+    again = describe_plan("sts-grid-sed", overrides, few_world, tmp_path / "storage")
     assert {node["status"] for node in again["nodes"]} == {"done"}
 
 
@@ -197,7 +197,7 @@ def test_sed_5_5_is_one_command(small_world: Path, tiny_backbone: Path, tmp_path
     ],  # the best trials of a stored search: test_systems
 )
 def test_a_system_begins_with_a_search_and_its_members_are_the_best_points_or_trials(
-    combine: str, settings: dict[str, Any], count: int, small_world: Path, tiny_backbone: Path, tmp_path: Path
+    combine: str, settings: dict[str, Any], count: int, few_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     storage, system = tmp_path / "storage", f"sts-{combine}"
     overrides = {
@@ -205,10 +205,10 @@ def test_a_system_begins_with_a_search_and_its_members_are_the_best_points_or_tr
         "evaluation.tasks": ["stsb"], "evaluation.resamples": 4, **settings,
     }  # fmt: skip
     overrides |= {"sed.data.sample": 40} if combine == "sed" else {}
-    planned = raysts.plan(system, overrides, small_world, storage)
+    planned = describe_plan(system, overrides, few_world, storage)
     trained = [node for node in planned["nodes"] if node["kind"] == "train"]
     assert len(trained) == 6 + (combine == "sed")  # a search with its trials, which are the members
-    found = run_recipe(system, overrides, small_world, storage, address="none")
+    found = run_recipe(system, overrides, few_world, storage, address="none")
 
     points = found["points"]
     best = sorted(points, key=lambda point: (-point["value"], point["run"]))[:3]
@@ -225,12 +225,12 @@ def test_a_system_begins_with_a_search_and_its_members_are_the_best_points_or_tr
     assert len(list(storage.glob("runs/*/run.json"))) == 6 + (combine != "ensemble")  # nothing is trained twice
     titles = [step["title"] for step in record["steps"]]
     assert any(f"member 0: sts ({BOUND}={best[0]['overrides'][BOUND]}, seed {best[0]['seed']})" in t for t in titles)
-    again = raysts.plan(system, overrides, small_world, storage)
+    again = describe_plan(system, overrides, few_world, storage)
     assert {node["status"] for node in again["nodes"]} == {"done"}
 
 
 def test_points_whose_models_are_no_members_of_one_pipeline_are_refused_before_the_search(
-    small_world: Path, tiny_backbone: Path, tmp_path: Path
+    few_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     base = {**SHORT, "backbone": str(tiny_backbone), "seeds": 1, "keep": 2}
     for space, word in (
@@ -238,48 +238,48 @@ def test_points_whose_models_are_no_members_of_one_pipeline_are_refused_before_t
         ({"space.backbone_layers": "1,2"}, "backbone_layers"),
     ):
         with pytest.raises(InputError, match=f"keep=2: .* points differ in {word}"):
-            run_recipe("sts-ensemble", {**base, **space}, small_world, tmp_path / "storage", address="none")
+            run_recipe("sts-ensemble", {**base, **space}, few_world, tmp_path / "storage", address="none")
     with pytest.raises(InputError, match="leave members"):
         given = {**base, "space.lower_bound": "0,0.3", "members": 3}
-        run_recipe("sts-ensemble", given, small_world, tmp_path / "storage", address="none")
+        run_recipe("sts-ensemble", given, few_world, tmp_path / "storage", address="none")
     assert not (tmp_path / "storage").exists()
 
 
 def test_best_checkpoints_of_a_sampled_study_become_an_ensemble_and_another_starts_from_it(
-    small_world: Path, tiny_backbone: Path, tmp_path: Path
+    few_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     storage, options = tmp_path / "storage", {"address": "none"}
     base = {"backbone": str(tiny_backbone), "train.max_steps": 1, "train.max_length": 24, "data.sample": 64}
     space = {"space.settings.classes": "4,8", "space.settings.dims": "4,6", "num_samples": 2, "keep": 2}
     others = ("tau", "reconstruction", "inputs", "variance", "free_bits_of", "beta", "layout")
     space |= {f"space.settings.{key}": None for key in others} | {"space.optim.lr": None}
-    found = run_search("latte-mix", {**base, **space, "latte.data.sources": []}, small_world, storage, **options)
+    found = run_search("latte-mix", {**base, **space, "latte.data.sources": []}, few_world, storage, **options)
     assert found["trials"] == 2 == len(list(storage.glob("runs/*/model")))
     assert len({json.dumps(point["overrides"]) for point in found["points"]}) == 2
     warm = {**base, **space, "latte.data.sources": [], "optim.lr": 2e-3}
-    other = run_search("latte-mix", warm, small_world, storage, name="second", warm_start="latte-mix", **options)
+    other = run_search("latte-mix", warm, few_world, storage, name="second", warm_start="latte-mix", **options)
     assert other["trials"] == 2
     with pytest.raises(InputError, match="no study 'third'"):
-        run_search("latte-mix", warm, small_world, storage, name="fourth", warm_start="third", **options)
+        run_search("latte-mix", warm, few_world, storage, name="fourth", warm_start="third", **options)
     with pytest.raises(InputError, match="models that study 'latte-mix' keeps, 2"):
         distill_models((), None, None, storage, from_study="latte-mix", top=3, **options)
 
 
-def test_a_search_in_which_nothing_finishes_says_why(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+def test_a_search_in_which_nothing_finishes_says_why(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     overrides = {**TWO, "backbone": str(tiny_backbone), "optim.lr": 1e30, "seeds": 1}
     with pytest.raises(RunFailed, match="no trial of lower-bound finished: .*lower sts.optim.lr"):
-        run_search("lower-bound", overrides, small_world, tmp_path, address="none")
+        run_search("lower-bound", overrides, few_world, tmp_path, address="none")
     with pytest.raises(InputError, match="asha, median: need trials that train at once"):
-        run_search("lower-bound", {**overrides, "asha": True}, small_world, tmp_path / "x", address="none")
+        run_search("lower-bound", {**overrides, "asha": True}, few_world, tmp_path / "x", address="none")
     assert not (tmp_path / "x").exists()
 
 
 def test_the_command_prints_one_json_line_and_wrong_input_writes_nothing(
-    small_world: Path, tiny_backbone: Path, tmp_path: Path
+    few_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     from run_commands import overrides, raysts, result
 
-    place: list[object] = ["--data", small_world, "--storage", tmp_path / "storage", "--address", "none"]
+    place: list[object] = ["--data", few_world, "--storage", tmp_path / "storage", "--address", "none"]
     outcome = raysts("tune", "lower-bound", *place, *overrides({"backbone": tiny_backbone, "space.lower_bound": "[]"}))
     assert outcome.code == 2 and "is empty" in outcome.err and not outcome.out and not (tmp_path / "storage").exists()
 
