@@ -102,7 +102,7 @@ WHOLE = (
     "search/test_search.py::test_killed_anywhere",
     "search/test_search.py::test_the_database", "evaluation/test_compare.py::test_false_alarms",
     "search/test_whole_search.py", "search/test_trial.py", "search/test_metric.py", "search/test_progress.py",
-    "search/test_dashboards.py", "papers/test_measured.py", "papers/test_filled_tables.py", "storage/test_remote_storage.py",
+    "papers/test_measured.py", "papers/test_filled_tables.py", "storage/test_remote_storage.py",
 )  # fmt: skip
 """They start processes, run a pipeline or a search whole, compute for seconds what a unit need not, or hold models against a
 library that takes seconds to import."""

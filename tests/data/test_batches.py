@@ -128,8 +128,6 @@ def test_a_bootstrap_sample_is_drawn_once_with_replacement() -> None:
     assert all([*a.ids, *b.ids] == [*both.ids] for a, b, both in zip(*parts, whole, strict=True))
 
 
-
-
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("sizes", SIZES)
 def test_a_start_in_the_middle_is_the_tail_of_the_whole(sizes: list[int], group: Group) -> None:
@@ -198,8 +196,6 @@ def test_ct_pairs_of_an_anchor_share_their_first_sentence() -> None:
 
 
 # -- a real store --------------------------------------------------------------------------------------------------------
-
-
 
 
 def test_a_real_store_is_read_like_one_in_memory(

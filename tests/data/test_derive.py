@@ -41,14 +41,11 @@ def written(corpus: Corpus, name: str) -> list[dict]:
     return pq.read_table(path).to_pylist()
 
 
-def test_triplets_pair_entailments_with_contradictions_of_a_premise(corpus: Corpus) -> None:
-    rows = [tuple(row.values()) for row in written(corpus, "nli/triplets")]
-    assert rows == [("a", "a+", "a-", "s"), ("a", "a++", "a--", "m")]  # b has no contradiction, c no entailment
-
-
-def test_pairs_are_all_entailments(corpus: Corpus) -> None:
-    rows = [tuple(row.values()) for row in written(corpus, "nli/pairs")]
-    assert rows == [("a", "a+", "a-", "s"), ("b", "b+", None, "m"), ("a", "a++", "a--", "m")]
+def test_triplets_are_the_entailments_with_a_contradiction_and_pairs_are_all(corpus: Corpus) -> None:
+    """b has no contradiction, c no entailment."""
+    first, alone, second = ("a", "a+", "a-", "s"), ("b", "b+", None, "m"), ("a", "a++", "a--", "m")
+    assert [tuple(row.values()) for row in written(corpus, "nli/triplets")] == [first, second]
+    assert [tuple(row.values()) for row in written(corpus, "nli/pairs")] == [first, alone, second]
 
 
 def test_pairs_take_the_contradictions_of_a_premise_in_turn() -> None:
@@ -107,18 +104,15 @@ def test_targets_are_the_sentences_of_the_test_sets_without_scores(corpus: Corpu
     assert group.size == 3 and group.rows is not None and group.rows.tolist() == [3, 4, 5]
 
 
-def test_planning_writes_nothing_and_knows_the_rows(corpus: Corpus, tmp_path: Path) -> None:
+def test_planning_writes_nothing_and_knows_rows_and_fingerprints(corpus: Corpus, tmp_path: Path) -> None:
     assert corpus.rows("nli/triplets") == 2
     corpus.check(["nli/triplets", "targets"])
-    assert not (tmp_path / "made").exists()
     assert corpus.tables() == ["sts/sts12", "sts/stsb_test", "nli/train"]
-
-
-def test_the_fingerprint_is_that_of_what_it_is_made_of(corpus: Corpus, tmp_path: Path) -> None:
     before = corpus.fingerprint("nli/triplets"), corpus.fingerprint("targets")
     pq.write_table(pa.table(NLI).slice(1), tmp_path / "data/nli/train.parquet")
     again = Corpus(tmp_path / "data")
     assert again.fingerprint("nli/triplets") != before[0] and again.fingerprint("targets") == before[1]
+    assert not (tmp_path / "made").exists()
 
 
 def test_what_cannot_be_made_is_refused(corpus: Corpus, tmp_path: Path) -> None:

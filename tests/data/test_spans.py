@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,17 +34,14 @@ def test_spans_are_pieces_that_begin_and_end_at_words() -> None:
 
 def test_a_draw_depends_on_text_and_seed_alone() -> None:
     text = " ".join(WORDS)
-    assert spans.spans_of(text, 4, 0) == spans.spans_of(text, 4, 0)
     assert spans.spans_of(text, 6, 0)[:4] == spans.spans_of(text, 4, 0)
-    assert not set(spans.spans_of(text, 4, 0)) & set(spans.spans_of(text, 4, 1))
-    assert spans.spans_of(text + "!", 4, 0) != spans.spans_of(text, 4, 0)
+    assert not set(spans.spans_of(text, 4, 0)) & {*spans.spans_of(text, 4, 1), *spans.spans_of(text + "!", 4, 0)}
 
 
 def test_short_texts_and_texts_without_white_space() -> None:
     assert spans.spans_of("a dog runs", 2, 0) == ["a dog runs"] * 2
     chinese = "".join(chr(0x4E00 + number) for number in range(100))
-    for span in spans.spans_of(chinese, 4, 0):
-        assert span in chinese and 4 <= len(span) <= 64
+    assert all(span in chinese and 4 <= len(span) <= 64 for span in spans.spans_of(chinese, 4, 0))
 
 
 def test_documents_are_longer_than_a_few_sentences() -> None:
@@ -68,27 +66,19 @@ def test_each_text_stands_before_its_spans(corpus: Corpus) -> None:
     assert rows[::5] == texts and rows[6:10] == spans.spans_of(texts[1], 4, 0) and table.rows == len(rows)
     table.write()
     assert pq.read_table(table.path).column("sentence").to_pylist() == rows
-    prints = {
-        corpus.table_with_spans(NAME, data).fingerprint
-        for data in (
-            Data(),
-            Data(spans=4),
-            Data(spans=5),
-            Data(spans=4, sample_seed=1),
-            Data(spans=4, span_tokens=(2, 8)),
-        )
-    }
+    others = (Data(spans=5), Data(spans=4, sample_seed=1), Data(spans=4, span_tokens=(2, 8)))
+    prints = {corpus.table_with_spans(NAME, data).fingerprint for data in (Data(), Data(spans=4), *others)}
     assert len(prints) == 5 and corpus.table_with_spans(NAME, Data()) is corpus[NAME]
+
+
+def read(corpus: Corpus, data: Data, column: str = "sentence") -> list[Any]:
+    batches = (batch for group in select(corpus, NAME, data) for batch in selected_rows(group, NAME, [column]))
+    return [value for batch in batches for value in batch.column(0).to_pylist()]
 
 
 def test_a_sample_is_one_of_texts_with_all_their_spans(corpus: Corpus) -> None:
     corpus[NAME].write(), corpus.table_with_spans(NAME, Data(spans=4)).write()
-
-    def read(data: Data) -> list[str]:
-        batches = (batch for group in select(corpus, NAME, data) for batch in selected_rows(group, NAME, ["sentence"]))
-        return [text for batch in batches for text in batch.column(0).to_pylist()]
-
-    texts, rows = read(Data(sample=50)), read(Data(sample=50, spans=4))
+    texts, rows = read(corpus, Data(sample=50)), read(corpus, Data(sample=50, spans=4))
     assert rows[::5] == texts and len(rows) == 250
     assert rows == [row for text in texts for row in (text, *spans.spans_of(text, 4, 0))]
 
@@ -105,14 +95,7 @@ def test_queries_stand_evenly_between_documents_and_have_no_spans(corpus: Corpus
         NAME
     ) != corpus.fingerprint(NAME)
     table.write(), documents.write()
-    columns = {"sentence": list[str](), "query": list[bool]()}
-    for group in select(both, NAME, data):
-        for batch in selected_rows(group, NAME, [*columns]):
-            for name, values in columns.items():
-                values += batch.column(name).to_pylist()
-    sides = np.array(columns["query"])
-    of_side = [np.array(columns["sentence"])[sides == side].tolist() for side in (False, True)]
-    alone = (batch for group in select(corpus, NAME, data) for batch in selected_rows(group, NAME, ["sentence"]))
-    assert of_side == [[text for batch in alone for text in batch.column(0).to_pylist()], asked]
+    sides, texts = np.array(read(both, data, "query")), np.array(read(both, data))
+    assert [texts[sides == side].tolist() for side in (False, True)] == [read(corpus, data), asked]
     if sample is None:
         assert {int(part.sum()) for part in np.array_split(sides, 15)} <= {99, 100, 101}

@@ -66,11 +66,6 @@ def chosen(corpus: Corpus, data: Data) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(("files", "group"), [((100,), None), ((40, 60), None), ((33, 33, 34), 10)])
-def test_all_rows_in_their_order(files: Sequence[int], group: int | None, tmp_path: Path) -> None:
-    assert chosen(write(tmp_path, rows_of(100), files, group), Data()) == list(range(100))
-
-
 def test_sources(tmp_path: Path) -> None:
     rows = rows_of(100)
     corpus = write(tmp_path, rows, (30, 70), 13)
@@ -83,21 +78,18 @@ def test_sources(tmp_path: Path) -> None:
         select(write(tmp_path / "without", rows, (100,)), TABLE, Data(sources=("snli",)))
 
 
-def test_a_sample_depends_on_its_seed_alone(tmp_path: Path) -> None:
+def test_a_sample_depends_on_its_seed_alone_and_one_of_all_rows_is_the_table(tmp_path: Path) -> None:
     """The same rows whatever the files and row groups they are stored in; with sources, of those sources."""
     rows = rows_of(100)
     layouts = [((100,), None), ((40, 60), None), ((33, 33, 34), 7)]
     corpora = [write(tmp_path / str(i), rows, files, group) for i, (files, group) in enumerate(layouts)]
+    for corpus in corpora:
+        assert chosen(corpus, Data()) == chosen(corpus, Data(sample=100)) == list(range(100))
     for sources in ((), ("snli", "mnli")):
         found = [chosen(corpus, Data(sample=25, sources=sources)) for corpus in corpora]
         assert found[0] == found[1] == found[2] and len(set(found[0])) == 25
         assert not sources or {rows["source"][i] for i in found[0]} <= set(sources)
     assert chosen(corpora[0], Data(sample=25, sample_seed=1)) != chosen(corpora[0], Data(sample=25))
-
-
-def test_a_sample_beyond_the_table_is_the_table(tmp_path: Path) -> None:
-    corpus = write(tmp_path, rows_of(20), (20,))
-    assert chosen(corpus, Data(sample=20)) == chosen(corpus, Data(sample=1000)) == list(range(20))
 
 
 def read_all(windows: Windows) -> tuple[list[int], list[list[int]], list[list[int]], list[int]]:
@@ -114,10 +106,21 @@ def read_all(windows: Windows) -> tuple[list[int], list[list[int]], list[list[in
     return ids, premises, hypotheses, labels
 
 
-@pytest.mark.parametrize(("files", "group"), [((60,), None), ((25, 35), 9)])
-@pytest.mark.parametrize("data", [Data(), Data(sample=17), Data(sources=("mnli",))])
+@pytest.mark.parametrize(
+    ("files", "group", "data", "sizes"),
+    [
+        ((25, 35), 9, Data(), None),
+        ((60,), None, Data(sample=30), [8, 8, 8, 6]),  # of selected rows, however they lie
+        ((25, 35), 9, Data(sources=("mnli",)), None),
+    ],
+)
 def test_tokens_are_the_tokenizers_own(
-    files: Sequence[int], group: int | None, data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: Sequence[int],
+    group: int | None,
+    data: Data,
+    sizes: list[int] | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("raysts.data.windows.WINDOW", 8)
     rows, tokenizer = rows_of(60), world_tokenizer()
@@ -128,6 +131,7 @@ def test_tokens_are_the_tokenizers_own(
     wanted = chosen(corpus, data)
     assert ids == list(range(len(wanted))) and windows.rows == len(wanted)
     assert windows.sizes.max() <= 8 and windows.sizes.sum() == len(wanted)
+    assert sizes is None or windows.sizes.tolist() == sizes
     for name, found in (("premise", premises), ("hypothesis", hypotheses)):
         texts = [rows[name][i] for i in wanted]
         assert found == tokenizer(texts, truncation=True, max_length=6)["input_ids"]
@@ -140,14 +144,6 @@ def test_windows_are_cut_at_8192(tmp_path: Path) -> None:
     corpus = write(tmp_path / "data", rows, (9_000, 500))
     tokenize_table(corpus, spec_of(corpus), world_tokenizer(), tmp_path / "store")
     assert Windows(tmp_path / "store").sizes.tolist() == [8_192, 808, 500]
-
-
-def test_a_selection_fills_windows_across_reading_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows hold selected rows: 30 of 60 rows in windows of 8 are 8 + 8 + 8 + 6, however they lie."""
-    monkeypatch.setattr("raysts.data.windows.WINDOW", 8)
-    corpus = write(tmp_path / "data", rows_of(60), (60,))
-    tokenize_table(corpus, spec_of(corpus, Data(sample=30)), world_tokenizer(), tmp_path / "store")
-    assert Windows(tmp_path / "store").sizes.tolist() == [8, 8, 8, 6]
 
 
 def test_a_killed_tokenizer_leaves_nothing_that_is_read(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def corpus(tmp_path: Path) -> Corpus:
     return Corpus(tmp_path)
 
 
-def score(corpus: Corpus, task: str, resamples: int = 50) -> list[dict[str, Any]]:
+def score(corpus: Corpus, task: str, resamples: int = 10) -> list[dict[str, Any]]:
     model = HashedGaussians()
     return measured(ENTAILMENT_TASKS[task], corpus, model.represent, model.similarities, resamples)
 
@@ -97,6 +97,7 @@ def accuracy_by_hand(scores: np.ndarray, positive: np.ndarray, threshold: float)
 
 @pytest.mark.parametrize("ties", [False, True])
 def test_areas_against_scikit_learn(ties: bool) -> None:
+    """Without a positive row they are not defined."""
     metrics = pytest.importorskip("sklearn.metrics")
     rng = np.random.default_rng(0)
     positive = rng.random(200) < 0.3
@@ -105,21 +106,18 @@ def test_areas_against_scikit_learn(ties: bool) -> None:
     counts = rng.integers(0, 3, size=(200, 130)).astype(np.uint8)
     counts[:, 0] = 1
     counts[np.argsort(-scores)[:5], 1] = 0  # nothing counts at the top
+    counts[positive, 2] = 0
     trapezoid, average = precision_recall_areas(scores, positive, counts)
-    for column in range(130):
+    assert np.isnan(trapezoid[2]) and np.isnan(average[2])
+    for column in (0, 1, *range(3, 130, 8)):
         known = {"sample_weight": counts[:, column].astype(float)}
         precision, recall, _ = metrics.precision_recall_curve(positive, scores, **known)
         assert trapezoid[column] == pytest.approx(metrics.auc(recall, precision), abs=1e-12)
         assert average[column] == pytest.approx(metrics.average_precision_score(positive, scores, **known), abs=1e-12)
 
 
-def test_areas_without_a_positive_row_are_not_defined() -> None:
-    counts = np.array([[0], [1], [0]], np.uint8)
-    assert np.isnan(precision_recall_areas(np.array([0.9, 0.5, 0.1]), np.array([True, False, True]), counts)).all()
-
-
 def test_threshold_is_the_first_of_the_best() -> None:
-    for seed in range(5):
+    for seed in range(2):
         rng = np.random.default_rng(seed)
         positive = rng.random(40) < 0.4
         scores = np.clip(rng.normal(0.4, 0.1, 40) + 0.1 * positive, 0, 1).round(2)
@@ -137,11 +135,7 @@ def test_threshold_is_the_first_of_the_best() -> None:
 
 @pytest.mark.parametrize(
     ("dataset", "table", "source"),
-    [
-        ("snli-2way", "nli/snli_test", DEV),
-        ("sick-2way", "sick/sick_test", DEV),
-        ("sick-2way-own", "sick/sick_test", "sick/sick_trial"),
-    ],
+    [("snli-2way", "nli/snli_test", DEV), ("sick-2way-own", "sick/sick_test", "sick/sick_trial")],
 )
 def test_accuracy_at_the_threshold_of_other_pairs(dataset: str, table: str, source: str, corpus: Corpus) -> None:
     """The areas beside it: test_tasks.py."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from evaluation_fakes import row
-from report_samples import exact, score_rows
+from report_samples import score_rows
 
 from raysts.evaluation.standings import View, format_results, format_standings, named_teachers, standings, views
 
@@ -28,6 +28,7 @@ def example() -> list[dict[str, Any]]:
     ]
     rows += [row("nli-sed", "student", "sts12", 0.0, metric="pearson")]
     rows += [row("nli-sed", "student", "sts12", 0.0, aggregation=None, subset="x")]
+    rows += [row("nli-sed", "member", "sts12", float("nan"), run_id="another")]
     # A value measured earlier for the same run.
     rows += [row("nli-sed", "student", "sts12", 0.1, created_at="2025-12-31T00:00:00+00:00")]
     return rows
@@ -40,21 +41,11 @@ def test_one_teacher_is_no_ensemble() -> None:
     assert [each["role"] for each in named_teachers(rows, {})] == ["member", "ensemble"]
 
 
-def test_systems_studies_and_trials_are_kept_apart() -> None:
-    rows = [
-        row(s, "member", "sts12", 0.5, study=t, trial=u)
-        for s, t, u in (("a", None, None), ("b", "s", "1"), ("b", "s", "2"))
-    ]
-    assert [(line.system, line.trial, line.mean["sts12"].n) for line in standings(rows, ALL).lines] == [
-        ("a", None, 1),
-        ("b", "1", 1),
-        ("b", "2", 1),
-    ]
-
-
-def test_layers_are_ordered_as_numbers() -> None:
-    rows = [row("a", "member", "sts12", 0.5, layers=layers) for layers in ("12", "2", "1")]
-    assert [line.layers for line in standings(rows, ALL).lines] == ["1", "2", "12"]
+def test_systems_trials_and_layers_are_kept_apart_and_in_order() -> None:
+    rows = [row("a", "member", "sts12", 0.5, layers=layers) for layers in ("12", "2")]
+    rows += [row("b", "member", "sts12", 0.5, study="s", trial=trial) for trial in "12"]
+    lines = [(line.system, line.trial, line.layers, line.mean["sts12"].n) for line in standings(rows, ALL).lines]
+    assert lines == [("a", None, "2", 1), ("a", None, "12", 1), ("b", "1", "2", 1), ("b", "2", "2", 1)]
 
 
 def test_formatted_table() -> None:
@@ -92,11 +83,3 @@ def test_the_average_leaves_out_the_set_that_overlaps_another_and_needs_all_the_
     ensemble, student = table.lines
     assert "avg" not in ensemble.mean
     assert student.mean["avg"].value == pytest.approx((student.mean["stsb"].value + student.mean["sickr"].value) / 2)
-
-
-def test_a_value_measured_again_counts_once_and_values_that_are_no_numbers_not_at_all() -> None:
-    again = [row | {"created_at": "2026-02-01T00:00:00+00:00"} for row in exact("student", 0.8)]
-    rows = again + exact("student", 0.7) + exact("member", float("nan"), 0)
-    table = standings(rows, views(rows, 1)[0])
-    (student,) = table.lines
-    assert student.n == 1 and student.mean["stsb"].value == 0.8

@@ -43,7 +43,7 @@ def related(rows: int, seed: int, low: int) -> dict[str, list[Any]]:
 
 def write_sets(root: Path) -> Corpus:
     """All sets but cr, mpqa and subj."""
-    write_table(root, "senteval/mr", judged(200, 0))
+    write_table(root, "senteval/mr", judged(120, 0))
     for seed, split in enumerate(("train", "dev", "test")):
         write_table(root, f"senteval/sst2_{split}", judged(80, 10 + seed))
         write_table(root, f"senteval/sst5_{split}", judged(100, 20 + seed, classes=5))

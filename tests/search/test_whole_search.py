@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
+import io
 import itertools
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from wsgiref.util import setup_testing_defaults
 
+import optuna
 import pyarrow.parquet as pq
 import pytest
 import torch
-from run_commands import listening
+from run_commands import Outcome, listening, overrides, raysts, result
 
 import raysts
 from raysts.commands.distill import distill as distill_models
@@ -26,6 +31,7 @@ from raysts.models import pretrained
 from raysts.recipes.names import pipeline
 from raysts.recipes.overrides import dump
 from raysts.search.trial import TrialRuntime, run_trial
+from raysts.training.metrics import read_metrics
 
 LR = "sts.optim.lr"
 BOUND = "sts.settings.lower_bound"
@@ -84,55 +90,104 @@ def test_a_trial_ends_with_a_result_however_it_ends(stage: Any, tmp_path: Path) 
 # -- a whole search ------------------------------------------------------------------------------------------------------
 
 
-TWO = {**SHORT, "space.lower_bound": "0,0.6", "seeds": 2, "train.eval_every": 2}
+TWO = {**SHORT, "space.lower_bound": "0,0.6", "seeds": 2, "train.eval_every": 1}
 THREE = {"by": "trial", "keep": 3}
+HAS_MLFLOW = importlib.util.find_spec("mlflow") is not None
 
 
-def written(storage: Path) -> dict[str, int]:
-    return {path.parent.name: path.stat().st_mtime_ns for path in storage.glob("runs/*/metrics.jsonl")}
+class Searched(NamedTuple):
+    """A search of two points with two seeds by its command, the same command again, and one with a third seed."""
+
+    place: list[object]
+    storage: Path
+    said: list[str]
+    first: dict[str, Any]
+    again: Outcome
+    more: dict[str, Any]
+    written: list[dict[Path, int]]
+    """After each of the three, the files of curves and the times at which they were written."""
+    states: list[list[str]]
+    """What the database said of the trials, when one and when three of the first four had ended."""
+
+    @property
+    def study(self) -> Path:
+        return self.storage / "studies" / "mine"
 
 
-def test_a_search_its_second_call_more_seeds_and_the_hand_over(
-    few_world: Path, tiny_backbone: Path, tmp_path: Path
+def states_of(study: Path) -> list[str]:
+    trials = optuna.load_study(study_name="mine", storage=f"sqlite:///{study}/optuna.db").trials
+    return [trial.state.name for trial in trials]
+
+
+@pytest.fixture(scope="module")
+def searched(small_world: Path, tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Searched:
+    folder = tmp_path_factory.mktemp("searched")
+    storage, said, states, written = folder / "s", list[str](), list[list[str]](), list[dict[Path, int]]()
+    place: list[object] = ["--data", small_world, "--storage", storage, "--address", "none"]
+    track = f"tensorboard,mlflow=file:{folder}/mlflow" if HAS_MLFLOW else "tensorboard"
+    command = ["tune", "lower-bound", *place, "--name", "mine", *overrides(TWO, {"backbone": tiny_backbone})]
+
+    def hear(text: str) -> None:
+        said.append(text)
+        if text.startswith(("1/4", "3/4")):
+            states.append(states_of(storage / "studies" / "mine"))
+
+    def look() -> None:
+        paths = [*storage.glob("runs/*/metrics.jsonl"), *storage.glob("studies/*/tensorboard/*/events*")]
+        written.append({path: path.stat().st_mtime_ns for path in paths})
+
+    with listening(hear):
+        first = result(*command, "--track", track)
+    look()
+    again = raysts(*command)
+    look()
+    more = result(*command, "--set", "seeds=3")
+    look()
+    return Searched(place, storage, said, first, again, more, written, states)
+
+
+def test_a_search_tries_every_point_with_every_seed_and_keeps_the_best(
+    searched: Searched, small_world: Path, tiny_backbone: Path
 ) -> None:
-    said: list[str] = []
-    storage, options = tmp_path / "storage", {"address": "none"}
-    base = {**TWO, "backbone": str(tiny_backbone)}
-    with listening(said.append):
-        found = run_search("lower-bound", base, few_world, storage, **options)
+    found, study = searched.first, searched.study
     assert found["status"] == "done" and found["trials"] == 4 == len(found["points"])
     assert {(p["overrides"][BOUND], p["seed"]) for p in found["points"]} == set(itertools.product((0.0, 0.6), (0, 1)))
     means = {b: sum(p["value"] for p in found["points"] if p["overrides"][BOUND] == b) / 2 for b in (0.0, 0.6)}
     assert found["best"] == {"overrides": {BOUND: max(means, key=means.__getitem__)}, "value": max(means.values())}
     recipe = pipeline("sts").stages["sts"]
     loaded = pretrained.load(tiny_backbone, pooling=recipe.pooling, layers=recipe.layers)
-    start = load_dev(Corpus(few_world), "sts/stsb_dev").scores(loaded)["spearman"]
+    start = load_dev(Corpus(small_world), "sts/stsb_dev").scores(loaded)["spearman"]
     assert found["untrained"] == pytest.approx(start, abs=1e-6)
-    assert f"before any training: {100 * start:.2f}" in found["table"]
-    json.dumps(found)
-    folder = Path(found["study"])
-    assert folder == storage / "studies" / "lower-bound"
-    assert sorted(path.name for path in folder.glob("[!.]*")) == [
+    assert f"before any training: {100 * start:.2f}" in searched.again.out
+    assert Path(found["study"]) == study
+    assert sorted(path.name for path in study.glob("[!.]*")) == [
         "optuna.db", "study.json", "tensorboard", "trials", "trials.parquet"
     ]  # fmt: skip
-    assert pq.read_table(folder / "trials.parquet").num_rows == 4
-    assert len(list((folder / "tensorboard").glob("*/events*"))) == 4
-    assert len(list(storage.glob("runs/*/model"))) == 2 and not list(storage.glob("runs/*/checkpoints"))
-    assert any("keeps the models of the best point, with all seeds" in line for line in said)
+    assert any("keeps the models of the best point, with all seeds" in line for line in searched.said)
     html = Path(found["report"]).read_text()
     assert "<svg" in html and f"{BOUND}" in html and "raysts run sts" in html
     assert f"The starting model, before any training: {100 * start:.2f}" in html and "kept model on stsb-dev: " in html
-    assert json.loads((folder / "study.json").read_text())["price"] in html
+    assert json.loads((study / "study.json").read_text())["price"] in html
 
-    before = written(storage)
-    again = run_search("lower-bound", base, few_world, storage, **options)
-    assert written(storage) == before
-    assert (again["points"], again["untrained"]) == (found["points"], found["untrained"])
-    more = run_search("lower-bound", {**base, "seeds": 3}, few_world, storage, **options)
-    assert more["trials"] == 6 and {name: written(storage)[name] for name in before} == before
 
+def test_the_same_command_trains_nothing_and_one_of_more_seeds_what_is_missing(searched: Searched) -> None:
+    first, again, more = searched.written
+    assert again == first and more.items() > first.items() and len(more) == 2 * 6
+    for said in ("<- chosen", "raysts distill --from-study mine", "optuna-dashboard"):
+        assert said in searched.again.out
+    found = searched.more
+    assert found["trials"] == 6 and all(point in found["points"] for point in searched.first["points"])
+    assert found["untrained"] == searched.first["untrained"]
+    assert pq.read_table(searched.study / "trials.parquet").num_rows == 6
+    storage = searched.storage
+    assert len(list(storage.glob("runs/*/model"))) == 3 and not list(storage.glob("runs/*/checkpoints"))
+
+
+def test_the_models_that_a_search_keeps_become_a_student(searched: Searched, tmp_path: Path) -> None:
+    storage = shutil.copytree(searched.storage, tmp_path / "s")
     sed = {"sed.data.sample": 40, "sed.train.max_steps": 2, "evaluation.tasks": ["stsb"], "evaluation.resamples": 4}
-    ended = distill_models((), sed, None, storage, from_study="lower-bound", top=4, **options)
+    ended = distill_models((), sed, None, storage, from_study="mine", top=4, address="none")
+    more = searched.more
     kept = {p["run"] for p in more["points"] if p["overrides"] == more["best"]["overrides"]}
     members = {row["run_id"] for row in ended["results"] if row["role"] == "member"}
     assert len(members) == 4 and kept < members  # the best bound's three, and a fourth that was trained for it
@@ -140,9 +195,81 @@ def test_a_search_its_second_call_more_seeds_and_the_hand_over(
     assert (Path(ended["model"]) / "model.safetensors").is_file()
 
 
+def test_wrong_input_writes_nothing_and_a_study_of_another_name_is_not_there(
+    searched: Searched, tmp_path: Path
+) -> None:
+    place = ["--data", searched.place[1], "--storage", tmp_path / "storage", "--address", "none"]
+    outcome = raysts("tune", "lower-bound", *place, *overrides({"space.lower_bound": "[]"}))
+    assert outcome.code == 2 and "is empty" in outcome.err and not outcome.out and not (tmp_path / "storage").exists()
+    outcome = raysts("distill", "--from-study", "minus", *searched.place)
+    assert outcome.code == 2 and "did you mean 'mine'" in outcome.err
+
+
+# -- each tool's own reader reads what a search shows in it --------------------------------------------------------------
+
+
+def dashboard(path: Path, address: str) -> Any:
+    """The JSON that Optuna's dashboard serves for a database at an address."""
+    environment: dict[str, Any] = {}
+    setup_testing_defaults(environment)
+    status: list[str] = []
+    route, _, query = address.partition("?")
+    environment |= {"PATH_INFO": route, "QUERY_STRING": query, "wsgi.input": io.BytesIO()}
+    app = pytest.importorskip("optuna_dashboard").wsgi(f"sqlite:///{path}")
+    body = b"".join(app(environment, lambda code, headers, *rest: status.append(code)))
+    assert status[0].startswith("200"), (address, status, body[:300])
+    return json.loads(body)
+
+
+def test_optunas_dashboard_has_every_trial_as_soon_as_it_has_ended(searched: Searched) -> None:
+    path = searched.study / "optuna.db"
+    (study,) = dashboard(path, "/api/studies")["study_summaries"]
+    assert study["study_name"] == "mine"
+    shown = dashboard(path, f"/api/studies/{study['study_id']}?after=0")["trials"]
+    assert searched.states == [["COMPLETE"], ["COMPLETE"] * 3] and {trial["state"] for trial in shown} == {"Complete"}
+    values = {tuple(p["param_internal_value"] for p in trial["params"]): trial["values"][0] for trial in shown}
+    assert values == {(p["overrides"][BOUND], p["seed"]): p["value"] for p in searched.more["points"]}
+
+
+def test_tensorboard_has_the_curves_and_the_point_of_every_trial(searched: Searched) -> None:
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    hparams = pytest.importorskip("tensorboard.plugins.hparams.plugin_data_pb2")
+    boards = sorted((searched.study / "tensorboard").glob("*/"))
+    for point in searched.more["points"]:
+        (board,) = [path for path in boards if path.name.endswith(point["run"][:6])]
+        scalars = reader.EventAccumulator(str(board)).Reload()
+        start = hparams.HParamsPluginData.FromString(
+            scalars.PluginTagToContent("hparams")["_hparams_/session_start_info"]
+        )
+        tried = {key: value.number_value for key, value in start.session_start_info.hparams.items()}
+        assert tried == {**point["overrides"], "seed": point["seed"]}
+        assert [event.value for event in scalars.Scalars("kept")] == [pytest.approx(point["value"])]
+        lines = read_metrics(searched.storage / "runs" / point["run"] / "metrics.jsonl")
+        logged = [(line["step"], pytest.approx(line["dev"])) for line in lines if "dev" in line]
+        assert [(event.step, event.value) for event in scalars.Scalars("dev")] == logged
+
+
+def test_mlflow_has_a_run_of_every_trial(searched: Searched) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    client = mlflow.MlflowClient(tracking_uri=f"file:{searched.storage.parent}/mlflow")
+    runs = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
+    by_id = {run.data.params["run"]: run for run in runs}
+    assert by_id.keys() == {point["run"] for point in searched.first["points"]} and len(runs) == 4
+    for point in searched.first["points"]:
+        run = by_id[point["run"]]
+        tried = {**point["overrides"], "seed": point["seed"], "run": point["run"]}
+        assert run.data.params == {key: str(value) for key, value in tried.items()} and run.info.status == "FINISHED"
+        assert run.data.metrics["kept"] == point["value"]
+        assert len(client.get_metric_history(run.info.run_id, "dev")) == 2
+    assert not [*(searched.study / "tensorboard" / "live").iterdir()], "what is live there has ended"
+
+
+# -- what a search begins and what goes on from it -----------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("combine", [pytest.param(None, marks=pytest.mark.slow), "sed"])
 def test_a_study_by_points_of_a_recipe_file_of_any_name_becomes_a_student(
-    combine: str | None, few_world: Path, tiny_backbone: Path, tmp_path: Path
+    combine: str | None, small_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     """Members of another precision than the default are those of the study. Students are teachers themselves."""
     short = {"precision": "fp32", "train.max_steps": 1, "data.sample": 64, "name": "mine"}
@@ -153,7 +280,7 @@ def test_a_study_by_points_of_a_recipe_file_of_any_name_becomes_a_student(
     storage, options = tmp_path / "storage", {"address": "none"}
     space = {"space.optim.lr": [1e-5, 3e-5], "by": "point", "keep": 1, "seeds": 2}
     space = {key.replace("optim", "sed.optim") if combine else key: value for key, value in space.items()}
-    found = run_search(str(tmp_path / "own.yaml"), space, few_world, storage, **options)
+    found = run_search(str(tmp_path / "own.yaml"), space, small_world, storage, **options)
     assert len(list(storage.glob("runs/*/run.json"))) == trained and found["name"] == "mine"
     page = Path(found["report"]).read_text()
     assert "Chosen by mean over seeds" in page and "trained alone" not in page, "no command takes the name 'mine'"
@@ -166,25 +293,25 @@ def test_a_study_by_points_of_a_recipe_file_of_any_name_becomes_a_student(
     assert planned["name"] == "mine-distilled" and {node["status"] for node in planned["nodes"]} == {"done"}
 
 
-def test_sed_5_5_is_one_command(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+def test_sed_5_5_is_one_command(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     overrides = {
         **TWO, "seeds": 1, "backbone": str(tiny_backbone), "members": 2, "sed.data.sample": 40,
         "evaluation.tasks": ["stsb"], "evaluation.resamples": 4,
     }  # fmt: skip
-    planned = describe_plan("sts-grid-sed", overrides, few_world, tmp_path / "storage")
+    planned = describe_plan("sts-grid-sed", overrides, small_world, tmp_path / "storage")
     runs = [node for node in planned["nodes"] if node["kind"] == "train"]
     # The grid, a second member, the student.
     assert len(runs) == 2 + 2 and {node["status"] for node in runs} == {"waiting"}
     shown = show_recipe("sts-grid-sed@small", overrides)["recipe"]
     assert shown["search"]["space"] == {BOUND: "0.0,0.6"} and shown["then"]["members"] == 2
-    found = run_recipe("sts-grid-sed", overrides, few_world, tmp_path / "storage", address="none")
+    found = run_recipe("sts-grid-sed", overrides, small_world, tmp_path / "storage", address="none")
     assert found["best"]["overrides"][BOUND] in (0.0, 0.6) and len(found["points"]) == 2
     members = {row["run_id"] for row in found["results"] if row["role"] == "member"}
     chosen = {p["run"] for p in found["points"] if p["overrides"] == found["best"]["overrides"]}
     assert len(members) == 2 and chosen < members
     assert {row["split"] for row in found["results"]} == {"test"} and Path(found["report"]).is_file()
     assert len(list((tmp_path / "storage" / "runs").iterdir())) == 2 + 1 + 1  # one more member, the student
-    again = describe_plan("sts-grid-sed", overrides, few_world, tmp_path / "storage")
+    again = describe_plan("sts-grid-sed", overrides, small_world, tmp_path / "storage")
     assert {node["status"] for node in again["nodes"]} == {"done"}
 
 
@@ -197,7 +324,7 @@ def test_sed_5_5_is_one_command(few_world: Path, tiny_backbone: Path, tmp_path: 
     ],  # the best trials of a stored search: test_systems
 )
 def test_a_system_begins_with_a_search_and_its_members_are_the_best_points_or_trials(
-    combine: str, settings: dict[str, Any], count: int, few_world: Path, tiny_backbone: Path, tmp_path: Path
+    combine: str, settings: dict[str, Any], count: int, small_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     storage, system = tmp_path / "storage", f"sts-{combine}"
     overrides = {
@@ -205,10 +332,10 @@ def test_a_system_begins_with_a_search_and_its_members_are_the_best_points_or_tr
         "evaluation.tasks": ["stsb"], "evaluation.resamples": 4, **settings,
     }  # fmt: skip
     overrides |= {"sed.data.sample": 40} if combine == "sed" else {}
-    planned = describe_plan(system, overrides, few_world, storage)
+    planned = describe_plan(system, overrides, small_world, storage)
     trained = [node for node in planned["nodes"] if node["kind"] == "train"]
     assert len(trained) == 6 + (combine == "sed")  # a search with its trials, which are the members
-    found = run_recipe(system, overrides, few_world, storage, address="none")
+    found = run_recipe(system, overrides, small_world, storage, address="none")
 
     points = found["points"]
     best = sorted(points, key=lambda point: (-point["value"], point["run"]))[:3]
@@ -225,12 +352,12 @@ def test_a_system_begins_with_a_search_and_its_members_are_the_best_points_or_tr
     assert len(list(storage.glob("runs/*/run.json"))) == 6 + (combine != "ensemble")  # nothing is trained twice
     titles = [step["title"] for step in record["steps"]]
     assert any(f"member 0: sts ({BOUND}={best[0]['overrides'][BOUND]}, seed {best[0]['seed']})" in t for t in titles)
-    again = describe_plan(system, overrides, few_world, storage)
+    again = describe_plan(system, overrides, small_world, storage)
     assert {node["status"] for node in again["nodes"]} == {"done"}
 
 
 def test_points_whose_models_are_no_members_of_one_pipeline_are_refused_before_the_search(
-    few_world: Path, tiny_backbone: Path, tmp_path: Path
+    small_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     base = {**SHORT, "backbone": str(tiny_backbone), "seeds": 1, "keep": 2}
     for space, word in (
@@ -238,56 +365,37 @@ def test_points_whose_models_are_no_members_of_one_pipeline_are_refused_before_t
         ({"space.backbone_layers": "1,2"}, "backbone_layers"),
     ):
         with pytest.raises(InputError, match=f"keep=2: .* points differ in {word}"):
-            run_recipe("sts-ensemble", {**base, **space}, few_world, tmp_path / "storage", address="none")
+            run_recipe("sts-ensemble", {**base, **space}, small_world, tmp_path / "storage", address="none")
     with pytest.raises(InputError, match="leave members"):
         given = {**base, "space.lower_bound": "0,0.3", "members": 3}
-        run_recipe("sts-ensemble", given, few_world, tmp_path / "storage", address="none")
+        run_recipe("sts-ensemble", given, small_world, tmp_path / "storage", address="none")
     assert not (tmp_path / "storage").exists()
 
 
 def test_best_checkpoints_of_a_sampled_study_become_an_ensemble_and_another_starts_from_it(
-    few_world: Path, tiny_backbone: Path, tmp_path: Path
+    small_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     storage, options = tmp_path / "storage", {"address": "none"}
     base = {"backbone": str(tiny_backbone), "train.max_steps": 1, "train.max_length": 24, "data.sample": 64}
     space = {"space.settings.classes": "4,8", "space.settings.dims": "4,6", "num_samples": 2, "keep": 2}
     others = ("tau", "reconstruction", "inputs", "variance", "free_bits_of", "beta", "layout")
     space |= {f"space.settings.{key}": None for key in others} | {"space.optim.lr": None}
-    found = run_search("latte-mix", {**base, **space, "latte.data.sources": []}, few_world, storage, **options)
+    found = run_search("latte-mix", {**base, **space, "latte.data.sources": []}, small_world, storage, **options)
     assert found["trials"] == 2 == len(list(storage.glob("runs/*/model")))
     assert len({json.dumps(point["overrides"]) for point in found["points"]}) == 2
     warm = {**base, **space, "latte.data.sources": [], "optim.lr": 2e-3}
-    other = run_search("latte-mix", warm, few_world, storage, name="second", warm_start="latte-mix", **options)
+    other = run_search("latte-mix", warm, small_world, storage, name="second", warm_start="latte-mix", **options)
     assert other["trials"] == 2
     with pytest.raises(InputError, match="no study 'third'"):
-        run_search("latte-mix", warm, few_world, storage, name="fourth", warm_start="third", **options)
+        run_search("latte-mix", warm, small_world, storage, name="fourth", warm_start="third", **options)
     with pytest.raises(InputError, match="models that study 'latte-mix' keeps, 2"):
         distill_models((), None, None, storage, from_study="latte-mix", top=3, **options)
 
 
-def test_a_search_in_which_nothing_finishes_says_why(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+def test_a_search_in_which_nothing_finishes_says_why(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     overrides = {**TWO, "backbone": str(tiny_backbone), "optim.lr": 1e30, "seeds": 1}
     with pytest.raises(RunFailed, match="no trial of lower-bound finished: .*lower sts.optim.lr"):
-        run_search("lower-bound", overrides, few_world, tmp_path, address="none")
+        run_search("lower-bound", overrides, small_world, tmp_path, address="none")
     with pytest.raises(InputError, match="asha, median: need trials that train at once"):
-        run_search("lower-bound", {**overrides, "asha": True}, few_world, tmp_path / "x", address="none")
+        run_search("lower-bound", {**overrides, "asha": True}, small_world, tmp_path / "x", address="none")
     assert not (tmp_path / "x").exists()
-
-
-def test_the_command_prints_one_json_line_and_wrong_input_writes_nothing(
-    few_world: Path, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    from run_commands import overrides, raysts, result
-
-    place: list[object] = ["--data", few_world, "--storage", tmp_path / "storage", "--address", "none"]
-    outcome = raysts("tune", "lower-bound", *place, *overrides({"backbone": tiny_backbone, "space.lower_bound": "[]"}))
-    assert outcome.code == 2 and "is empty" in outcome.err and not outcome.out and not (tmp_path / "storage").exists()
-
-    sets = {**SHORT, "backbone": tiny_backbone, "space.lower_bound": "0,0.6", "seeds": 1}
-    found = result("tune", "lower-bound", *place, *overrides(sets), "--name", "mine")
-    assert set(found) >= {"status", "storage", "study", "trials", "best", "points"} and found["trials"] == 2
-    assert found["best"].keys() == {"overrides", "value"} and Path(found["study"]).name == "mine"
-    text = raysts("tune", "lower-bound", *place, *overrides(sets), "--name", "mine").out
-    assert "<- chosen" in text and "raysts distill --from-study mine" in text and "optuna-dashboard" in text
-    outcome = raysts("distill", "--from-study", "minus", *place)
-    assert outcome.code == 2 and "did you mean 'mine'" in outcome.err
