@@ -75,9 +75,9 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
         types = types.set(types.get_field_index("relatedness_score"), pa.field("relatedness_score", pa.float32()))
         _parquet(root / f"RobZamp/sick/default/{split}/0000.parquet", sick, types)
         # class names in another order than NLI_LABELS: the converter must go by name
-        _parquet(root / f"stanfordnlp/snli/plain_text/{split}-00000-of-00001.parquet", _nli(f"snli {split}", 4000))
+        _parquet(root / f"stanfordnlp/snli/plain_text/{split}-00000-of-00001.parquet", _nli(f"snli {split}", 400))
     (root / "stanfordnlp/snli/README.md").write_text(SNLI_CARD)
-    _parquet(root / "nyu-mll/multi_nli/data/train-00000-of-00001.parquet", _nli("mnli", 2000))
+    _parquet(root / "nyu-mll/multi_nli/data/train-00000-of-00001.parquet", _nli("mnli", 200))
     articles = [
         {"id": str(i), "url": "u", "title": f"T{i}", "text": f"First  line {i}.\n\nSecond line.\n"} for i in range(2500)
     ]
@@ -149,8 +149,12 @@ def test_a_manifest_that_others_wrote(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["name"] == "mine" and manifest.read(tmp_path)["x"]["rows"] == 1
 
 
-def test_fetch_writes_the_canonical_layout_and_a_manifest(mirror: Path, tmp_path: Path) -> None:
+def test_fetch_writes_the_canonical_layout_in_shards_and_a_manifest(
+    mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines: list[str] = []
+    monkeypatch.setattr("raysts.data.fetch.SHARD_BYTES", 1)
+    monkeypatch.setattr("raysts.data.fetch.ROW_GROUP_ROWS", 1_000)
     wanted = ["sts/sts12", "sts/stsb_train", "sts/stsb_dev", "sts/stsb_test", "sick", "nli", "wikipedia"]
     with listening(lines.append):
         result = fetch(tmp_path, wanted, source=mirror)
@@ -167,15 +171,17 @@ def test_fetch_writes_the_canonical_layout_and_a_manifest(mirror: Path, tmp_path
     assert sick[0]["score"] == 3.3 and sick[0]["entailment_ab"] == "A_entails_B"
 
     train = corpus.read("nli/train").to_pylist()
-    assert Counter(row["source"] for row in train) == {"snli": 3000, "mnli": 1500}  # a quarter has label -1
+    assert Counter(row["source"] for row in train) == {"snli": 300, "mnli": 150}  # a quarter has label -1
     by_source = {row["source"]: row for row in reversed(train)}
     assert by_source["snli"] == {"premise": "snli train premise 1", "hypothesis": "snli train hypothesis 1",
                                  "label": "contradiction", "source": "snli"}  # fmt: skip
     assert by_source["mnli"]["label"] == "entailment"  # no class names given: the hub's order
-    assert len({row["source"] for row in train[:2000]}) == 2  # mixed, not one after the other
-    assert result["tables"]["nli/train"]["dropped"] == 1500
+    assert len({row["source"] for row in train[:200]}) == 2  # mixed, not one after the other
+    assert result["tables"]["nli/train"]["dropped"] == 150
 
-    assert corpus.files("wikipedia/articles") == [tmp_path / "wikipedia/articles/part-00000.parquet"]
+    shards = [tmp_path / f"wikipedia/articles/part-{number:05d}.parquet" for number in range(3)]
+    assert corpus.files("wikipedia/articles") == shards, "one batch of at most 1,000 rows each"
+    assert corpus.read("wikipedia/articles").column("article_id").to_pylist() == list(range(2500))
     assert corpus.read("wikipedia/articles").slice(2499).to_pylist() == [
         {"article_id": 2499, "title": "T2499", "text": "First line 2499.\nSecond line."}
     ]
@@ -188,7 +194,7 @@ def test_fetch_writes_the_canonical_layout_and_a_manifest(mirror: Path, tmp_path
         ["sha256sum", tmp_path / "sts/stsb_test.parquet"], capture_output=True, text=True, check=True
     ).stdout
     assert entry["files"]["sts/stsb_test.parquet"]["sha256"] == digest.split()[0]
-    assert any(line.startswith("nli/train: 4,500 rows, 1,500 ") for line in lines)
+    assert any(line.startswith("nli/train: 450 rows, 150 ") for line in lines)
 
 
 @pytest.fixture(scope="module")
@@ -293,15 +299,6 @@ def test_a_file_of_github_is_asked_for_at_its_commit(
     assert Corpus(tmp_path / "other").tables() == []
 
 
-def test_shards_are_cut_by_size(mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raysts.data.fetch.SHARD_BYTES", 1)
-    monkeypatch.setattr("raysts.data.fetch.ROW_GROUP_ROWS", 1_000)
-    fetch(tmp_path, ["wikipedia"], source=mirror)
-    corpus = Corpus(tmp_path)
-    assert len(corpus.files("wikipedia/articles")) == 3  # one batch of at most 1,000 rows each
-    assert corpus.read("wikipedia/articles").column("article_id").to_pylist() == list(range(2500))
-
-
 def test_a_rerun_goes_on_and_never_replaces_foreign_files(mirror: Path, tmp_path: Path) -> None:
     fetch(tmp_path, ["sts/sts12"], source=mirror)
     before = (tmp_path / "sts/sts12.parquet").stat().st_mtime_ns
@@ -316,16 +313,6 @@ def test_a_rerun_goes_on_and_never_replaces_foreign_files(mirror: Path, tmp_path
     assert fetch(tmp_path, ["sts/sts12"], source=mirror)["tables"]["sts/sts12"]["status"] == "fetched"
 
 
-def test_a_broken_copy_leaves_finished_tables_and_no_half_written_ones(mirror: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    _jsonl(copy / "sts12-sts/test.jsonl", [{"sentence1": "a", "sentence2": "b", "score": 1}])
-    _jsonl(copy / "sts13-sts/test.jsonl", [{"sentence1": "a", "score": 1}])
-    with pytest.raises(RuntimeError, match=r"mteb/sts13-sts .*'sentence2' is missing"):
-        fetch(tmp_path / "data", ["sts/sts12", "sts/sts13"], source=copy)
-    assert Corpus(tmp_path / "data").tables() == ["sts/sts12"]
-    assert [path.name for path in (tmp_path / "data/sts").iterdir()] == ["sts12.parquet"]
-
-
 def test_wrong_arguments_are_refused_before_anything_is_written(mirror: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     with pytest.raises(InputError, match=r"'sts/sts17' cannot be fetched \(did you mean"):
@@ -335,6 +322,12 @@ def test_wrong_arguments_are_refused_before_anything_is_written(mirror: Path, tm
     with pytest.raises(InputError, match=r"does not hold data set mteb/sts13-sts: expected its files in"):
         fetch(data, ["sts/sts12", "sts/sts13"], source=mirror)
     assert not data.exists()
+    copy = tmp_path / "copy"  # whose second table is broken
+    _jsonl(copy / "sts12-sts/test.jsonl", [{"sentence1": "a", "sentence2": "b", "score": 1}])
+    _jsonl(copy / "sts13-sts/test.jsonl", [{"sentence1": "a", "score": 1}])
+    with pytest.raises(RuntimeError, match=r"mteb/sts13-sts .*'sentence2' is missing"):
+        fetch(data, ["sts/sts12", "sts/sts13"], source=copy)
+    assert [path.name for path in (data / "sts").iterdir()] == ["sts12.parquet"]
 
 
 def test_without_the_hub_the_message_names_the_data_set_and_the_remedy(

@@ -95,11 +95,7 @@ def pairs(score: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        (
-            "nli",
-            {"columns": COLUMNS},
-            r"row 0 \(line 1\), column 'gold': unknown label 'ent'; map it with --labels=ent=",
-        ),
+        ("nli", {"columns": COLUMNS}, r"row 0 \(line 1\), column 'gold': unknown label 'ent'; map it with --labels=ent="),
         ("nli", {"columns": {**COLUMNS, "label": "gld"}}, "'gld' is missing.*did you mean 'gold'.*--columns label="),
         ("nli", {"columns": {"premis": "q"}}, "no column of nli/train, .*did you mean 'premise'"),
         ("nli", {"columns": COLUMNS, "labels": {"ent": "yes"}}, "--labels ent=yes: must be one of entailment"),
@@ -113,11 +109,7 @@ def pairs(score: str) -> dict[str, Any]:
         ("pairs", {**pairs("one"), "labels": LABELS}, "--labels: tests/mine has no labels"),
         ("pairs", {**pairs("one"), "split": True}, "--split-sentences: cuts the texts of --as sentences alone"),
         ("sentences", {"columns": {"sentence": "a"}, "name": "x"}, "--name 'x': sentences become the table wikipedia"),
-        (
-            "sentences",
-            {"columns": {"sentence": "a"}, "name": "nli/train"},
-            "must be a canonical table with the columns sent",
-        ),
+        ("sentences", {"columns": {"sentence": "a"}, "name": "nli/train"}, "must be a canonical table with the columns sent"),
         ("sentences", {"columns": {"sentence": "none"}}, r"no row can be used \(6 read, 6 empty\)"),
         ("retrieval", {"columns": {"text": "a"}}, "say with them which table of the retrieval set"),
         (
@@ -125,11 +117,7 @@ def pairs(score: str) -> dict[str, Any]:
             {"columns": {"doc_id": "gold", "text": "a"}},
             r"1 values of doc_id are there several times \(the first: 'con'\); each may be there once, remove",
         ),
-        (
-            "retrieval",
-            {"columns": {"query_id": "q", "text": "a"}, "drop": True},
-            "1 values of query_id are .*: 'A man eat",
-        ),
+        ("retrieval", {"columns": {"query_id": "q", "text": "a"}, "drop": True}, "1 values of query_id are .*: 'A man eat"),
         (
             "retrieval",
             {"columns": {"query_id": "q", "doc_id": "gold", "score": "one"}},
@@ -142,7 +130,7 @@ def pairs(score: str) -> dict[str, Any]:
         ),
         ("sentence", {}, r"--as 'sentence': must be one of .*did you mean 'sentences'"),
     ],
-)
+)  # fmt: skip
 def test_refused_and_nothing_is_written(tmp_path: Path, kind: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         import_table(nli(tmp_path), kind, tmp_path / "data", **options)

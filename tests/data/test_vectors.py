@@ -85,15 +85,6 @@ def test_vectors_are_downloaded_once_unpacked_and_the_archive_removed(server: Se
     assert again["words/glove.6B.50d"]["status"] == "present" and len(server.asked) == 1
 
 
-def test_the_largest_is_fetched_by_its_own_name(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with zipfile.ZipFile(archive.with_name("glove.840B.300d.zip"), "w") as files:
-        files.writestr("glove.840B.300d.txt", WORDS[300])
-    digest = hashlib.sha256(archive.with_name("glove.840B.300d.zip").read_bytes()).hexdigest()
-    monkeypatch.setitem(VECTORS, ALONE, replace(VECTORS[ALONE], sha256=digest))
-    found = fetch(tmp_path / "data", [ALONE], source=archive.parent)["tables"]
-    assert [*found] == [ALONE] and Path(found[ALONE]["file"]).read_text() == WORDS[300]
-
-
 def test_a_download_goes_on_where_it_stopped(server: Server, tmp_path: Path) -> None:
     server.sends = 300
     name = "words/glove.6B.300d"
@@ -134,10 +125,19 @@ def test_without_a_network_the_exit_code_is_3(
     assert code == 3 and "check the network" in said and "--source FOLDER" in said and "Traceback" not in said
 
 
-def test_a_local_copy(server: Server, archive: Path, tmp_path: Path) -> None:
-    name = "words/glove.6B.100d"
-    found = fetch(tmp_path / "data", [name], source=archive.parent)["tables"][name]
-    assert Path(found["file"]).read_text() == WORDS[100] and not server.asked and archive.is_file()
+def test_a_local_copy_and_the_largest_by_its_own_name(
+    server: Server, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    largest = archive.with_name("glove.840B.300d.zip")
+    with zipfile.ZipFile(largest, "w") as files:
+        files.writestr("glove.840B.300d.txt", WORDS[300])
+    monkeypatch.setitem(
+        VECTORS, ALONE, replace(VECTORS[ALONE], sha256=hashlib.sha256(largest.read_bytes()).hexdigest())
+    )
+    for name, dimensions in (("words/glove.6B.100d", 100), (ALONE, 300)):
+        found = fetch(tmp_path / "data", [name], source=archive.parent)["tables"]
+        assert [*found] == [name] and Path(found[name]["file"]).read_text() == WORDS[dimensions]
+    assert not server.asked and archive.is_file()
     with pytest.raises(InputError, match=r"does not hold glove.6B.zip"):
-        fetch(tmp_path / "other", [name], source=tmp_path)
+        fetch(tmp_path / "other", ["words/glove.6B.100d"], source=tmp_path)
     assert not (tmp_path / "other").exists()

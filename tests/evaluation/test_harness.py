@@ -11,7 +11,7 @@ from raysts.commands.data import check
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.evaluation import harness
-from raysts.schema import RESULTS, TEST_TABLES
+from raysts.schema import RESULTS
 
 
 @pytest.fixture
@@ -112,16 +112,3 @@ def test_minilm_has_its_published_values(real_data: Corpus, minilm: Path) -> Non
         row["dataset"]: 100 * row["value"] for row in rows if (row["metric"], row["aggregation"]) == ("spearman", "all")
     }
     assert found == pytest.approx({name: MINILM[name] for name in names}, abs=0.01)
-
-
-def test_the_tables_that_are_searched_for_training_text(small_world: Path) -> None:
-    corpus = Corpus(small_world)
-    tested = {
-        name: [table for labelled in task.sets(corpus) for table in labelled.rows]
-        for name, task in harness.TASKS.items()
-        if task.tables(corpus)
-    }
-    assert tested["sickr-all"] == ["sick/sick_trial", "sick/sick_train", "sick/sick_test"]
-    assert tested["snli-2way"] == ["nli/snli_test"] and "nli/snli_dev" in harness.TASKS["snli-2way"].tables(corpus)
-    assert {"senteval/mr", "senteval/sst2_test", "sick/sick_test"} <= set(tested["transfer"]) <= TEST_TABLES
-    assert not tested["words"], "its words are no sentences that a model is trained on"

@@ -18,6 +18,7 @@ from raysts.evaluation import harness, scores
 from raysts.evaluation.dev import DEVS, load_dev
 from raysts.evaluation.scores import RowScores, result_rows
 from raysts.evaluation.tasks import LabelledSet
+from raysts.schema import TEST_TABLES
 
 NAMES = [name for name, task in harness.TASKS.items() if not task.asks_model and not task.heavy]
 
@@ -43,6 +44,7 @@ def test_row_scores_are_of_the_rows_of_the_tables(name: str, few_world: Path) ->
     assert harness.TASKS[name].problems(corpus) == []
     for labelled, found in measured(name, few_world):
         assert len(set(labelled.texts)) == len(labelled.texts)
+        assert {*labelled.rows} <= TEST_TABLES, "they are searched for training text"
         assert {table: len(rows) for table, rows in labelled.rows.items()} == {t: corpus.rows(t) for t in labelled.rows}
         assert sum(int(rows.sum()) for rows in labelled.rows.values()) == labelled.size
         assert found and {of.dataset for of in found} <= {*labelled.datasets}

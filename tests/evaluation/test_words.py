@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from evaluation_fakes import write_table
@@ -57,9 +55,9 @@ def sentences(n: int = 60, seed: int = 0) -> list[str]:
 # -- vectors ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("occurrences", "width"), [(1, 5), (3, 5), (5, 5), (40, 5)])
-def test_principal_is_the_first_right_singular_vector(occurrences: int, width: int) -> None:
-    rows = RNG.normal(size=(7, occurrences, width)).astype(np.float32) + RNG.normal(size=(7, 1, width)) * 2
+@pytest.mark.parametrize("occurrences", [1, 5, 40])
+def test_principal_is_the_first_right_singular_vector(occurrences: int) -> None:
+    rows = RNG.normal(size=(7, occurrences, 5)).astype(np.float32) + RNG.normal(size=(7, 1, 5)) * 2
     for found, matrix in zip(principal(rows), rows, strict=True):
         expected = np.linalg.svd(matrix.astype(np.float64))[2][0]
         assert abs(found @ expected) == pytest.approx(1.0, abs=1e-9)
@@ -129,7 +127,7 @@ def test_word_vectors_are_used_as_they_are(static: SentenceModel) -> None:
 # -- scores -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("block", [2, 3, 100])
+@pytest.mark.parametrize("block", [3, 100])
 def test_analogies_are_those_of_a_double_loop(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     words = words_of("abcdefghij", width=2)
     asked = [list(question) for question in RNG.choice([*"abcdefghij", "unknown"], size=(300, 4))]
@@ -162,7 +160,7 @@ def test_degrees_of_a_relation() -> None:
 
 
 def test_purity_counts_the_largest_class_of_each_cluster() -> None:
-    for _ in range(20):
+    for _ in range(3):
         clusters, classes = RNG.integers(0, 4, 30), RNG.integers(0, 5, 30)
         largest = 0
         for cluster in range(4):
@@ -235,13 +233,12 @@ def test_the_sets_that_are_there_are_measured_and_the_rest_is_named(
 
 
 def test_degrees_are_measured_where_there_are_scores(static: SentenceModel, tmp_path: Path) -> None:
-    questions = [
-        ("SemEval2012_2", "1a", "cat", "dog", c, d, score)
-        for c, d, score in (("dog", "car", 1.0), ("car", "cat", 2.5), ("cat", "t-shirt", -3.0))
-    ]
+    """Elsewhere they may be null."""
+    pairs = (("dog", "car", 1.0), ("car", "cat", 2.5), ("cat", "t-shirt", -3.0))
+    questions = [("SemEval2012_2", "1a", "cat", "dog", *pair) for pair in pairs]
     corpus = web(tmp_path, word_analogy=[*questions, ("MSR", "x", "cat", "dog", "car", "t-shirt")])
     rows = {row["dataset"]: row for row in harness.evaluate(static, corpus, ["words"]) if row["metric"] != "coverage"}
-    assert set(rows) == {"semeval2012_2", "msr"} and rows["semeval2012_2"]["metric"] == "spearman"
+    assert {name: row["metric"] for name, row in rows.items()} == {"semeval2012_2": "spearman", "msr": "accuracy"}
     assert rows["semeval2012_2"]["n"] == 3 and -1 <= rows["semeval2012_2"]["value"] <= 1
 
 
@@ -276,10 +273,3 @@ def test_missing_files_are_named(small: SentenceModel, tmp_path: Path) -> None:
     assert "words" not in harness.default_tasks(corpus), "unasked it would refuse what else is there"
     with pytest.raises(InputError, match=r"holds none of sts/sts12.parquet"):
         harness.evaluate(small, corpus, ["words"])
-
-
-def test_scores_may_be_null_where_they_say_nothing(tmp_path: Path) -> None:
-    web(tmp_path, word_analogy=ANALOGY)
-    table = pq.read_table(tmp_path / "web" / "word_analogy.parquet")
-    pq.write_table(table.append_column("score", pa.nulls(len(table))), tmp_path / "web" / "word_analogy.parquet")
-    assert not Corpus(tmp_path).problems(["web/word_analogy"])

@@ -11,7 +11,7 @@ from run_commands import overrides, result
 
 from raysts.search.record import Record
 from raysts.search.sampler import Sampler, importance
-from raysts.search.scores import PointScores, clearly_worse, front, group_by_point
+from raysts.search.scores import PointScores, front, group_by_point
 from raysts.search.search import Search, find_search
 from raysts.search.space import Point, contains, key_of
 
@@ -73,16 +73,6 @@ def test_a_space_of_whole_numbers_has_an_end(monkeypatch: pytest.MonkeyPatch) ->
             found.append(point)
         in_order = [tuple(point.values()) for point in found]
         assert sorted(in_order) == every != in_order
-
-
-def test_a_point_loses_the_race_only_where_its_seeds_say_so() -> None:
-    values = {0.1: (0.80, 0.81, 0.82), 0.2: (0.79, 0.815), 0.3: (0.50, 0.52), 0.4: (0.79, 0.80)}
-    records = [scored({"x": x}, v, seed=s) for x, of_point in values.items() for s, v in enumerate(of_point)]
-    scores = group_by_point(records, 3)
-    worse = {point.point["x"]: clearly_worse(point, scores, "max") for point in scores}
-    assert worse == {0.1: False, 0.2: False, 0.3: True, 0.4: False}
-    alone = group_by_point(records[:1] + records[5:6], 3)
-    assert not clearly_worse(alone[1], alone, "max"), "one seed shows nothing"
 
 
 def test_the_front_is_that_of_a_direct_comparison() -> None:

@@ -15,44 +15,26 @@ def test_clean() -> None:
 
 
 @pytest.mark.parametrize(
-    "sentences",
+    "text",
     [
-        [
-            "Dr. J. R. Smith met Mr. Jones at 5.30 p.m. on Jan. 3 in St. Louis.",
-            "They talked about No. 5 and about Vol. 2 of it.",
-        ],
-        [
-            "The firm was called Smith Inc. until the year it closed.",
-            "It was sold to Jones Ltd.",
-            "The owner then moved away to the south.",
-        ],
-        [
-            "He moved to the U.S. Army base in the early spring.",
-            "He lived for many years in the U.S.",
-            "The family stayed in their old home.",
-        ],
-        [
-            'She said "I will never go there again."',
-            "Nobody believed what she said on that day!",
-            '"Why not?" they asked her in the evening.',
-        ],
-        ["The river is 3.5 km long and 1.2 m deep there.", "2010 saw the club demoted by two whole leagues."],
-        ["It was cold, at -100 C.", "These values could crack the shield of the craft."],
-        [
-            "The name comes from E. coli and from I. A. Richards, they say.",
-            "(It was e.g. used here as an example of it.)",
-        ],
+        "Dr. J. R. Smith met Mr. Jones at 5.30 p.m. on Jan. 3 in St. Louis. | They talked about No. 5 and about Vol. 2 of it.",
+        "The firm was called Smith Inc. until the year it closed. | It was sold to Jones Ltd. | The owner then moved away.",
+        "He moved to the U.S. Army base in the early spring. | He lived for many years in the U.S. | The family stayed there.",
+        'She said "I will never go there again." | Nobody believed what she said on that day! | "Why not?" they asked her then.',
+        "The river is 3.5 km long and 1.2 m deep there. | 2010 saw the club demoted by two whole leagues.",
+        "It was cold, at -100 C. | These values could crack the shield of the craft.",
+        "The name comes from E. coli and from I. A. Richards, they say. | (It was e.g. used here as an example of it.)",
     ],
 )
-def test_boundaries(sentences: list[str]) -> None:
+def test_boundaries(text: str) -> None:
+    sentences = text.split(" | ")
     assert split_sentences(" ".join(sentences)) == [sentence for sentence in sentences if is_well_formed(sentence)]
     assert any(is_well_formed(sentence) for sentence in sentences)
 
 
 def test_a_sentence_never_crosses_a_line() -> None:
-    assert split_sentences(
-        "A heading\nThe first line has one whole sentence.\nand a rest that starts in lower case."
-    ) == ["The first line has one whole sentence."]
+    whole = "The first line has one whole sentence."
+    assert split_sentences(f"A heading\n{whole}\nand a rest that starts in lower case.") == [whole]
 
 
 @pytest.mark.parametrize(
@@ -102,9 +84,9 @@ def test_dedup_key_ignores_numbers_case_and_form() -> None:
 
 def test_real_sentences_are_found_again(real_data: Corpus) -> None:
     root = real_data.root / "wikipedia"
-    table = pq.read_table(root / "articles.parquet").slice(0, 800)
-    articles = {row["article_id"]: row["text"] for row in table.to_pylist()}
+    first = next(pq.ParquetFile(root / "articles.parquet").iter_batches(400, columns=["article_id", "text"]))
+    articles = {row["article_id"]: row["text"] for row in first.to_pylist()}
     ours = {key: {dedup_key(s) for s in split_sentences(clean(text))} for key, text in articles.items()}
-    theirs = [row for row in pq.read_table(root / "sentences.parquet").to_pylist() if row["article_id"] in articles]
+    theirs = pq.read_table(root / "sentences.parquet", filters=[("article_id", "in", [*articles])]).to_pylist()
     found = sum(dedup_key(row["sentence"]) in ours[row["article_id"]] for row in theirs)
-    assert len(theirs) > 2_000 and found > 0.97 * len(theirs)
+    assert len(theirs) > 1_000 and found > 0.97 * len(theirs)

@@ -147,7 +147,9 @@ def trained_nli(few_world: Path, tmp_path_factory: pytest.TempPathFactory) -> tu
     return Path(result("run", "nli", "--name", "a", *place, *overrides(ONE))["model"]), place
 
 
-@pytest.mark.parametrize("named", ["--from-run=a", "folder", pytest.param("a", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "named", ["folder", *(pytest.param(name, marks=pytest.mark.slow) for name in ("--from-run=a", "a"))]
+)
 def test_teachers_that_a_distillation_names(named: str, trained_nli: tuple[Path, list[object]]) -> None:
     """By their run, or by a folder of this storage."""
     teacher, place = trained_nli

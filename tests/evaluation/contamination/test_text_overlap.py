@@ -3,9 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from evaluation_fakes import write_table
 from run_commands import raysts
 
 from raysts.commands.data import check
@@ -14,25 +13,20 @@ from raysts.evaluation.text_overlap import normalise, occurrences
 from raysts.recipes.recipe import Data
 
 
-def _write(root: Path, name: str, **columns: list) -> None:
-    path = root / f"{name}.parquet"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table(columns), path)
-
-
 @pytest.fixture
 def corpus(tmp_path: Path) -> Corpus:
-    _write(tmp_path, "nli/train", premise=["A dog runs.", "Two  cats SLEEP!", "It is late", "Nobody is here"],
-           hypothesis=["An animal moves", "Cats are resting", "It is early", "Someone is here"],
-           label=["entailment", "entailment", "contradiction", "contradiction"])  # fmt: skip
-    _write(tmp_path, "wikipedia/sentences", sentence=["Nobody is here!", "The ﬁrst of May."])
-    _write(
-        tmp_path, "sts/stsb_test",
-        sentence1=["unseen", "cats are resting", "A dog runs", "Two cats sleep", "the first of may"],
-        sentence2=["also unseen", "Two cats, sleep", "It is early", "unseen", "unseen too"],
-        score=[0.0, 1.0, 2.0, 3.0, 4.0],
-    )  # fmt: skip
-    _write(tmp_path, "senteval/subj", text=["nobody is here", "nothing of the kind"], label=[0, 1])
+    write_table(tmp_path, "nli/train", {
+        "premise": ["A dog runs.", "Two  cats SLEEP!", "It is late", "Nobody is here"],
+        "hypothesis": ["An animal moves", "Cats are resting", "It is early", "Someone is here"],
+        "label": ["entailment", "entailment", "contradiction", "contradiction"],
+    })  # fmt: skip
+    write_table(tmp_path, "wikipedia/sentences", {"sentence": ["Nobody is here!", "The ﬁrst of May."]})
+    write_table(tmp_path, "sts/stsb_test", {
+        "sentence1": ["unseen", "cats are resting", "A dog runs", "Two cats sleep", "the first of may"],
+        "sentence2": ["also unseen", "Two cats, sleep", "It is early", "unseen", "unseen too"],
+        "score": [0.0, 1.0, 2.0, 3.0, 4.0],
+    })  # fmt: skip
+    write_table(tmp_path, "senteval/subj", {"text": ["nobody is here", "nothing of the kind"], "label": [0, 1]})
     return Corpus(tmp_path)
 
 
@@ -62,7 +56,7 @@ def test_pairs_in_either_order_and_sentences(
 
 def test_check_lists_everything_and_survives_broken_tables(corpus: Corpus) -> None:
     (corpus.root / "sts/sts12.parquet").write_bytes(b"not parquet")
-    _write(corpus.root, "sts/sts13", sentence1=["a"], sentence2=["b"], score=[7.0])
+    write_table(corpus.root, "sts/sts13", {"sentence1": ["a"], "sentence2": ["b"], "score": [7.0]})
     report = check(corpus.root)
     assert report["tables"]["nli/train"] == {"rows": 4, "files": 1}
     assert report["tables"]["sts/sts12"]["rows"] is None
