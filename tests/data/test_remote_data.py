@@ -11,11 +11,10 @@ import pytest
 import s3_server
 from run_commands import plan_of as plan_recipe
 
+import raysts
 from raysts.commands.context import run_record, store_of
 from raysts.commands.data import prepare as prepare_data
 from raysts.commands.follow import report as write_reports
-from raysts.commands.look import describe_plan
-from raysts.commands.look import plan as plan_recipe
 from raysts.commands.run import run as run_recipe
 from raysts.data.corpora import Corpus
 from raysts.data.user import open_text
@@ -73,7 +72,7 @@ def test_a_run_on_data_in_a_bucket_is_one_on_a_folder(data: str, few_world: Path
     shutil.rmtree(shards.root)
 
     run_recipe("nli", SMALL, data, tmp_path / "b", address="none")
-    planned = describe_plan("nli", SMALL, folder, tmp_path / "b")
+    planned = raysts.plan("nli", SMALL, folder, tmp_path / "b")
     assert {node["status"] for node in planned["nodes"]} == {"done"}, "its ids are those of the content"
     assert run_record(store_of(tmp_path / "b"), "nli")["data"] == canonical(data)
     assert not list(shards.root.rglob("sentences.parquet")), "nobody asked for it"

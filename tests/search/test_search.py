@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from run_commands import plan_of as plan_recipe
 from scipy import stats
 
 from raysts.commands.options import RunOptions

@@ -16,7 +16,7 @@ import small_runs
 from run_commands import listening, overrides, raysts, result
 
 from raysts.commands.context import plan_of
-from raysts.commands.look import describe_plan
+from raysts.commands.look import plan
 from raysts.commands.options import RunOptions
 from raysts.commands.tune import tune
 from raysts.errors import InputError
@@ -52,7 +52,7 @@ def test_points_that_begin_alike_share_what_they_begin_with(
     assert found["trials"] == 2 and trained(storage) == {"nli": 1, "ct": 2}
     assert any("every point begins with the same step, done once instead of 2 times" in line for line in said)
     # The best trial's system is that of the same name: nothing is left to train.
-    planned = describe_plan("nli-ct", {**short, **found["best"]["overrides"], "members": 1}, few_world, storage)
+    planned = plan("nli-ct", {**short, **found["best"]["overrides"], "members": 1}, few_world, storage)
     assert {node["status"] for node in planned["nodes"] if node["kind"] == "train"} == {"done"}
 
 

@@ -18,8 +18,8 @@ import pytest
 import torch
 from run_commands import Outcome, listening, overrides, raysts, result
 
-import raysts
 from raysts.commands.distill import distill as distill_models
+from raysts.commands.look import plan
 from raysts.commands.look import show as show_recipe
 from raysts.commands.run import run as run_recipe
 from raysts.commands.tune import tune as run_search
@@ -288,7 +288,7 @@ def test_a_study_by_points_of_a_recipe_file_of_any_name_becomes_a_student(
     best = {point["run"] for point in found["points"] if point["overrides"] == found["best"]["overrides"]}
     assert {row["run_id"] for row in ended["results"] if row["role"] == "member"} == best
     assert len(list(storage.glob("runs/*/run.json"))) == trained + 1, "the student alone is trained"
-    planned = raysts.plan("distill", few, None, storage, from_study="mine")
+    planned = plan("distill", few, None, storage, from_study="mine")
     assert planned["name"] == "mine-distilled" and {node["status"] for node in planned["nodes"]} == {"done"}
 
 
@@ -297,7 +297,7 @@ def test_sed_5_5_is_one_command(small_world: Path, tiny_backbone: Path, tmp_path
         **TWO, "seeds": 1, "backbone": str(tiny_backbone), "members": 2, "sed.data.sample": 40,
         "evaluation.tasks": ["stsb"], "evaluation.resamples": 4,
     }  # fmt: skip
-    planned = describe_plan("sts-grid-sed", overrides, small_world, tmp_path / "storage")
+    planned = plan("sts-grid-sed", overrides, small_world, tmp_path / "storage")
     runs = [node for node in planned["nodes"] if node["kind"] == "train"]
     # The grid, a second member, the student.
     assert len(runs) == 2 + 2 and {node["status"] for node in runs} == {"waiting"}
@@ -310,7 +310,7 @@ def test_sed_5_5_is_one_command(small_world: Path, tiny_backbone: Path, tmp_path
     assert len(members) == 2 and chosen < members
     assert {row["split"] for row in found["results"]} == {"test"} and Path(found["report"]).is_file()
     assert len(list((tmp_path / "storage" / "runs").iterdir())) == 2 + 1 + 1  # one more member, the student
-    again = describe_plan("sts-grid-sed", overrides, small_world, tmp_path / "storage")
+    again = plan("sts-grid-sed", overrides, small_world, tmp_path / "storage")
     assert {node["status"] for node in again["nodes"]} == {"done"}
 
 
@@ -331,7 +331,7 @@ def test_a_system_begins_with_a_search_and_its_members_are_the_best_points_or_tr
         "evaluation.tasks": ["stsb"], "evaluation.resamples": 4, **settings,
     }  # fmt: skip
     overrides |= {"sed.data.sample": 40} if combine == "sed" else {}
-    planned = describe_plan(system, overrides, small_world, storage)
+    planned = plan(system, overrides, small_world, storage)
     trained = [node for node in planned["nodes"] if node["kind"] == "train"]
     assert len(trained) == 6 + (combine == "sed")  # a search with its trials, which are the members
     found = run_recipe(system, overrides, small_world, storage, address="none")
@@ -351,7 +351,7 @@ def test_a_system_begins_with_a_search_and_its_members_are_the_best_points_or_tr
     assert len(list(storage.glob("runs/*/run.json"))) == 6 + (combine != "ensemble")  # nothing is trained twice
     titles = [step["title"] for step in record["steps"]]
     assert any(f"member 0: sts ({BOUND}={best[0]['overrides'][BOUND]}, seed {best[0]['seed']})" in t for t in titles)
-    again = describe_plan(system, overrides, small_world, storage)
+    again = plan(system, overrides, small_world, storage)
     assert {node["status"] for node in again["nodes"]} == {"done"}
 
 
