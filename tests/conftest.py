@@ -80,7 +80,7 @@ UNITS = (
 )  # fmt: skip
 """Folders whose tests are quick, but for these, and those that take what is shared, an object store or real data."""
 WHOLE = (
-    "ops/test_collective.py", "ops/test_gaussian.py::test_memory_of_a_large_batch", "models/test_static.py",
+    "ops/test_collective.py", "models/test_static.py",
     "objectives/test_conformance.py",
     "data/test_fetch.py", "data/test_hub_text.py", "data/test_remote_data.py",
     "models/test_families.py::test_onnx", "models/test_sentence_transformers.py",

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from raysts.models.head import Dense
 from raysts.models.tokens import Tokens
 from raysts.objectives.latte_mix import Autoencoder, LatentObjective, LatteMix, NormalVAE
 from raysts.objectives.objective import Batch
-from raysts.ops.variational import draw, gumbel, gumbel_softmax, kl_to_uniform
+from raysts.ops.variational import gumbel, kl_to_uniform
 from raysts.recipes.catalog import AutoencoderSettings, LatteMixSettings, NormalVAESettings
 
 TEXTS = [[7, 8, 9], [11], [12, 13, 14, 15, 16, 17], [18, 19]]
@@ -45,9 +44,6 @@ def batch_of(objective: LatentObjective, progress: float = 0.3, weight: tuple[fl
     return objective.collate(share_of(rows, examples, np.array(weight, np.float32), progress))
 
 
-# -- the mathematics -----------------------------------------------------------------------------------------------------
-
-
 def test_the_divergence_of_certain_classes_is_finite() -> None:
     extreme = torch.tensor([[0.0, 0.0], [1e4, -1e4]], dtype=torch.float64)
     np.testing.assert_allclose(kl_to_uniform(extreme), [0.0, np.log(2)], atol=1e-15)
@@ -57,32 +53,6 @@ def test_gumbel_noise_is_distributed_so() -> None:
     uniform = torch.rand(20_000, generator=torch.Generator().manual_seed(0))
     assert scipy.stats.kstest(gumbel(uniform).numpy(), "gumbel_r").pvalue > 0.01
     assert gumbel(torch.tensor([0.0, 1 - 2**-24])).isfinite().all()
-
-
-@pytest.mark.parametrize("tau", [0.03, 0.3, 2.0])
-def test_the_likeliest_class_of_samples_is_distributed_as_the_softmax(tau: float) -> None:
-    """Whatever the temperature (the Gumbel-max property); a small one gives nearly one-hot samples."""
-    logits = torch.tensor([1.0, -0.5, 0.3, 2.0, 0.0])
-    draws = 20_000
-    noise = gumbel(torch.rand(draws, 5, generator=torch.Generator().manual_seed(1)))
-    z = gumbel_softmax(logits.expand(draws, 5), noise, tau)
-    torch.testing.assert_close(z.sum(-1), torch.ones(draws))
-    counts = torch.bincount(z.argmax(-1), minlength=5).numpy()
-    assert scipy.stats.chisquare(counts, draws * softmax(logits.double().numpy())).pvalue > 0.01
-    assert (float(z.max(-1).values.mean()) > 0.98) == (tau == 0.03)
-
-
-@pytest.mark.parametrize("kind", [torch.rand, torch.randn])
-def test_noise_belongs_to_the_text(kind: Callable[..., torch.Tensor]) -> None:
-    """A text's noise is the same whatever stands beside it; others' is other noise."""
-    seeds, lengths, like = torch.tensor([5, 2**62 - 1, 9]), torch.tensor([4, 17, 2]), torch.zeros(0)
-    whole = draw(kind, seeds, lengths, 6, like).split(lengths.tolist())
-    for i in (2, 0, 1):
-        assert torch.equal(draw(kind, seeds[i : i + 1], lengths[i : i + 1], 6, like), whole[i])
-    assert len({float(part[0, 0]) for part in whole}) == 3
-
-
-# -- the loss ------------------------------------------------------------------------------------------------------------
 
 
 def in_numpy(objective: LatentObjective, state: dict[str, np.ndarray], batch: Batch, u: list[np.ndarray]) -> float:
@@ -147,7 +117,7 @@ READ_OTHERWISE = [
 
 @pytest.mark.parametrize("settings", [*SETTINGS, *READ_OTHERWISE], ids=lambda settings: type(settings).__name__)
 def test_the_loss_and_its_gradients_by_hand(settings: AutoencoderSettings) -> None:
-    """The value, and the derivative in five random directions by central differences, of a derivation in numpy."""
+    """The value, and the derivative in two random directions by central differences, of a derivation in numpy."""
     objective = build(settings)
     trained = {name: p for name, p in objective.named_parameters() if p.requires_grad}
     with torch.no_grad():
@@ -167,7 +137,7 @@ def test_the_loss_and_its_gradients_by_hand(settings: AutoencoderSettings) -> No
         assert float(scalars["beta"]) == pytest.approx(settings.beta * warm)  # type: ignore[attr-defined]
     loss.backward()
     generator = np.random.default_rng(0)
-    for _ in range(5):
+    for _ in range(2):
         way = {name: generator.normal(size=value.shape) for name, value in state.items()}
         ahead, behind = ({n: v + step * way[n] for n, v in state.items()} for step in (1e-6, -1e-6))
         numerical = (in_numpy(objective, ahead, batch, u) - in_numpy(objective, behind, batch, u)) / 2e-6
@@ -179,17 +149,16 @@ def test_the_loss_and_its_gradients_by_hand(settings: AutoencoderSettings) -> No
     assert all(".heads." in n for n in trained if n.startswith("encoder"))
 
 
-@pytest.mark.parametrize("layout", ["factorised", "single"])
 @torch.no_grad()
-def test_a_text_is_represented_at_the_test_temperature(layout: Any) -> None:
-    plain = build(LatteMixSettings(dims=3, classes=5, layout=layout))
-    other = build(LatteMixSettings(dims=3, classes=5, layout=layout, tau_test=1.0))
+def test_a_text_is_represented_at_the_test_temperature() -> None:
+    plain = build(LatteMixSettings(dims=3, classes=5))
+    other = build(LatteMixSettings(dims=3, classes=5, tau_test=1.0))
     assert (plain.latent.tau, other.latent.tau) == (0.3, 1.0)
-    assert plain.encoder.dim == other.encoder.dim == (15 if layout == "factorised" else 5)
+    assert (plain.encoder.dim, build(LatteMixSettings(dims=3, classes=5, layout="single")).encoder.dim) == (15, 5)
     batch = batch_of(plain)
     assert float(plain(batch)[0]) == float(other(batch)[0]), "training has its own"
-    ids, lengths = batch["sentence"], batch["sentence_length"]
-    assert not torch.allclose(plain.encoder(ids, lengths), other.encoder(ids, lengths), atol=1e-3)
+    text = batch["sentence"], batch["sentence_length"]
+    assert not torch.allclose(plain.encoder(*text), other.encoder(*text), atol=1e-3)
 
 
 @pytest.mark.parametrize("settings", [*SETTINGS[:1], *READ_OTHERWISE], ids=lambda settings: type(settings).__name__)

@@ -44,10 +44,10 @@ def fitted(objective: T, rows: int = 80, batch: int = 33) -> T:
     return objective
 
 
-def whitened(objective: Whiten, rows: int = 80) -> np.ndarray:
+def whitened(objective: Whiten | Centre) -> np.ndarray:
     (model,) = objective.candidates().values()
     with torch.no_grad():
-        return model(*TEXTS.take(np.arange(rows)).pad(0)).double().numpy()
+        return model(*TEXTS.pad(0)).double().numpy()
 
 
 def vectors(rows: int = 80) -> np.ndarray:
@@ -65,12 +65,8 @@ def test_it_is_numpys_whitening() -> None:
     np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-3)
     np.testing.assert_allclose(np.cov(found.T), np.eye(DIM), atol=1e-3)
     np.testing.assert_allclose(found.mean(0), 0, atol=1e-4)
-
-
-def test_the_first_dimensions_are_those_of_largest_variance() -> None:
-    all_of_them, few = whitened(fitted(made())), whitened(fitted(made(dimensions=5)))
-    assert few.shape == (80, 5)
-    np.testing.assert_allclose(few, all_of_them[:, :5], atol=1e-5)
+    few = whitened(fitted(made(dimensions=5)))
+    np.testing.assert_allclose(few, found[:, :5], atol=1e-5, err_msg="the first dimensions have the largest variance")
 
 
 def test_the_loss_is_the_variance_so_far_and_has_no_gradient() -> None:
@@ -81,21 +77,16 @@ def test_the_loss_is_the_variance_so_far_and_has_no_gradient() -> None:
     assert not any(parameter.requires_grad for parameter in objective.parameters())
 
 
-def test_fewer_sentences_than_dimensions_whiten_what_they_span() -> None:
-    found = whitened(fitted(made(), rows=9))
-    assert np.isfinite(found).all()
-    np.testing.assert_allclose(np.cov(found[:9].T), np.diag([1.0] * 8 + [0.0] * 8), atol=2e-3)
+def test_directions_without_variance_stay_empty() -> None:
+    """Of fewer sentences than dimensions; and of one layer, whose tokens sum to 0, weighted by 1 / gamma: numpy's whitening
+    blows the rounding error up there."""
+    few, of_one_layer = whitened(fitted(made(), rows=9))[:9], whitened(fitted(made(layers=1)))
+    np.testing.assert_allclose(np.cov(few.T), np.diag([1.0] * 8 + [0.0] * 8), atol=2e-3)
+    np.testing.assert_allclose(np.cov(of_one_layer.T), np.diag([1.0] * (DIM - 1) + [0.0]), atol=1e-3)
     np.testing.assert_array_equal(whitening_matrix(torch.zeros(4, 4).double(), 4), torch.zeros(4, 4).double())
 
 
-def test_the_direction_that_a_layer_norm_leaves_empty_stays_empty() -> None:
-    """Tokens of one layer sum to 0, weighted by 1 / gamma: numpy's whitening blows the rounding error up there."""
-    found = whitened(fitted(made(layers=1)))
-    np.testing.assert_allclose(np.cov(found.T), np.diag([1.0] * (DIM - 1) + [0.0]), atol=1e-3)
-
-
 def test_before_it_has_seen_sentences_vectors_stay() -> None:
-    np.testing.assert_allclose(whitened(made()), vectors(), atol=1e-6)
     np.testing.assert_allclose(whitened(made(dimensions=3)), vectors()[:, :3], atol=1e-6)
 
 
@@ -120,8 +111,7 @@ def test_wrong_dimensions_are_refused() -> None:
 
 
 def test_centred_vectors_keep_their_differences() -> None:
-    objective = Centre(CentreSettings(), encoder())
-    before = objective.encoder(*TEXTS.pad(0))
-    (centred,) = fitted(objective).candidates().values()
-    after = centred(*TEXTS.pad(0))
-    torch.testing.assert_close(after, before - before.mean(0), atol=1e-5, rtol=0)
+    before = vectors()
+    np.testing.assert_allclose(
+        whitened(fitted(Centre(CentreSettings(), encoder()))), before - before.mean(0), atol=1e-5
+    )

@@ -3,14 +3,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from small_runs import Interrupted, Stage, Watched, difference, interrupted_at, metrics, without
+from small_runs import Interrupted, Stage, Watched, difference, interrupted_at, metrics
 
 from raysts.training import checkpoint, loop
 from raysts.training.checkpoint import CheckpointPolicy
 from raysts.training.job import Job
 from raysts.training.loop import train
 from raysts.training.runtime import Preempted, Preemption
+
+Calm = tuple[Watched, list[dict[str, Any]]]
 
 
 class Told(Watched):
@@ -41,16 +44,23 @@ def job(stage: Stage, folder: Path, **train: Any) -> Job:
     return stage.job("nli", folder, rows=80, eval_every=7, dev=True, **train)
 
 
-def test_by_the_clock_a_killed_run_loses_a_step_and_not_a_bit(stage: Stage, tmp_path: Path, impatient: None) -> None:
-    calm, killed = (Watched() for _ in range(2))
-    train(job(stage, tmp_path / "calm", checkpoint_every=1000), calm)
-    once = without(job(stage, tmp_path / "killed"), id="test-nli")
+@pytest.fixture(scope="module")
+def calm(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Calm:
+    """The run that nothing disturbs, and its lines."""
+    folder, run = tmp_path_factory.mktemp("calm"), Watched()
+    train(job(stage, folder, checkpoint_every=1000), run)
+    return run, metrics(folder)
+
+
+def test_by_the_clock_a_killed_run_loses_a_step_and_not_a_bit(
+    calm: Calm, stage: Stage, tmp_path: Path, impatient: None
+) -> None:
+    killed = job(stage, tmp_path)
     with pytest.raises(Interrupted):
-        train(once, Watched(read=interrupted_at(9)))
-    assert saved(once.folder) == [9]
-    train(once, killed)
-    assert difference(calm.weights(), killed.weights()) == 0.0
-    assert metrics(tmp_path / "calm") == metrics(tmp_path / "killed")
+        train(killed, Watched(read=interrupted_at(9)))
+    assert saved(tmp_path) == [9]
+    train(killed, run := Watched())
+    assert difference(calm[0].weights(), run.weights()) == 0.0 and calm[1] == metrics(tmp_path)
 
 
 def test_a_recipe_that_counts_steps_has_no_clock(stage: Stage, tmp_path: Path, impatient: None) -> None:
@@ -60,10 +70,11 @@ def test_a_recipe_that_counts_steps_has_no_clock(stage: Stage, tmp_path: Path, i
     assert saved(tmp_path) == [4]
 
 
-def test_a_loss_between_two_lines_is_counted_though_a_checkpoint_comes_between(
-    stage: Stage, tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Lines every 5 steps; killed between them: the mean is over all five."""
+def test_the_loss_of_a_line_is_the_mean_since_the_last_though_a_checkpoint_comes_between(
+    calm: Calm,
+    stage: Stage, tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Lines every 5 steps, as in a long run; killed between them."""
     start = loop.Run.__init__
 
     def sparse(self: Any, *arguments: Any) -> None:
@@ -71,13 +82,15 @@ def test_a_loss_between_two_lines_is_counted_though_a_checkpoint_comes_between(
         self.log_every = 5
 
     monkeypatch.setattr(loop.Run, "__init__", sparse)
-    train(job(stage, tmp_path / "calm", checkpoint_every=1000), Watched())
-    for step in (3, 8, 9):
+    for step in (3, 9):
         with pytest.raises(Interrupted):
-            train(job(stage, tmp_path / "killed"), Watched(read=interrupted_at(step)))
-    train(job(stage, tmp_path / "killed"), Watched())
-    lines = metrics(tmp_path / "calm")
-    assert [line["step"] for line in lines] == [5, 7, 10, 14, 15] and metrics(tmp_path / "killed") == lines
+            train(job(stage, tmp_path), Watched(read=interrupted_at(step)))
+    train(job(stage, tmp_path), Watched())
+    lines, losses, first = metrics(tmp_path), [line["loss"] for line in calm[1]], 0
+    assert [line["step"] for line in lines] == [5, 7, 10, 14, 15]
+    for line in lines:
+        assert line["loss"] == pytest.approx(np.mean(losses[first : line["step"]]), abs=1e-6)
+        first = line["step"]
 
 
 @pytest.mark.parametrize(
@@ -94,11 +107,10 @@ def test_dear_checkpoints_are_rarer(ago: float, seconds: float | None, due: bool
     assert decision(by_clock=False) == Preemption.NONE
 
 
-def test_who_is_told_to_end_saves_first(stage: Stage, tmp_path: Path) -> None:
-    train(job(stage, tmp_path / "calm", checkpoint_every=1000), calm := Watched())
-    told = job(stage, tmp_path / "told", checkpoint_every=1000)
+def test_who_is_told_to_end_saves_first(calm: Calm, stage: Stage, tmp_path: Path) -> None:
+    told = job(stage, tmp_path, checkpoint_every=1000)
     with pytest.raises(Preempted):
         train(told, Told(6, Preemption.END))
-    assert saved(told.folder) == [6]
+    assert saved(tmp_path) == [6]
     train(told, after := Told(1, Preemption.NONE))
-    assert after.steps == 15 - 6 and difference(calm.weights(), after.weights()) == 0.0
+    assert after.steps == 15 - 6 and difference(calm[0].weights(), after.weights()) == 0.0
