@@ -107,26 +107,23 @@ def test_a_graph_gives_the_vectors_of_its_model(folder: Path, tmp_path: Path) ->
     assert teacher.vectors(teacher.tokenize([])).shape == (0, model.dim)  # where nothing is evaluated
     with pytest.raises(InputError, match="an ONNX graph, which has no weights to save"):
         teacher.model.save(tmp_path / "copy")
-    model.truncate_dim, model.similarity_name = 8, "dot"
-    onnx.save(model, tmp_path / "short")
-    short = load_embedder(tmp_path / "short", device="cpu")
-    np.testing.assert_allclose(short.vectors(short.tokenize(TEXTS)), model.encode(TEXTS), atol=1e-5)
-    assert list(short.similarities) == list(model.similarities) == ["dot", "cosine"]
 
 
-def test_a_graph_leaves_the_tokens_of_a_prompt_out_as_its_model(folder: Path, tmp_path: Path) -> None:
+def test_a_graph_has_the_dimensions_the_similarity_and_the_prompts_of_its_model(folder: Path, tmp_path: Path) -> None:
+    """The tokens of a prompt are left out as the model leaves them out."""
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
     model = load(folder, device="cpu")
+    model.truncate_dim, model.similarity_name = 8, "dot"
     model.prompts = Prompts(texts={"query": "the cat ", "document": "a dog sat "}, pooled=False)
     onnx.save(model, tmp_path / "graph")
+    graph = load_embedder(tmp_path / "graph")
+    assert list(graph.similarities) == list(model.similarities) == ["dot", "cosine"]
     texts = [SideText(TEXTS[0], "query"), SideText(TEXTS[0], "document"), SideText(TEXTS[1], "query")]
-    expected = model.represent(texts)["vectors"]
-    np.testing.assert_allclose(load_embedder(tmp_path / "graph").model.encode(texts), expected, atol=1e-5)
+    np.testing.assert_allclose(graph.model.encode(texts), model.represent(texts)["vectors"], atol=1e-5)
     teacher = load_embedder(tmp_path / "graph", prompt="document", device="cpu")
-    np.testing.assert_allclose(
-        teacher.vectors(teacher.tokenize(TEXTS)), model.encode(TEXTS, prompt="document"), atol=1e-5
-    )
+    expected = model.encode(TEXTS, prompt="document")
+    np.testing.assert_allclose(teacher.vectors(teacher.tokenize(TEXTS)), expected, atol=1e-5)
 
 
 def test_a_graph_that_gives_no_vectors(folder: Path, tmp_path: Path) -> None:

@@ -18,8 +18,6 @@ from raysts.models.families import FAMILIES, omit_pooler
 from raysts.models.pretrained import load_backbone
 from raysts.models.sentence_model import SentenceModel, represent_tokens
 from raysts.models.tokens import Tokens, tokenize
-from raysts.objectives.latte_mix import NormalVAE
-from raysts.recipes.catalog import NormalVAESettings
 
 TEXTS = [
     "a dog runs",
@@ -45,27 +43,8 @@ def reference_of(encoder: Encoder) -> Any:
     return model.eval()
 
 
-@pytest.mark.parametrize(
-    ("mode", "expected"),
-    [
-        ("cls", [3.0, 4.0]),
-        ("max", [3.0, 8.0]),
-        ("mean", [3.0, 6.0]),
-        ("mean_sqrt_len_tokens", [3.0, 12.0 / 2**0.5]),
-        ("weightedmean", [3.0, (2 * 4.0 + 3 * 8.0) / 5]),  # a place weighs what it does with the prompt before it
-        ("lasttoken", [3.0, 8.0]),
-    ],
-)
-def test_a_prompt_that_is_not_pooled_by_hand(mode: str, expected: list[float]) -> None:
-    tokens = torch.tensor([[[100.0], [3.0], [50.0]], [[100.0], [4.0], [8.0]]])
-    lengths = torch.tensor([2, 3])
-    found = pool(tokens, torch.arange(3) < lengths[:, None], lengths, mode, skipped=1)
-    assert found[:, 0].tolist() == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_pooling_is_summed_in_float32(dtype: torch.dtype) -> None:
-    tokens = torch.full((1, 3000, 2), 1.5, dtype=dtype)
+def test_pooling_is_summed_in_float32() -> None:
+    tokens = torch.full((1, 3000, 2), 1.5, dtype=torch.float16)
     tokens[0, 0] = 0.0
     found = pool(tokens, None, torch.tensor([3000]), "mean")
     assert found.dtype == torch.float32
@@ -177,7 +156,7 @@ def one_by_one(q: Tensor, k: Tensor, v: Tensor, starts_q: Tensor, starts_k: Tens
     return torch.cat(found)
 
 
-@pytest.mark.parametrize("family", ["bert", "distilbert", "roberta"])
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
 def test_ways_to_attend_are_one(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled, as on GPUs with the kernel for texts of any lengths, and padded for attention alone."""
     backbone, tokenizer = load_backbone(write_backbone(tmp_path / family, family))
@@ -205,25 +184,11 @@ def test_ways_to_attend_are_one(family: str, tmp_path: Path, monkeypatch: pytest
                 torch.testing.assert_close(other, padded, rtol=1e-4, atol=atol)
 
 
-def test_ragged_representations_have_the_length_of_their_text() -> None:
-    encoder = NormalVAE(NormalVAESettings(dims=3), tiny_encoder()).encoder.eval()
-    ids, lengths = batch()
-    with torch.no_grad():
-        whole = encoder.represent(ids, lengths, lengths.numpy())
-        for row, length in enumerate(lengths.tolist()):
-            alone = encoder.represent(ids[row : row + 1, :length], lengths[row : row + 1])
-            for name in ("mu", "log_var"):
-                torch.testing.assert_close(whole[name][row], alone[name][0], rtol=0, atol=1e-5)
-
-
 def test_bulk_embedding_keeps_rows_and_modes(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = tiny_encoder()
-    ids, lengths = batch(rows=40)
-    flat = np.concatenate([row[:length] for row, length in zip(ids.numpy(), lengths.tolist(), strict=True)])
-    tokens = Tokens(flat.astype(np.int32), np.concatenate([[0], np.cumsum(lengths.numpy())]))
-    seen: list[int] = []
-    monkeypatch.setitem(sentence_model.TOKEN_BUDGET, "cpu", 50)
-    encoder.train()
+    """In batches of few tokens, for which the longest texts are too long."""
+    encoder, tokens, seen = tiny_encoder().train(), random_tokens(40, 17), list[int]()
+    ids, lengths = tokens.pad(0)
+    monkeypatch.setitem(sentence_model.TOKEN_BUDGET, "cpu", 15)
     found = [part["vectors"] for part in represent_tokens(encoder, tokens, (1, 2), progress=seen.append)]
     assert encoder.training and sum(seen) == 40 and len(seen) > 5
     with torch.no_grad():
@@ -233,19 +198,11 @@ def test_bulk_embedding_keeps_rows_and_modes(monkeypatch: pytest.MonkeyPatch) ->
             for array, alone in zip(found, encoder.represent_layers(*text, (1, 2)), strict=True):
                 assert array.dtype == np.float32
                 np.testing.assert_allclose(array[number], alone["vectors"][0], rtol=0, atol=1e-5)
+    (none,) = represent_tokens(encoder, tokens.take([]), (1,))
+    assert none["vectors"].shape == (0, 16)
 
 
-def test_bulk_embedding_of_nothing_and_of_one_long_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = tiny_encoder()
-    assert represent_tokens(encoder, Tokens(np.zeros(0, np.int32), np.zeros(1, np.int64)), (1,))[0][
-        "vectors"
-    ].shape == (0, 16)
-    monkeypatch.setitem(sentence_model.TOKEN_BUDGET, "cpu", 4)
-    long = Tokens(np.arange(1, 31, dtype=np.int32), np.array([0, 30]))
-    assert np.isfinite(represent_tokens(encoder, long, (1,))[0]["vectors"]).all()
-
-
-@pytest.mark.parametrize("family", ["distilbert", "roberta", "mpnet", "modernbert", "albert"])
+@pytest.mark.parametrize("family", ["distilbert", "modernbert", "albert"])
 def test_layers_computed_again_give_the_same_gradients(family: str, tmp_path: Any) -> None:
     """Packed or padded, of two pooled layers, with dropout; nothing changes where no gradient is asked for."""
     backbone, tokenizer = load_backbone(write_backbone(tmp_path / family, family))

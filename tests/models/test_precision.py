@@ -37,8 +37,5 @@ def test_a_model_in_less_has_its_weights_in_it_and_is_not_saved(tiny_backbone: P
     with pytest.raises(ValueError, match=r"was loaded in bf16.* load it with precision='fp32' to save it"):
         model.save(tmp_path / "model")
     assert not (tmp_path / "model").exists()
-
-
-def test_what_is_not_there_is_refused(tiny_backbone: Path) -> None:
     with pytest.raises(InputError, match="precision='bfloat16': must be one of auto, bf16"):
         load(tiny_backbone, device="cpu", precision="bfloat16")  # type: ignore[arg-type]

@@ -14,15 +14,13 @@ from raysts.models.weights import keep_layers, spaced_layers
 TEXTS = ["a man plays a guitar", "the dog runs", "two"]
 
 
-@pytest.mark.parametrize(
-    ("count", "depth", "kept"),
-    [(3, 6, (0, 2, 5)), (4, 6, (0, 2, 3, 5)), (6, 6, (0, 1, 2, 3, 4, 5)), (1, 12, (0,)), (2, 12, (0, 11))],
-)
-def test_layers_are_evenly_spaced_from_the_first_to_the_last(count: int, depth: int, kept: tuple[int, ...]) -> None:
-    assert spaced_layers(count, depth) == kept
+def test_layers_are_evenly_spaced_from_the_first_to_the_last() -> None:
+    counts = ((3, 6), (4, 6), (6, 6), (1, 12), (2, 12))
+    expected = [(0, 2, 5), (0, 2, 3, 5), (0, 1, 2, 3, 4, 5), (0,), (0, 11)]
+    assert [spaced_layers(count, depth) for count, depth in counts] == expected
 
 
-@pytest.mark.parametrize("family", ["bert", "distilbert", "roberta", "mpnet", "modernbert", "electra", "qwen3"])
+@pytest.mark.parametrize("family", ["bert", "distilbert", "mpnet", "modernbert", "qwen3"])
 def test_kept_layers_are_saved_and_loaded(family: str, tmp_path: Path) -> None:
     whole = pretrained.load(small_runs.write_backbone(tmp_path / "whole", family), device="cpu")
     expected = whole.encode(TEXTS)

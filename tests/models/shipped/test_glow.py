@@ -13,12 +13,12 @@ from raysts.models.shipped import glow
 from raysts.models.shipped.glow import ActNorm, Glow
 
 
-def moved(flow: Glow, scale: float = 0.1) -> Glow:
+def moved(flow: Glow) -> Glow:
     """The flow with every weight moved at random, so that nothing in it is zero or the identity."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in flow.parameters():
-            parameter += scale * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+            parameter += 0.1 * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
     return flow
 
 
@@ -56,27 +56,17 @@ def by_hand(flow: Glow, x: np.ndarray) -> np.ndarray:
     return np.concatenate([*left, x], 1)
 
 
-@pytest.mark.parametrize("levels", [1, 2, 3])
-@torch.no_grad()
-def test_z_is_what_the_formulas_say(levels: int) -> None:
+@pytest.mark.parametrize("levels", [1, 3])
+def test_z_is_what_the_formulas_say_and_the_log_determinant_that_of_the_jacobian(levels: int) -> None:
     torch.manual_seed(0)
     flow, x = Glow(16, levels, depth=3, width=5).double(), embeddings(40, 16)
-    flow.initialize(x, mean)
-    moved(flow)
-    z = flow.encode(x)
+    with torch.no_grad():
+        flow.initialize(x, mean)
+        z = moved(flow).encode(x)
     np.testing.assert_allclose(z.numpy(), by_hand(flow, x.numpy()), rtol=1e-10, atol=1e-10)
     assert float((z - x).abs().max()) > 0.1
-
-
-@pytest.mark.parametrize("levels", [1, 2, 3])
-def test_log_determinant_against_the_jacobian(levels: int) -> None:
-    torch.manual_seed(0)
-    flow = moved(Glow(8, levels, depth=2, width=4).double())
-    for x in embeddings(3, 8):
-        jacobian = torch.autograd.functional.jacobian(lambda row: flow.encode(row[None])[0], x)
-        assert float(flow.log_det().detach()) == pytest.approx(
-            float(torch.linalg.slogdet(jacobian).logabsdet), abs=1e-9
-        )
+    jacobian = torch.autograd.functional.jacobian(lambda row: flow.encode(row[None])[0], x[0])
+    assert float(flow.log_det().detach()) == pytest.approx(float(torch.linalg.slogdet(jacobian).logabsdet), abs=1e-9)
 
 
 @torch.no_grad()
@@ -107,20 +97,15 @@ def test_autocast_does_not_reach_the_flow() -> None:
         torch.testing.assert_close(flow.encode(x), expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
+def test_impossible_sizes_are_refused() -> None:
+    for wrong, said in (
         ({"dim": 18}, "4 must divide.* 18"),
-        ({"dim": 33, "levels": 1}, "2 must divide.* 33"),
         ({"dim": 300, "levels": 3}, "8 must divide.* 300"),
         ({"dim": 16, "levels": 0}, "levels=0"),
-        ({"dim": 16, "depth": 0}, "depth=0"),
         ({"dim": 16, "width": -1}, "width=-1"),
-    ],
-)
-def test_impossible_sizes_are_refused(given: dict[str, int], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        Glow(**given)
+    ):
+        with pytest.raises(ValueError, match=said):
+            Glow(**wrong)
 
 
 @pytest.mark.parametrize("file", Path(glow.__file__).parent.glob("[!_]*.py"), ids=lambda file: file.name)
