@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -96,7 +95,7 @@ def test_a_name_that_begins_like_another_is_another(store: Any) -> None:
     assert store.exists("runs/xy") and store.exists("runs/a/model") and store.list("run") == []
 
 
-@pytest.mark.parametrize("text", ["first", "", "x" * (2 * storage.SMALL)], ids=["short", "empty", "large"])
+@pytest.mark.parametrize("text", ["", "x" * (2 * storage.SMALL)], ids=["empty", "large"])
 def test_a_file_that_is_put_again_is_read_fresh(text: str, store: Any) -> None:
     put(store, "a/b.txt", "before")
     put(store, "a/b.txt", text)
@@ -112,29 +111,25 @@ def test_a_record_grows_beyond_one_request(store: Any, monkeypatch: pytest.Monke
         assert store.read("runs/x/metrics.jsonl")[0] == b"x" * size
 
 
-def test_a_file_whose_writer_fails_is_what_it_was(store: Any) -> None:
-    store.write_json("a.json", {"x": 1})
+def test_a_file_whose_writer_fails_is_what_it_was_and_a_torn_one_is_none(store: Any) -> None:
+    store.write_json("a.json", ["ü", 1])
     with pytest.raises(ZeroDivisionError), store.put("a.json") as draft:
         draft.write_text("half")
         raise ZeroDivisionError
-    assert store.read_json("a.json", fresh=True) == {"x": 1} and relative(store, store.list()) == ["a.json"]
+    assert store.read_json("a.json", fresh=True, kind=list) == ["ü", 1]
+    assert relative(store, store.list()) == ["a.json"]
+    put(store, "a.json", "[1, 2")
+    assert store.read_json("a.json", fresh=True, kind=list) is None
 
 
 def test_names_of_any_kind(store: Any) -> None:
-    for name in ("a b", "ü", "100%", "a+b", "a%20b", "x#1", "[z]", "a&b=c", "it's", "a:b", "~", "-", "a,b;c", "(x)"):
+    for name in ("a b", "ü", "100%", "a+b", "a%20b", "x#1", "[z]&b=c", "it's a:b", "~-,b;c (x)"):
         put(store, f"own/{name}/{name}.txt", name)
         assert store.get(f"own/{name}/{name}.txt", fresh=True).read_text() == name
         assert relative(store, store.list("own", recursive=True)) == [f"own/{name}/{name}.txt"]
         assert relative(store, store.list("own")) == [f"own/{name}"]
         store.delete(f"own/{name}")
         assert store.list("own", recursive=True) == []
-
-
-def test_json_of_another_kind(store: Any) -> None:
-    store.write_json("a.json", ["ü", 1])
-    assert store.read_json("a.json", kind=list) == ["ü", 1]
-    put(store, "a.json", "[1, 2")
-    assert store.read_json("a.json", fresh=True, kind=list) is None
 
 
 def test_a_file_of_the_users_own_is_brought_as_it_is_now(store: Any) -> None:
@@ -166,45 +161,21 @@ def test_a_file_is_created_once_and_replaced_by_who_saw_it(store: Any) -> None:
     refused(first, second)
     assert store.get("runs/x/run.json", fresh=True).read_bytes() == b"2"
     assert relative(store, store.list("runs", recursive=True)) == ["runs/x/run.json"]
+    put(store, "runs/x/run.json", "3")  # a file that is put has a tag too
+    content, third = store.read("runs/x/run.json")
+    assert content == b"3"
+    refused(second, third)
+    store.replace("runs/x/run.json", b"4", third)
     store.delete("runs/x/run.json")
-    refused(second, None)
-    store.replace("runs/x/run.json", b"3", None)
-
-
-def test_tags_are_those_of_files_that_were_put(store: Any) -> None:
-    put(store, "studies/s/study.json", "1")
-    content, tag = store.read("studies/s/study.json")
-    assert content == b"1"
-    put(store, "studies/s/study.json", "2")
-    with pytest.raises(Conflict):
-        store.replace("studies/s/study.json", b"3", tag)
-    store.replace("studies/s/study.json", b"3", store.read("studies/s/study.json")[1])
-    put(store, "studies/s/study.json", "4")
-    assert store.read("studies/s/study.json")[0] == b"4"
-
-
-@here
-def test_of_many_that_create_one_succeeds(store: Any) -> None:
-    def create(number: int) -> bool:
-        try:
-            store.replace("a/b", str(number).encode(), None)
-        except Conflict:
-            return False
-        return True
-
-    for _ in range(5):
-        results = run_parallel(create, range(8))
-        assert results.count(True) == 1 and store.read("a/b")[0] == str(results.index(True)).encode()
-        store.delete("a/b")
+    refused(third, None)
+    store.replace("runs/x/run.json", b"5", None)
 
 
 @here
 def test_no_change_of_many_writers_is_lost(store: Any) -> None:
-    store.replace("a/count", b"0", None)
-
     def count(_: int) -> None:
         while True:
-            content, tag = store.read("a/count")
+            content, tag = store.read("a/count") or (b"0", None)  # one of them creates it
             try:
                 store.replace("a/count", str(int(content) + 1).encode(), tag)
                 return
@@ -218,7 +189,7 @@ def test_no_change_of_many_writers_is_lost(store: Any) -> None:
 # -- folders -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_is_whole_or_absent(store: Any) -> None:
+def test_a_folder_is_whole_or_absent_and_replaced_whole(store: Any) -> None:
     with pytest.raises(ZeroDivisionError), store.put_dir("runs/x/model") as draft:
         fill(draft, weights="half")
         raise ZeroDivisionError
@@ -227,13 +198,10 @@ def test_a_folder_is_whole_or_absent(store: Any) -> None:
     assert store.exists("runs/x/model") and store.get("runs/x/model/deep/config").read_text() == "{}"
     assert below(store.get_dir("runs/x/model")) == {"weights": "1", "deep/config": "{}"}
     assert store.is_whole("runs/x/model") and store.is_whole("runs/x/model", deep=True)
-
-
-def test_a_folder_is_replaced_whole(store: Any) -> None:
-    put_dir(store, "runs/x/model", weights="1", deep__config="{}")
-    put_dir(store, "runs/x/model", weights="2", other="3")
-    assert below(store.get_dir("runs/x/model", fresh=True)) == {"weights": "2", "other": "3"}
-    files = ["runs/x/model/other", "runs/x/model/weights"]
+    put_dir(store, "runs/x/model", weights="2", other="3", **{"README.md": "old"})
+    put(store, "runs/x/model/README.md", "new")  # a card alone is put into a whole folder
+    assert below(store.get_dir("runs/x/model", fresh=True)) == {"weights": "2", "other": "3", "README.md": "new"}
+    files = ["runs/x/model/README.md", "runs/x/model/other", "runs/x/model/weights"]
     assert relative(store, store.list("runs/x/model", recursive=True)) == files
 
 
@@ -245,12 +213,6 @@ def test_a_folder_that_was_written_in_place_is_sealed(store: Any) -> None:
     fill(store.path("runs/x/checkpoints"), two="3", three="3")
     plain.seal("runs/x/checkpoints")
     assert below(store.get_dir("runs/x/checkpoints", fresh=True)) == {"one": "1", "two": "3", "three": "3"}
-
-
-def test_a_card_is_put_into_a_whole_folder(store: Any) -> None:
-    put_dir(store, "runs/x/model", weights="1", **{"README.md": "old"})
-    put(store, "runs/x/model/README.md", "new")
-    assert below(store.get_dir("runs/x/model")) == {"weights": "1", "README.md": "new"}
 
 
 def test_files_that_were_written_in_place_are_sent(store: Any) -> None:
@@ -278,16 +240,12 @@ def test_listings_name_what_the_store_holds(store: Any) -> None:
         store.write_json(f"runs/{run}/run.json", {"run": run})
         put_dir(store, f"runs/{run}/model", weights=run)
     store.write_json("runs/readme.json", 0)
-    assert relative(store, store.list()) == ["runs"]
-    assert relative(store, store.list("runs")) == ["runs/a", "runs/b", "runs/readme.json"]
     files = ["a/model/weights", "a/run.json", "b/model/weights", "b/run.json", "readme.json"]
-    assert relative(store, store.list("runs", recursive=True)) == [f"runs/{name}" for name in files]
-
-
-def test_locks_are_not_listed(store: Any) -> None:
-    store.write_json("runs/a/run.json", 1)
-    with store.lock("runs/a/writer.lock", "a test"):
-        assert relative(store, store.list("runs/a")) == ["runs/a/run.json"] == relative(store, store.get_all("runs"))
+    with store.lock("runs/a/writer.lock", "a test"):  # a lock is none of them
+        assert relative(store, store.list()) == ["runs"]
+        assert relative(store, store.list("runs")) == ["runs/a", "runs/b", "runs/readme.json"]
+        assert relative(store, store.list("runs", recursive=True)) == [f"runs/{name}" for name in files]
+        assert relative(store, store.get_all("runs")) == [f"runs/{name}" for name in files]
 
 
 def test_all_files_that_match_are_brought_as_they_are_now(store: Any) -> None:
@@ -332,24 +290,6 @@ def test_one_holds_a_lock(store: Any) -> None:
         raise ZeroDivisionError
     with store.lock("locks/a.lock", "the third"):
         pass
-
-
-@here
-def test_who_waits_gets_a_lock_when_its_holder_ends(store: Any) -> None:
-    held, release = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with store.lock("locks/a.lock", "a dying worker"):
-            held.set()
-            release.wait(120)
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    assert held.wait(120)
-    threading.Timer(0.2, release.set).start()
-    with store.lock("locks/a.lock", "its successor", wait=60):
-        assert release.is_set()
-    holder.join()
 
 
 @here
@@ -410,40 +350,17 @@ def test_a_handle_travels_and_is_that_of_the_paths_below(store: Any) -> None:
 # -- the helper that all of this runs on ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [0, 1, 30])
-def test_results_come_in_the_order_of_the_items(count: int) -> None:
-    assert run_parallel(lambda item: item * item, range(count)) == [item * item for item in range(count)]
-
-
-def test_an_error_ends_what_has_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_come_in_the_order_of_the_items_and_an_error_ends_what_has_not_begun() -> None:
+    for count in (0, 30):
+        assert run_parallel(lambda item: item * item, range(count)) == [item * item for item in range(count)]
     begun: list[int] = []
 
     def fails(item: int) -> None:
         begun.append(item)
         if item == 3:
             raise ZeroDivisionError
-        time.sleep(0.5)  # on a busy machine the news of an error travels slowly
+        time.sleep(0.1)  # on a busy machine the news of an error travels slowly
 
     with pytest.raises(ZeroDivisionError):
         run_parallel(fails, range(1000))
     assert len(begun) < 100
-
-
-def test_an_interruption_ends_a_wait() -> None:
-    """Also that of a call which never returns and knows no signals."""
-    program = """
-import signal, threading, time
-from raysts.storage.bucket import run_parallel
-
-def forever(item):
-    if item == 0:
-        signal.raise_signal(signal.SIGINT)
-    threading.Event().wait()
-
-try:
-    run_parallel(forever, range(3))
-except KeyboardInterrupt:
-    print("interrupted")
-"""
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
-    assert (ended.returncode, ended.stdout) == (0, "interrupted\n"), ended.stderr

@@ -65,12 +65,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[float], None]]
 
 
 def test_the_lock_of_a_machine_that_is_gone_is_taken_after_four_beats(bucket: Bucket, clock: Any) -> None:
-    write(bucket)
-    now, after = clock(), Lease(bucket, LOCK, "after")
-    after.take()
-    assert 4 * lease.BEAT < now[0] < 4.2 * lease.BEAT and claim(bucket)["holder"] == "after"
-    after.release()
-    assert claim(bucket)["held"] is False
+    """One that names nobody is taken as that of another machine."""
+    for content in (None, b"{", b"[1]"):
+        write(bucket)
+        if content:
+            overwrite(bucket, LOCK, content)
+        now, after = clock(), Lease(bucket, LOCK, "after")
+        after.take()
+        assert 4 * lease.BEAT < now[0] < 4.2 * lease.BEAT and claim(bucket)["holder"] == "after"
+        after.release()
+        assert claim(bucket)["held"] is False
 
 
 def test_a_holder_of_another_machine_that_renews_is_known_at_its_next_beat(bucket: Bucket, clock: Any) -> None:
@@ -91,16 +95,6 @@ def test_another_process_with_the_number_of_the_dead_one_does_not_keep_its_lock(
     with pytest.raises(InputError, match="raysts run a"):
         Lease(bucket, LOCK, "after").take()
     assert now[0] == 0.0
-
-
-@pytest.mark.parametrize("content", [b"{", b"[1]"])
-def test_a_lock_that_names_nobody_is_taken_as_that_of_another_machine(content: bytes, s3: str, clock: Any) -> None:
-    bucket, now = Bucket(canonical(s3)), clock()
-    overwrite(bucket, LOCK, content)
-    after = Lease(bucket, LOCK, "after")
-    after.take()
-    assert now[0] > 4 * lease.BEAT
-    after.release()
 
 
 def test_a_renewal_whose_answer_never_came_is_ours(bucket: Bucket) -> None:
@@ -259,7 +253,7 @@ def test_the_lock_of_a_process_of_this_machine_is_held_as_long_as_it_lives(bucke
     assert not lease.is_held(bucket, LOCK)
 
 
-@pytest.mark.parametrize("ahead", [-3600, 0, 60, 600, 3600])
+@pytest.mark.parametrize("ahead", [-3600, 60, 3600])
 @pytest.mark.parametrize("renews", [True, False])
 def test_a_holder_on_another_machine_is_watched_if_its_last_renewal_seems_old(
     ahead: int, renews: bool, s3: str, clock: Any, monkeypatch: pytest.MonkeyPatch
