@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from filled import below, fill
 
 from raysts.errors import InputError
 from raysts.storage import store as storage
-from raysts.storage.bucket import Conflict, run_parallel
+from raysts.storage.bucket import AT_ONCE, Conflict, run_parallel
 from raysts.storage.store import Store
 
 CALLS = (
@@ -173,9 +174,13 @@ def test_a_file_is_created_once_and_replaced_by_who_saw_it(store: Any) -> None:
 
 @here
 def test_no_change_of_many_writers_is_lost(store: Any) -> None:
-    def count(_: int) -> None:
+    all_have_read = threading.Barrier(AT_ONCE)
+
+    def count(number: int) -> None:
         while True:
             content, tag = store.read("a/count") or (b"0", None)  # one of them creates it
+            if tag is None and number < AT_ONCE:
+                all_have_read.wait(120)
             try:
                 store.replace("a/count", str(int(content) + 1).encode(), tag)
                 return
