@@ -22,6 +22,7 @@ from raysts.models.encoder import Encoder
 from raysts.ops import collective
 from raysts.recipes.catalog import CATALOG, ContrastiveSettings, ObjectiveSpec
 from raysts.recipes.recipe import Optim
+from raysts.training.attempt import attempt
 from raysts.training.job import Job
 from raysts.training.loop import train
 from raysts.training.runtime import Preempted, Preemption, Runtime
@@ -145,7 +146,11 @@ def run(
     in_bf16 = alone[RESUMED].recipe.train.replace(precision="bf16")
     recipe = alone[RESUMED].recipe.replace(train=in_bf16)
     spread[IN_BF16] = small_runs.without(alone[RESUMED], folder=folder / "spread" / IN_BF16, recipe=recipe)
-    (folder / "jobs.pickle").write_bytes(pickle.dumps({**together, "extra": extra, "spread": spread}))
+    steep = whole.recipe.replace(optim=OPTIM.replace(lr=1e30))
+    failing = {"failing": small_runs.without(whole, folder=folder / "2" / "failing", recipe=steep)}
+    (folder / "jobs.pickle").write_bytes(
+        pickle.dumps({**together, "extra": extra, "spread": spread, "failing": failing})
+    )
     # A run that begins in one process and goes on in two.
     with pytest.raises(small_runs.Interrupted):
         train(extra["grown"], small_runs.Watched(read=small_runs.interrupted_at(3)))
@@ -188,6 +193,7 @@ def rank_main(rank: int, folder: str) -> None:
         if world == 2:
             found |= _pair(rank)
             _goes_on(made["extra"], rank, found)
+            found["reason"] = attempt([made["failing"]["failing"]], Gloo(rank, world)).reason
             found["spread"], found["numbers"] = {}, {}
             for name, job in made["spread"].items():
                 if name in TWICE:

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import s3_server
 from processes import Command, wait_until
 from run_commands import plan_of as plan_recipe
 
-from raysts.cluster.connect import PRIVATE, SETTINGS
+from raysts.cluster.connect import PRIVATE, SETTINGS, connection
 from raysts.pipeline.plan import Plan
 
 # Before anything imports Ray, which reads some of them then.
@@ -63,8 +63,26 @@ def head_lives() -> bool:
     return {"gcs_server", "raylet"} <= {*children}
 
 
+SELDOM = {
+    "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD": "0",
+    "LOG_NAME_UPDATE_INTERVAL_S": "10",
+    "REPORTER_UPDATE_INTERVAL_MS": "60000",
+}
+"""Two of Ray's processes look around ten times a second and every few seconds unless told otherwise."""
+_running = contextlib.ExitStack()
+"""The connection to the cluster of :func:`cluster`."""
+
+
 @pytest.fixture(scope="session")
-def start_cluster(s3_endpoint: str, mirrors: Path, cluster_is_up: Path) -> Callable[[], None]:
+def processes_at_start() -> list[str]:
+    """The words of the command lines of that cluster's processes before it had anything to do."""
+    return []
+
+
+@pytest.fixture(scope="session")
+def start_cluster(
+    s3_endpoint: str, mirrors: Path, cluster_is_up: Path, processes_at_start: list[str]
+) -> Callable[[], None]:
     """Starts the cluster of :func:`cluster`, unless it runs, and anew if it has died: for what is made before it."""
 
     def start() -> None:
@@ -74,20 +92,19 @@ def start_cluster(s3_endpoint: str, mirrors: Path, cluster_is_up: Path) -> Calla
             if head_lives():
                 return
             warnings.warn("the cluster of the tests has died; another one takes its place", stacklevel=1)
-            ray.shutdown()
+            _running.close()
         with pytest.MonkeyPatch.context() as patch:
             s3_server.environment(s3_endpoint, mirrors, patch.setenv)
+            for name, value in SELDOM.items():
+                patch.setenv(name, value)
+            small = {"num_cpus": 2, "object_store_memory": 100 << 20}  # the latter is less than what test_stream reads
+            patch.setattr(ray, "init", partial(ray.init, **small))
             try:
-                ray.init(
-                    address="local",
-                    num_cpus=2,
-                    object_store_memory=100 << 20,  # less than what test_stream reads
-                    include_dashboard=False,
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                )
+                _running.enter_context(connection("local"))
             finally:
                 cluster_is_up.touch()
+        processes = psutil.Process().children(recursive=True)
+        processes_at_start[:] = [word for process in processes for word in process.cmdline()]
 
     return start
 
@@ -103,9 +120,7 @@ def cluster(start_cluster: Callable[[], None]) -> None:
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """End the cluster where the next test has no use for it."""
     if "cluster" in item.fixturenames and (nextitem is None or "cluster" not in nextitem.fixturenames):
-        import ray
-
-        ray.shutdown()
+        _running.close()
 
 
 PlanMaker = Callable[..., Plan]

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from processes import wait_until
 from run_commands import listening
@@ -13,10 +16,41 @@ from run_commands import listening
 from raysts.errors import InputError
 from raysts.recipes.recipe import Resources
 
+LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
-def test_a_private_cluster_does_not_grow(cluster: None) -> None:
+
+def listening_addresses() -> dict[str, set[str]]:
+    """Addresses on which the processes below this one, and it itself, take connections, by process."""
+    found: dict[str, set[str]] = {}
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            command = " ".join(process.cmdline())
+            for socket in process.net_connections("inet"):
+                if socket.status == psutil.CONN_LISTEN:
+                    found.setdefault(f"{process.pid} {command[:200]}", set()).add(socket.laddr.ip)
+    return found
+
+
+def test_a_private_cluster_is_this_machine_alone(cluster: None, processes_at_start: list[str]) -> None:
+    """Nothing of it listens beyond this machine, and it does not grow."""
+    import ray
+
     from raysts.cluster.capacity import may_grow, resolve_gpus, slot_count
 
+    # Workers are not started before there is work.
+    workers = [word for word in processes_at_start if re.fullmatch(r".*default_worker\.py|ray::IDLE.*", word)]
+    assert processes_at_start and not workers
+
+    @ray.remote(num_cpus=1)
+    def worker() -> int:
+        return os.getpid()
+
+    at_work = ray.get(worker.remote())
+    assert [node["NodeManagerAddress"] for node in ray.nodes()] == ["127.0.0.1"]
+    found = listening_addresses()
+    for name in ("gcs_server", "raylet", str(at_work), str(os.getpid())):
+        assert any(name in process for process in found), (name, found)
+    assert {process: addresses for process, addresses in found.items() if addresses - LOOPBACK} == {}
     assert not may_grow() and resolve_gpus(Resources()).gpus == 0
     assert slot_count(Resources(gpus=0)) == 2 and slot_count(Resources(gpus=1)) == 1  # what fits nowhere counts as one
 

@@ -23,7 +23,6 @@ def test_private_parts_are_reached_in_one_file() -> None:
     assert reached == {"compat.py"}
 
 
-@pytest.mark.anyray
 @pytest.mark.parametrize(
     ("report", "grows"),
     [

@@ -6,55 +6,12 @@ import re
 import subprocess
 import sys
 
-import psutil
 import pytest
 import ray
 
 from raysts.cluster import connect
-from raysts.cluster.capacity import may_grow
-from raysts.cluster.connect import LOOPBACK as SWITCH
 from raysts.cluster.connect import connection
 from raysts.errors import InputError
-
-LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
-
-
-def listening() -> dict[str, set[str]]:
-    """Addresses on which the processes below this one, and it itself, take connections, by process."""
-    found: dict[str, set[str]] = {}
-    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
-        try:
-            command = " ".join(process.cmdline())
-            for socket in process.net_connections("inet"):
-                if socket.status == psutil.CONN_LISTEN:
-                    found.setdefault(f"{process.pid} {command[:200]}", set()).add(socket.laddr.ip)
-        except psutil.NoSuchProcess:
-            continue
-    return found
-
-
-def test_nothing_of_a_private_cluster_listens_beyond_this_machine(
-    own_nodes: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in a process that has not imported Ray: the tests have set the variable before they did (conftest.py)."""
-    monkeypatch.setenv(SWITCH, "0")
-
-    @ray.remote(num_cpus=1)
-    def worker() -> int:
-        return os.getpid()
-
-    with connection("local") as private:
-        assert private
-        # Workers are not started before there is work.
-        words = [word for process in psutil.Process().children(recursive=True) for word in process.cmdline()]
-        assert not [word for word in words if re.fullmatch(r".*default_worker\.py|ray::IDLE.*", word)]
-        at_work = ray.get(worker.remote())
-        assert [node["NodeManagerAddress"] for node in ray.nodes()] == ["127.0.0.1"]
-        found = listening()
-        assert not may_grow()
-    for name in ("gcs_server", "raylet", str(at_work), str(os.getpid())):
-        assert any(name in process for process in found), (name, found)
-    assert {process: addresses for process, addresses in found.items() if addresses - LOOPBACK} == {}
 
 
 def test_a_home_that_cannot_be_written_to_is_said(own_nodes: None) -> None:

@@ -171,11 +171,8 @@ def test_members_train_at_once_and_come_back_whoever_dies(
     assert Room(Resources(gpus=0)).before == set()
 
 
-@pytest.mark.anyray
-@pytest.mark.parametrize("calm", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_two_workers_train_the_member_of_one_and_fail_together(
-    calm: bool, planned, tmp_path: Path, cluster: None
-) -> None:
+@pytest.mark.slow  # test_jobs has a member of two workers, ops/test_collective two processes that fail together
+def test_two_workers_train_the_member_of_one_and_fail_together(planned, tmp_path: Path, cluster: None) -> None:
     """Of a failure the other worker, which waits in a collective, learns; the reason reaches the user, in one line. A controller
     that dies is replaced, and the room that it held is free for the next."""
     import ray
@@ -198,10 +195,9 @@ def test_two_workers_train_the_member_of_one_and_fail_together(
             killed.add(found)
             os.kill(found, signal.SIGKILL)
 
-    if not calm:
-        threading.Thread(target=kill, daemon=True).start()
+    threading.Thread(target=kill, daemon=True).start()
     (reason,) = train_members([_jobs(two.chains[0])], two.pipeline.resources)
-    assert len(killed) == (not calm)
+    assert len(killed) == 1
     assert reason is not None and "the loss is nan" in reason and "Traceback" not in reason, reason
     a, b = one.chains[0][0], two.chains[0][0]
     assert (a.record["layout"]["world_size"], b.record["layout"]["world_size"]) == (1, 2)
@@ -218,87 +214,66 @@ def _label_of_the_node(equals: str = "=") -> str:
     return f"ray.io/node-id{equals}{ray.nodes()[0]['Labels']['ray.io/node-id']}"
 
 
-def test_actors_and_trials_are_where_their_labels_say(cluster: None) -> None:
-    """As members are, in the first test. An error of an actor's work is one line, not the traceback that Ray makes of it."""
+def test_an_actor_is_where_its_labels_say_and_serves_the_next_map_of_its_worker(
+    cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where maps follow each other; it makes room for one that asks for something else. An error of its work is one line, not
+    the traceback that Ray makes of it, and ends it. Work that kills its process ends the run."""
     import ray
     import ray.tune
 
-    from raysts.cluster.executor import _results, start_actors
+    from raysts.cluster import executor
 
-    class Fails:
-        def __init__(self, device: str) -> None:
-            self.device = device
-
-        def __call__(self, unit: Exception) -> None:
-            raise unit
-
-    there = Resources(label_selector=(_label_of_the_node(),), memory=0.1, gpus=0)
-    (elsewhere,) = start_actors(Fails, 1, Resources(label_selector=(_label_of_the_node("=!"),), gpus=0))
-    ready = elsewhere.__ray_ready__.remote()
-    (actor,) = start_actors(Fails, 1, there)
-    assert ray.get(actor.__ray_ready__.remote(), timeout=400)
-    assert ray.wait([ready], timeout=0)[0] == [], "it was asked for first, and has no place"
-    for error, said in ((RunFailed("a.parquet: its pages"), "a.parquet: its pages"), (TypeError("x"), "TypeError: x")):
-        with pytest.raises(RunFailed, match=f"^{said}$"):
-            list(_results([actor], ray.put(()), [error]))
-    for started in (actor, elsewhere):
-        ray.kill(started)
-    asked = ray.tune.PlacementGroupFactory([there.bundle], bundle_label_selector=[there.selector])
-    group = asked.to_placement_group()
-    assert group.wait(400)
-    ray.util.remove_placement_group(group)
-
-
-def test_an_actor_serves_the_next_map_of_its_worker(cluster: None) -> None:
-    """Where maps follow each other; it makes room for one that asks for something else, and ends with the block."""
-    from raysts.cluster.executor import RayExecutor
+    arrived = tmp_path / "arrived"
 
     class Told:
         def __init__(self, device: str, word: str) -> None:
             self.word = word
 
-        def __call__(self, unit: int) -> tuple[int, str]:
-            return os.getpid(), f"{self.word} {unit}"
-
-    executor = RayExecutor()
-
-    def mapped(word: str, units: list[int], **resources: Any) -> list[tuple[int, str]]:
-        return list(executor.map(Told, (word,), units, Resources(cpus=2, gpus=0, **resources)))
-
-    with executor.keeping():
-        ((first, _),) = mapped("a", [1])
-        assert mapped("b", [2, 3]) == [(first, "b 2"), (first, "b 3")]
-        ((other, text),) = mapped("c", [4], memory=0.1)
-        assert text == "c 4" and other != first
-        wait_until(lambda: not Path(f"/proc/{first}").exists())
-    wait_until(lambda: not Path(f"/proc/{other}").exists())
-
-
-def test_work_that_kills_its_process_ends_the_run(
-    cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It dies when the answer to the unit before has arrived, which else would be lost with the process."""
-    from raysts.cluster import executor
-
-    arrived = tmp_path / "arrived"
-
-    class Deadly:
-        def __init__(self, device: str) -> None:
-            self.device = device
-
-        def __call__(self, unit: int) -> int:
-            if unit == 1:
+        def __call__(self, unit: Any) -> tuple[int, str]:
+            if isinstance(unit, Exception):
+                raise unit
+            if unit == "deadly":
+                # When the answer to the unit before has arrived, which else would be lost with the process.
                 while not arrived.exists():
                     time.sleep(0.02)
                 os._exit(1)
-            return unit
+            return os.getpid(), f"{self.word} {unit}"
 
-    monkeypatch.setattr(executor, "DEATHS", 0)  # that its work is done again the other tests of killed actors show
-    results = executor.RayExecutor().map(Deadly, (), [0, 1], Resources(cpus=2, gpus=0))
-    assert next(results) == 0
+    plain = Resources(cpus=2, gpus=0)
+    there = Resources(label_selector=(_label_of_the_node(),), memory=0.1, gpus=0)
+    monkeypatch.setattr(executor, "DEATHS", 0)  # that its work is done again test_teacher shows
+    actors = executor.RayExecutor()
+
+    def mapped(word: str, units: list[Any], resources: Resources) -> list[tuple[int, str]]:
+        return list(actors.map(Told, (word,), units, resources))
+
+    (elsewhere,) = executor.start_actors(Told, 1, Resources(label_selector=(_label_of_the_node("=!"),), gpus=0))
+    ready = elsewhere.__ray_ready__.remote()
+    with actors.keeping():
+        ((first, _),) = mapped("a", [1], plain)
+        assert mapped("b", [2, 3], plain) == [(first, "b 2"), (first, "b 3")]
+        ((other, text),) = mapped("c", [4], there)
+        assert text == "c 4" and other != first
+        assert ray.wait([ready], timeout=0)[0] == [], "it was asked for first, and has no place"
+        wait_until(lambda: not Path(f"/proc/{first}").exists())
+        with pytest.raises(RunFailed, match="^TypeError: x$"):
+            mapped("d", [TypeError("x")], there)
+        wait_until(lambda: not Path(f"/proc/{other}").exists())
+    ray.kill(elsewhere)
+
+    results = actors.map(Told, ("e",), [5, "deadly"], plain)
+    assert next(results)[1] == "e 5"
     arrived.touch()
     with pytest.raises(RunFailed, match="its process died 1 times in the same work, the last time so: .*actor"):
         next(results)
+
+    here = executor.UnitActor(Told, there, None)
+    assert str(here.run([ray.put(("f",))], RunFailed("a.parquet: its pages"))[1]) == "a.parquet: its pages"
+    asked = ray.tune.PlacementGroupFactory([there.bundle], bundle_label_selector=[there.selector])
+    group = asked.to_placement_group()  # that of a trial
+    assert group.wait(400)
+    ray.util.remove_placement_group(group)
 
 
 def test_a_node_that_goes_while_it_is_asked_is_no_reason(
@@ -325,12 +300,16 @@ def test_a_node_that_goes_while_it_is_asked_is_no_reason(
         pass
 
 
-def test_actors_that_ended_with_ray_are_not_asked_for() -> None:
-    """It would be started again: Python closes a map that an error left open, at any moment."""
+def test_a_cluster_ends_with_its_connection_and_is_not_asked_any_more() -> None:
+    """The cluster of the tests before. It would be started again: Python closes a map that an error left open, at any moment."""
     import ray
 
     from raysts.cluster.executor import end
 
+    wait_until(
+        lambda: not [*family_of_title("ray::", os.getpid()), *family_of_title("/site-packages/ray/", os.getpid())],
+        pause=0.2,
+    )
     end([object()])
     assert not ray.is_initialized()
 

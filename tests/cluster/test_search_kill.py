@@ -59,14 +59,10 @@ class Search:
         assert not [path for path in self.storage.rglob(f"{ASIDE}*") if "locks" not in path.parts]
 
 
-@pytest.mark.anyray
-@pytest.mark.parametrize(
-    "driver", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["trial", "driver and trial"]
-)
+@pytest.mark.slow  # a private cluster, twice; test_tune kills a trial, test_jobs and test_remote_storage a driver
 def test_a_killed_driver_and_a_killed_trial_cost_nothing_that_had_ended(
-    driver: bool, small_world: Path, tiny_backbone: Path, tmp_path: Path, commands: list[Command]
+    small_world: Path, tiny_backbone: Path, tmp_path: Path, commands: list[Command]
 ) -> None:
-    """By default a trial alone is killed: test_jobs ends a driver on Ray, test_remote_storage kills that of a search."""
     # One after the other: each trial at once more is a process more to start, three times over. By the loss: then no actor
     # measures the backbone.
     overrides = {
@@ -78,12 +74,11 @@ def test_a_killed_driver_and_a_killed_trial_cost_nothing_that_had_ended(
     )  # fmt: skip
     search = Search(small_world, tiny_backbone, tmp_path, commands, overrides)
     shutil.copytree(tmp_path / "calm/tokens", search.storage / "tokens")  # an actor less, which is not what is killed
-    if driver:
-        first = search.start()
-        wait_until(lambda: search.records() or first.ended())
-        assert not first.ended(), first.stderr()
-        first.signal_driver(signal.SIGKILL)
-        first.process.wait()
+    first = search.start()
+    wait_until(lambda: search.records() or first.ended())
+    assert not first.ended(), first.stderr()
+    first.signal_driver(signal.SIGKILL)
+    first.process.wait()
     kept = search.records()
     over = threading.Event()
 
@@ -102,7 +97,7 @@ def test_a_killed_driver_and_a_killed_trial_cost_nothing_that_had_ended(
     assert second.code == 0, second.err
     search.check(second.out, 3, expected)
     assert {name: search.records()[name] for name in kept} == kept
-    assert not driver or first.left_behind() == []
+    assert first.left_behind() == []
     wait_until(
         lambda: not [*family_of_title("ray::", os.getpid()), *family_of_title("/site-packages/ray/", os.getpid())],
         pause=0.2,

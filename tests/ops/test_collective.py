@@ -41,6 +41,11 @@ def test_a_mean_and_a_gather_of_uneven_rows_are_those_of_one_process_on_every_ra
             torch.testing.assert_close(found[name], value.detach(), rtol=0, atol=1e-12)
 
 
+def test_processes_that_train_together_fail_together(two_processes: Found) -> None:
+    """Each of them knows the reason; none is left waiting for the others."""
+    assert all("the loss is nan" in found["reason"] for found in two_processes[0])
+
+
 def test_gather_sums_gradients_leaves_those_of_others_and_takes_a_rank_without_rows(two_processes: Found) -> None:
     ranks, _ = two_processes
     rows, _ = gloo_ranks.rows_of_all()
