@@ -191,10 +191,11 @@ ANY_MODEL = (
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.stem not in TUTORIALS], ids=lambda page: page.stem)
 def test_every_other_command_does_what_it_says(
-    page: Path, user_folder: Path, few_world: Path, tiny_backbone: Path
+    page: Path, user_folder: Path, few_world: Path, small_world: Path, tiny_backbone: Path
 ) -> None:
     """On the files that it speaks of. What trains is planned, which opens its models, data and options."""
     shutil.copytree(few_world, "DATA")
+    shutil.copy(small_world / "nli" / "triplets.parquet", "DATA/nli")
     for path in Path("DATA/senteval").glob("*.parquet"):
         if path.stem != "cr":  # one small set is enough
             path.unlink()
