@@ -20,7 +20,7 @@ from raysts.commands import context, experiment, study
 from raysts.errors import RunFailed
 
 SECONDS, MOST_RECORDED = 60, 400
-SLICE = {"recipes": 40, "models": 12}
+SLICE = {"recipes": 24, "models": 12}
 """Inputs of each kind in every run of the tests."""
 ALL = {"values": 700, "recipes": 400, "tables": 400, "models": 400, "records": 100}
 """With ``-m slow``."""
