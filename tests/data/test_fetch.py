@@ -75,9 +75,9 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
         types = types.set(types.get_field_index("relatedness_score"), pa.field("relatedness_score", pa.float32()))
         _parquet(root / f"RobZamp/sick/default/{split}/0000.parquet", sick, types)
         # class names in another order than NLI_LABELS: the converter must go by name
-        _parquet(root / f"stanfordnlp/snli/plain_text/{split}-00000-of-00001.parquet", _nli(f"snli {split}", 400))
+        _parquet(root / f"stanfordnlp/snli/plain_text/{split}-00000-of-00001.parquet", _nli(f"snli {split}", 4000))
     (root / "stanfordnlp/snli/README.md").write_text(SNLI_CARD)
-    _parquet(root / "nyu-mll/multi_nli/data/train-00000-of-00001.parquet", _nli("mnli", 200))
+    _parquet(root / "nyu-mll/multi_nli/data/train-00000-of-00001.parquet", _nli("mnli", 2000))
     articles = [
         {"id": str(i), "url": "u", "title": f"T{i}", "text": f"First  line {i}.\n\nSecond line.\n"} for i in range(2500)
     ]
@@ -171,13 +171,13 @@ def test_fetch_writes_the_canonical_layout_in_shards_and_a_manifest(
     assert sick[0]["score"] == 3.3 and sick[0]["entailment_ab"] == "A_entails_B"
 
     train = corpus.read("nli/train").to_pylist()
-    assert Counter(row["source"] for row in train) == {"snli": 300, "mnli": 150}  # a quarter has label -1
+    assert Counter(row["source"] for row in train) == {"snli": 3000, "mnli": 1500}  # a quarter has label -1
     by_source = {row["source"]: row for row in reversed(train)}
     assert by_source["snli"] == {"premise": "snli train premise 1", "hypothesis": "snli train hypothesis 1",
                                  "label": "contradiction", "source": "snli"}  # fmt: skip
     assert by_source["mnli"]["label"] == "entailment"  # no class names given: the hub's order
-    assert len({row["source"] for row in train[:200]}) == 2  # mixed, not one after the other
-    assert result["tables"]["nli/train"]["dropped"] == 150
+    assert len({row["source"] for row in train[:2000]}) == 2  # mixed, not one after the other
+    assert result["tables"]["nli/train"]["dropped"] == 1500
 
     shards = [tmp_path / f"wikipedia/articles/part-{number:05d}.parquet" for number in range(3)]
     assert corpus.files("wikipedia/articles") == shards, "one batch of at most 1,000 rows each"
@@ -194,7 +194,7 @@ def test_fetch_writes_the_canonical_layout_in_shards_and_a_manifest(
         ["sha256sum", tmp_path / "sts/stsb_test.parquet"], capture_output=True, text=True, check=True
     ).stdout
     assert entry["files"]["sts/stsb_test.parquet"]["sha256"] == digest.split()[0]
-    assert any(line.startswith("nli/train: 450 rows, 150 ") for line in lines)
+    assert any(line.startswith("nli/train: 4,500 rows, 1,500 ") for line in lines)
 
 
 @pytest.fixture(scope="module")

@@ -131,9 +131,8 @@ def test_a_local_copy_and_the_largest_by_its_own_name(
     largest = archive.with_name("glove.840B.300d.zip")
     with zipfile.ZipFile(largest, "w") as files:
         files.writestr("glove.840B.300d.txt", WORDS[300])
-    monkeypatch.setitem(
-        VECTORS, ALONE, replace(VECTORS[ALONE], sha256=hashlib.sha256(largest.read_bytes()).hexdigest())
-    )
+    url, digest = server.url.replace("6B", "840B.300d"), hashlib.sha256(largest.read_bytes()).hexdigest()
+    monkeypatch.setitem(VECTORS, ALONE, replace(VECTORS[ALONE], url=url, sha256=digest))
     for name, dimensions in (("words/glove.6B.100d", 100), (ALONE, 300)):
         found = fetch(tmp_path / "data", [name], source=archive.parent)["tables"]
         assert [*found] == [name] and Path(found[name]["file"]).read_text() == WORDS[dimensions]

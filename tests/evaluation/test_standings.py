@@ -45,7 +45,7 @@ def test_systems_trials_and_layers_are_kept_apart_and_in_order() -> None:
     rows = [row("a", "member", "sts12", 0.5, layers=layers) for layers in ("12", "2")]
     rows += [row("b", "member", "sts12", 0.5, study="s", trial=trial) for trial in "12"]
     lines = [(line.system, line.trial, line.layers, line.mean["sts12"].n) for line in standings(rows, ALL).lines]
-    assert lines == [("a", None, "2", 1), ("a", None, "12", 1), ("b", "1", "2", 1), ("b", "2", "2", 1)]
+    assert lines == [("a", None, "2", 1), ("b", "1", "2", 1), ("b", "2", "2", 1), ("a", None, "12", 1)]
 
 
 def test_formatted_table() -> None:
