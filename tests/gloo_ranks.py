@@ -135,10 +135,8 @@ def run(
     whole, alone = together["2"][RESUMED], jobs(folder / "one", stage, names)
     told = whole.recipe.replace(train=whole.recipe.train.replace(checkpoint_every=1000))
     extra = {
-        "interrupted": small_runs.without(whole, folder=folder / "2" / "interrupted"),
-        "grown": small_runs.without(whole, folder=folder / "2" / "grown"),
-        "shrunk": small_runs.without(whole, folder=folder / "2" / "shrunk"),
-        "told": small_runs.without(whole, folder=folder / "2" / "told", recipe=told),
+        name: small_runs.without(whole, folder=folder / "2" / name, recipe=told if name == "told" else whole.recipe)
+        for name in ("interrupted", "grown", "shrunk", "told")
     }
     spread = {
         name: small_runs.without(alone[name], folder=folder / "spread" / name) for name in SPREAD if name in names

@@ -103,25 +103,25 @@ class Stage:
             tokenize_table(self.corpus.writing_to(self.folder / "tables"), spec, world_tokenizer(), folder)
         return folder
 
-    def teacher(self, store: Path, dim: int = HIDDEN) -> Path:
+    def teacher(self, store: Path) -> Path:
         """Random teacher means of a store's rows."""
         windows, folder = Windows(store), store.parent / f"teacher-{store.name}"
         for window in range(len(windows)):
             if not (folder / shard_name(window)).exists():
                 rows = windows.read(window).column("row")
-                means = np.random.default_rng(window).normal(size=(len(rows), dim)).astype(np.float32)
+                means = np.random.default_rng(window).normal(size=(len(rows), HIDDEN)).astype(np.float32)
                 write_embeddings(folder / shard_name(window), rows, means)
         return folder
 
-    def dev(self, pairs: int = 40) -> Dev:
+    def dev(self) -> Dev:
         """The first pairs of the world's STS-B dev."""
-        table = self.corpus.read("sts/stsb_dev").slice(0, pairs)
+        table = self.corpus.read("sts/stsb_dev").slice(0, 40)
         return Dev("stsb-dev", CORRELATION, (pairs_from_table(table, "stsb-dev", "0", "dev"),))
 
     def job(
         self, objective: str, folder: Path, *, rows: int = 70, batch: int = 16, dev: bool = True,
-        optim: Optim = SGD_LIKE, settings: dict[str, Any] | None = None, recipe: dict[str, Any] | None = None,
-        seed: int = 7, export_layers: int = 1, **train: Any,
+        optim: Optim = SGD_LIKE, settings: dict[str, Any] | None = None, seed: int = 7,
+        export_layers: int = 1, **train: Any,
     ) -> Job:  # fmt: skip
         """A job of an objective with its default kept encoder, fp32, 3 epochs unless told otherwise."""
         spec = CATALOG[objective]
@@ -129,7 +129,7 @@ class Stage:
         chosen = FEW.get(objective, {}) | (settings or {})
         made = Recipe(
             objective=objective, settings=spec.settings(**chosen), data=Data(sample=rows), batch=batch, optim=optim,
-            train=Train(**given), **(recipe or {}),
+            train=Train(**given),
         )  # fmt: skip
         store = self.store(objective, rows)
         return Job(
@@ -195,14 +195,14 @@ def without(job: Job, **changes: Any) -> Job:
     return replace(job, **changes)
 
 
-def tiny_encoder(seed: int = 0, pooling: Any = "mean", layers: int = 1, depth: int = 2) -> Encoder:
+def tiny_encoder(pooling: Any = "mean", layers: int = 1) -> Encoder:
     """A random BERT encoder in eval mode, vocabulary of 50."""
     from transformers import BertConfig, BertModel
 
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         config = BertConfig(
-            vocab_size=50, hidden_size=16, num_hidden_layers=depth, num_attention_heads=2, intermediate_size=32,
+            vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
             max_position_embeddings=64,
         )  # fmt: skip
         return Encoder(BertModel(config, add_pooling_layer=False), 0, pooling, layers).eval()
@@ -214,6 +214,15 @@ def random_tokens(rows: int, longest: int, seed: int = 0) -> Tokens:
     lengths = generator.integers(2, longest + 1, rows)
     flat = generator.integers(1, 50, int(lengths.sum())).astype(np.int32)
     return Tokens(flat, np.concatenate([[0], np.cumsum(lengths)]))
+
+
+NO_TEXT = Tokens(np.zeros(0, np.int32), np.zeros(2, np.int64))
+
+
+def joined(parts: list[Tokens]) -> Tokens:
+    """The texts of all parts."""
+    lengths = np.concatenate([part.lengths for part in parts])
+    return Tokens(np.concatenate([part.flat for part in parts]), np.concatenate([[0], np.cumsum(lengths)]))
 
 
 def share_of(

@@ -63,9 +63,10 @@ def wrong(found: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, fl
 
 
 @pytest.mark.parametrize("numbers", ["fp32", "autocast", "bf16"])
-def test_a_layer_is_transformers_own(numbers: str) -> None:
-    """Against float64: float32 to rounding, and bf16 no worse than torch itself; the second row has a number of tokens for
-    which nothing is transposed, and padding behind its texts."""
+def test_a_layer_is_transformers_own(numbers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against float64: float32 to rounding, and bf16 no worse than torch itself, with the transpositions that are made for
+    tiles; the second row has a number of tokens for which factors are transposed, and padding behind its texts."""
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
     exact = layer_of()
     x = torch.randn(1, sum(LENGTHS), WIDTH, dtype=torch.float64)
     expected = results(by_text, exact, x)
@@ -97,7 +98,7 @@ def test_threads_change_no_bit_and_what_is_frozen_gets_nothing() -> None:
     fused.install([layer])
     x, found, before = torch.randn(1, sum(LENGTHS), WIDTH), [], torch.get_num_threads()
     try:
-        for threads in (1, 2, 3):
+        for threads in (1, 3):
             torch.set_num_threads(threads)
             torch.manual_seed(1)
             found.append(results(here, layer, x))
@@ -113,10 +114,9 @@ def test_threads_change_no_bit_and_what_is_frozen_gets_nothing() -> None:
     assert all(error < 1e-6 for error in wrong(left, {name: found[0][name] for name in left}).values())
 
 
-@pytest.mark.parametrize(("attention", "hidden"), [(0.3, 0.0), (0.0, 0.3)])
-def test_backward_drops_what_forward_dropped(attention: float, hidden: float) -> None:
+def test_backward_drops_what_forward_dropped() -> None:
     """The slope along a random direction, by differences."""
-    layer = layer_of(attention, hidden).float()
+    layer = layer_of(0.3, 0.3).float()
     fused.install([layer])
     x, direction = torch.randn(2, 1, sum(LENGTHS), WIDTH).double()
 
@@ -205,13 +205,3 @@ def test_where_it_cannot_transformers_own_layer_is_taken(tmp_path: Path, monkeyp
     shutil.copy(made, tmp_path / "raysts")  # of another compiler it is another file
     native.library.cache_clear()
     assert native.library() is not None and len(list((tmp_path / "raysts").iterdir())) == 2
-
-
-@pytest.mark.parametrize("tiles", [False, True])
-@pytest.mark.parametrize(("rows", "wide", "narrow"), [(24, 64, 32), (24, 32, 64), (23, 64, 32)])
-def test_a_weights_gradient_whatever_is_transposed_first(
-    monkeypatch: pytest.MonkeyPatch, tiles: bool, rows: int, wide: int, narrow: int
-) -> None:
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: tiles)
-    d, x = (torch.randint(-3, 4, (rows, width)).bfloat16() for width in (wide, narrow))  # sums are exact
-    assert torch.equal(fused._outer(d, x).float(), d.float().t() @ x.float())

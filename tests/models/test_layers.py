@@ -1,3 +1,6 @@
+"""Layers of a model: those that are pooled, and those that are kept of it, which give the vectors that the whole model gives at
+that layer, in every family, saved and loaded."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -5,9 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import transformers
+from small_runs import write_backbone
 
+from raysts.data.world import world_tokenizer, world_vocabulary
 from raysts.models.layers import as_layers, check_layers, layer_indices, layer_weights, layers_of
 from raysts.models.pretrained import load
+from raysts.models.weights import keep_layers, spaced_layers
 
 TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house"]
 
@@ -43,16 +50,43 @@ def test_weights_of_layers(weights: tuple[float, ...]) -> None:
             check_layers(wrong)
 
 
-@pytest.mark.parametrize("layers", ["first_last", "only-0"])
-def test_a_choice_of_layers_is_read_by_sentence_transformers(
-    layers: int | str, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    from sentence_transformers import SentenceTransformer
+def test_layers_are_evenly_spaced_from_the_first_to_the_last() -> None:
+    counts = ((3, 6), (4, 6), (6, 6), (1, 12), (2, 12))
+    expected = [(0, 2, 5), (0, 2, 3, 5), (0, 1, 2, 3, 4, 5), (0,), (0, 11)]
+    assert [spaced_layers(count, depth) for count, depth in counts] == expected
 
-    model = load(tiny_backbone, layers=layers, device="cpu")
-    model.save(tmp_path / "model")
-    again = load(tmp_path / "model", device="cpu")
-    assert layer_indices(again.layers, 2) == layer_indices(layers, 2)  # of two layers first_last is the last two
-    theirs = SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(TEXTS)
-    np.testing.assert_allclose(again.encode(TEXTS), theirs, rtol=0, atol=1e-5)
-    np.testing.assert_array_equal(again.encode(TEXTS), model.encode(TEXTS))
+
+@pytest.mark.parametrize("family", ["bert", "distilbert", "mpnet", "modernbert", "qwen3"])
+def test_kept_layers_are_saved_and_loaded(family: str, tmp_path: Path) -> None:
+    whole = load(write_backbone(tmp_path / "whole", family), device="cpu")
+    expected = whole.encode(TEXTS)
+    has_plain_layers = family not in ("modernbert", "qwen3")  # which normalise what the last layer gives
+    if has_plain_layers:
+        first = load(tmp_path / "whole", device="cpu", layers="only-1").encode(TEXTS)
+    keep_layers(whole, [0, 1])
+    np.testing.assert_array_equal(whole.encode(TEXTS), expected)
+    keep_layers(whole, [0])
+    kept = whole.encode(TEXTS)
+    assert whole.encoder.depth == 1 and not np.allclose(kept, expected, atol=1e-3)
+    whole.save(tmp_path / "kept")
+    again = load(tmp_path / "kept", device="cpu")
+    assert again.encoder.depth == 1 and again.prompts == whole.prompts
+    np.testing.assert_allclose(again.encode(TEXTS), kept, atol=1e-6)
+    if has_plain_layers:
+        np.testing.assert_allclose(kept, first, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["modernbert", "t5"])
+def test_layers_without_the_first_have_what_it_alone_has(family: str, tmp_path: Path) -> None:
+    if family == "t5":
+        shape = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 3, "num_heads": 2}
+        config = transformers.T5Config(vocab_size=len(world_vocabulary()), **shape)
+        transformers.T5EncoderModel(config).save_pretrained(tmp_path / "whole")
+        world_tokenizer().save_pretrained(tmp_path / "whole")
+    else:
+        write_backbone(tmp_path / "whole", family, depth=3)
+    model = load(tmp_path / "whole", device="cpu")
+    keep_layers(model, [1, 2])
+    model.save(tmp_path / "kept")
+    again = load(tmp_path / "kept", device="cpu")
+    np.testing.assert_allclose(again.encode(TEXTS), model.encode(TEXTS), atol=1e-6)

@@ -4,7 +4,6 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,10 +22,6 @@ TEXTS = ["a dog runs", "a cat", "the small dog and the cat are sleeping near the
 Copy = Callable[[Path, str], Path]
 
 
-def edit(path: Path, **changes: Any) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
 def test_minilm_as_sentence_transformers_reads_it(minilm: Path, tmp_path: Path) -> None:
     """Another author's directory: six layers, mean pooling, a Normalize module."""
     sentence_transformers = pytest.importorskip("sentence_transformers")
@@ -37,12 +32,6 @@ def test_minilm_as_sentence_transformers_reads_it(minilm: Path, tmp_path: Path) 
     model.save(tmp_path / "model")
     again = sentence_transformers.SentenceTransformer(str(tmp_path / "model"), device="cpu", local_files_only=True)
     np.testing.assert_allclose(again.encode(TEXTS), expected, rtol=0, atol=2e-6)
-
-
-def test_a_model_that_was_removed_is_not_there(tmp_path: Path) -> None:
-    """As when ``raysts remove`` takes a teacher between the check of a command and its first step."""
-    with pytest.raises(InputError, match=r"gone' is not there\. It was moved or removed\. Make it again"):
-        check(tmp_path / "gone")
 
 
 def test_what_is_saved_does_not_depend_on_what_was_encoded_before(tiny_backbone: Path, tmp_path: Path) -> None:
@@ -58,12 +47,12 @@ def test_what_is_saved_does_not_depend_on_what_was_encoded_before(tiny_backbone:
 
 
 @pytest.mark.filterwarnings("error")  # a user would see it
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_weights_load_as_float32(dtype: torch.dtype, tiny_backbone: Path, copy_of: Copy) -> None:
+def test_half_precision_weights_load_as_float32(tiny_backbone: Path, copy_of: Copy) -> None:
     folder = copy_of(tiny_backbone, "half")
-    weights = {name: value.to(dtype) for name, value in load_file(folder / "model.safetensors").items()}
+    weights = {name: value.bfloat16() for name, value in load_file(folder / "model.safetensors").items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    edit(folder / "config.json", dtype=str(dtype).removeprefix("torch."))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
     check(folder)
     model = load(folder, device="cpu")
     assert {p.dtype for p in model.encoder.parameters()} == {torch.float32}
@@ -99,16 +88,14 @@ def test_a_masked_language_model_loads_without_its_head(tmp_path: Path) -> None:
 # -- what cannot be loaded -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("nothing", "why"),
-    [
+def test_what_is_no_text_has_no_vector(tiny_backbone: Path) -> None:
+    model = load(tiny_backbone)
+    for nothing, why in (
         *((value, "is .*: must be text") for value in (None, float("nan"), 5)),
         ("a \ud83d", "has half a surrogate pair at character 2: .*surrogatepass"),
-    ],
-)
-def test_what_is_no_text_has_no_vector(nothing: Any, why: str, tiny_backbone: Path) -> None:
-    with pytest.raises(InputError, match=rf"texts\[1\] {why}"):
-        load(tiny_backbone).encode(["a dog", nothing])
+    ):
+        with pytest.raises(InputError, match=rf"texts\[1\] {why}"):
+            model.encode(["a dog", nothing])
 
 
 @pytest.mark.parametrize("static", [False, True])
@@ -154,6 +141,9 @@ def test_places_where_no_model_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for name in (tmp_path / "absent", "./absent", "a/b/c"):
         with pytest.raises(InputError, match="is not there"):
             find(name)
+    # As when ``raysts remove`` takes a teacher between the check of a command and its first step.
+    with pytest.raises(InputError, match=r"gone' is not there\. It was moved or removed\. Make it again"):
+        check(tmp_path / "gone")
     import huggingface_hub.constants
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
@@ -164,23 +154,14 @@ def test_places_where_no_model_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 # -- tokenizer ids -------------------------------------------------------------------------------------------------------
 
 
-def test_the_tokenizer_id_is_of_the_tokenizer_alone(tiny_backbone: Path, tmp_path: Path, copy_of: Copy) -> None:
-    load(tiny_backbone, max_length=9, device="cpu").save(tmp_path / "model")
-    assert tokenizer_id(tmp_path / "model") == tokenizer_id(tiny_backbone), "lengths do not count"
-    other = copy_of(tiny_backbone, "other")
-    content = json.loads((other / "tokenizer.json").read_text())
-    content["model"]["vocab"]["zebra"] = content["model"]["vocab"].pop("dog")
-    (other / "tokenizer.json").write_text(json.dumps(content))
-    assert tokenizer_id(other) != tokenizer_id(tiny_backbone)
-
-
-def test_a_tokenizer_is_read_once_while_its_file_stays_the_same(
-    tiny_backbone: Path, copy_of: Copy, monkeypatch: pytest.MonkeyPatch
+def test_the_tokenizer_id_is_of_the_tokenizer_alone_which_is_read_once(
+    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plan of every point of a search asks for it, and a vocabulary takes a tenth of a second."""
-    folder, reads = copy_of(tiny_backbone, "one"), list[str]()
+    folder, reads = tmp_path / "model", list[str]()
+    load(tiny_backbone, max_length=9, device="cpu").save(folder)
     monkeypatch.setattr(pretrained, "read_json", lambda path: reads.append(path.name) or foreign.read_json(path))
-    assert tokenizer_id(folder) == tokenizer_id(folder) == tokenizer_id(tiny_backbone)
+    assert tokenizer_id(folder) == tokenizer_id(folder) == tokenizer_id(tiny_backbone), "lengths do not count"
     assert reads.count("tokenizer.json") <= 2, "one for each folder"
     text = (folder / "tokenizer.json").read_text()
     (folder / "tokenizer.json").write_text(text.replace('"dog"', '"zebra"'))
@@ -202,8 +183,4 @@ def test_cased_and_uncased_tokenizers_of_one_vocabulary_differ(tmp_path: Path) -
         (folder / "tokenizer_config.json").write_text(
             json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": lower})
         )
-    from transformers import AutoTokenizer
-
-    read = [AutoTokenizer.from_pretrained(tmp_path / str(lower))("Dog")["input_ids"] for lower in (True, False)]
-    assert read[0] != read[1], "transformers reads them differently"
     assert tokenizer_id(tmp_path / "True") != tokenizer_id(tmp_path / "False")

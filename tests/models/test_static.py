@@ -105,14 +105,12 @@ def test_sentences_of_unknown_words_are_counted_and_like_nothing(
     assert capsys.readouterr().err.startswith("1 of 3 sentences")
 
 
-def test_case_counts_where_the_vocabulary_has_it(tmp_path: Path) -> None:
-    model = load(write(tmp_path / "cased.txt", ["Dog", "dog", "the"]), device="cpu")
-    np.testing.assert_array_equal(model.encode(["Dog", "dog", "DOG"]), [vector("Dog"), vector("dog"), np.zeros(DIM)])
-
-
-def test_texts_are_cut_to_the_length_asked_for(glove: Path) -> None:
-    model = load(glove, max_length=2, device="cpu")
-    np.testing.assert_array_equal(model.encode(["zebra dog zebra cat runs"]), model.encode(["dog cat"]))
+def test_case_counts_where_the_vocabulary_has_it_and_texts_are_cut(tmp_path: Path) -> None:
+    path = write(tmp_path / "cased.txt", ["Dog", "dog", "the"])
+    encode = load(path, device="cpu").encode
+    np.testing.assert_array_equal(encode(["Dog", "dog", "DOG"]), [vector("Dog"), vector("dog"), np.zeros(DIM)])
+    cut = load(path, max_length=2, device="cpu")
+    np.testing.assert_array_equal(cut.encode(["zebra dog zebra the Dog"]), encode(["dog the"]))
 
 
 # -- text files ----------------------------------------------------------------------------------------------------------
@@ -125,39 +123,36 @@ def word2vec(path: Path) -> Path:
     return path
 
 
+def packed(path: Path) -> Path:
+    other = path.with_name(f"{path.name}.gz")
+    other.write_bytes(gzip.compress(path.read_bytes()))
+    return other
+
+
 def gzipped(path: Path) -> Path:
-    packed = path.with_name(f"{path.name}.gz")
-    packed.write_bytes(gzip.compress(write(path, WORDS).read_bytes()))
-    return packed
+    return packed(write(path, WORDS))
 
 
 def untidy(path: Path) -> Path:
     """Words with blanks, of white space alone and twice, an encoding error, tabs and Windows line ends."""
-    odd = [
-        line("the"),
-        line(". . ."),
-        line("\u00a0"),
-        f" {line('lost').split(' ', 1)[1]}",
-        line("dog").replace("4", "7"),
-    ]
+    without_word = f" {line('lost').split(' ', 1)[1]}"
+    odd = [line("the"), line(". . ."), line("\u00a0"), without_word, line("dog").replace("4", "7")]
     lines = [line("dog"), *odd, *(line(word).replace(" ", "\t") for word in WORDS[2:])]
     path.write_bytes("\r\n".join(lines).encode() + b"\r\n\xff\xfe" + line("").encode())
     return path
 
 
-def binary(path: Path) -> Path:
-    """As Google News' vectors are distributed: no line ends. The packed one has them, as word2vec writes them."""
+def binary(path: Path, end: bytes = b"") -> Path:
+    """As Google News' vectors are distributed: no line ends."""
     path = path.with_suffix(".bin")
-    rows = [word.encode() + b" " + vector(word).tobytes() for word in WORDS]
+    rows = [word.encode() + b" " + vector(word).tobytes() + end for word in WORDS]
     path.write_bytes(f"{len(WORDS)} {DIM}\n".encode() + b"".join(rows))
     return path
 
 
 def packed_binary(path: Path) -> Path:
-    packed = path.with_suffix(".bin.gz")
-    rows = [word.encode() + b" " + vector(word).tobytes() + b"\n" for word in WORDS]
-    packed.write_bytes(gzip.compress(f"{len(WORDS)} {DIM}\n".encode() + b"".join(rows)))
-    return packed
+    """With line ends, as word2vec writes them."""
+    return packed(binary(path, b"\n"))
 
 
 @pytest.mark.parametrize("make", [word2vec, gzipped, untidy, binary, packed_binary])
@@ -185,54 +180,57 @@ def test_a_file_is_read_once_and_its_vectors_stay_on_disk(glove: Path, cache: Pa
 GOOD = f"{line('dog')}\n{line('cat')}\n"
 
 
+def in_text(content: str | bytes) -> Callable[[Path], Path]:
+    def make(path: Path) -> Path:
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return make
+
+
+def in_binary(change: Callable[[bytes], bytes]) -> Callable[[Path], Path]:
+    def make(path: Path) -> Path:
+        path = binary(path)
+        path.write_bytes(change(path.read_bytes()))
+        return path
+
+    return make
+
+
+def torn(path: Path) -> Path:
+    path = gzipped(path)
+    path.write_bytes(path.read_bytes()[:-40])
+    return path
+
+
+NO_NUMBER = vector("dog").tobytes(), np.full(DIM, np.nan, "<f4").tobytes()
+
+
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("make", "says"),
     [
-        (b"", "holds none"),
-        (f"{GOOD}runs 0.5 0.5\n".encode(), "line 3: expected a word and 8 finite"),
-        (f"{GOOD}5 0.1 0.2 0.3 0.4 0.5 0.6 0.7\n".encode(), "line 3"),
-        (f"{GOOD}\nruns 1 2 3 4 five 6 7 8\n".encode(), "line 4"),
-        (f"{GOOD}runs 1 2 3 4 nan 6 7 8\n".encode(), "line 3"),
-        (b"just some text\n", "line 1"),
-        (b"word\n", "line 1: expected a word and its finite numbers"),
-        (f"3 {DIM}\n{GOOD}".encode(), "promises 3 words, and 2 are there"),
-        (b"2 8\ndog " + bytes(range(32)) + b"cat " + bytes(range(32)), "binary format by a name that ends in .bin"),
+        (in_text(""), "holds none"),
+        (in_text(f"{GOOD}runs 0.5 0.5\n"), "line 3: expected a word and 8 finite"),
+        (in_text(f"{GOOD}5 0.1 0.2 0.3 0.4 0.5 0.6 0.7\n"), "line 3"),
+        (in_text(f"{GOOD}\nruns 1 2 3 4 five 6 7 8\n"), "line 4"),
+        (in_text(f"{GOOD}runs 1 2 3 4 nan 6 7 8\n"), "line 3"),
+        (in_text("just some text\n"), "line 1"),
+        (in_text("word\n"), "line 1: expected a word and its finite numbers"),
+        (in_text(f"3 {DIM}\n{GOOD}"), "promises 3 words, and 2 are there"),
+        (in_text(b"2 8\ndog " + bytes(range(32)) + b"cat " + bytes(range(32))), "by a name that ends in .bin"),
+        (in_binary(lambda whole: whole[:-1]), "word 16 of 16 has no whole vector; get it again"),
+        (in_binary(lambda whole: whole[:40]), "word 1 of 16 has no whole vector"),
+        (in_binary(lambda whole: whole[2:]), "its first line must have the numbers of words and dimensions"),
+        (in_binary(lambda whole: b""), "its first line must have the numbers of words and dimensions"),
+        (in_binary(lambda whole: whole.replace(*NO_NUMBER)), "word 2 of 16"),
+        (torn, "get the file again"),
     ],
 )
-def test_other_files_are_refused(content: bytes, says: str, tmp_path: Path, cache: Path) -> None:
-    path = tmp_path / "vectors.txt"
-    path.write_bytes(content)
-    with pytest.raises(InputError, match="vectors.txt") as refused:
-        load(path)
+def test_other_files_are_refused(make: Callable[[Path], Path], says: str, tmp_path: Path, cache: Path) -> None:
+    with pytest.raises(InputError, match=r"vectors\.(txt|bin)") as refused:
+        load(make(tmp_path / "vectors.txt"))
     assert says in str(refused.value)
     assert not list(cache.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (lambda whole: whole[:-1], "word 16 of 16 has no whole vector; get it again"),
-        (lambda whole: whole[:40], "word 1 of 16 has no whole vector"),
-        (lambda whole: whole[2:], "its first line must have the numbers of words and dimensions"),
-        (lambda whole: b"", "its first line must have the numbers of words and dimensions"),
-        (lambda whole: whole.replace(vector("dog").tobytes(), np.full(DIM, np.nan, "<f4").tobytes()), "word 2 of 16"),
-    ],
-)
-def test_other_binary_files_are_refused(
-    change: Callable[[bytes], bytes], says: str, tmp_path: Path, cache: Path
-) -> None:
-    path = binary(tmp_path / "vectors.txt")
-    path.write_bytes(change(path.read_bytes()))
-    with pytest.raises(InputError, match=says):
-        load(path)
-    assert not list(cache.iterdir())
-
-
-def test_a_torn_gzip_is_refused(tmp_path: Path) -> None:
-    packed = gzipped(tmp_path / "vectors.txt")
-    packed.write_bytes(packed.read_bytes()[:-40])
-    with pytest.raises(InputError, match="get the file again"):
-        load(packed)
 
 
 # -- directories ---------------------------------------------------------------------------------------------------------
@@ -277,15 +275,13 @@ def test_what_cannot_be_pooled_is_refused(glove: Path) -> None:
 # -- systems -------------------------------------------------------------------------------------------------------------
 
 SMALL = {
-    "members": 1,
-    "train.max_steps": 3,
-    "train.eval_every": 3,
-    "evaluation.resamples": 4,
-    "evaluation.tasks": "[stsb]",
-}
+    "members": 1, "train.max_steps": 3, "train.eval_every": 3, "evaluation.resamples": 4, "evaluation.tasks": "[stsb]",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("system", ["whiten", pytest.param("flow", marks=pytest.mark.slow), "latte"])
+@pytest.mark.parametrize(
+    "system", ["latte", *(pytest.param(name, marks=pytest.mark.slow) for name in ("whiten", "flow"))]
+)
 def test_run(system: str, of_the_world: Path, small_world: Path, tmp_path: Path) -> None:
     arguments = [system, "--data", small_world, "--storage", tmp_path / "storage", "--address", "none"]
     smaller = {"latte.settings.dims": 4, "latte.settings.classes": 5} if system == "latte" else {}
@@ -306,13 +302,11 @@ def test_run(system: str, of_the_world: Path, small_world: Path, tmp_path: Path)
 
 def test_what_trains_an_encoder_is_refused(of_the_world: Path, small_world: Path, tmp_path: Path) -> None:
     common = ["--data", small_world, "--storage", tmp_path / "storage", "--address", "none"]
-    several = overrides(SMALL, {"backbone": of_the_world})
+    common += overrides(SMALL, {"backbone": of_the_world})
     for system, stages in {"nli-ct-flow": ("nli", "ct"), "simcse-unsup-sed": ("simcse-unsup", "sed")}.items():
-        outcome = raysts("run", system, *common, *several)
-        assert outcome.code == 2
-        for stage in stages:
-            assert f"raysts: {stage}: trains the encoder" in outcome.err
+        outcome = raysts("run", system, *common)
+        assert outcome.code == 2 and all(f"raysts: {stage}: trains the encoder" in outcome.err for stage in stages)
         assert "flow, whiten, centre, latte" in outcome.err and "--set backbone=MODEL" in outcome.err
-    outcome = raysts("run", "flow", *common, *several, "--set", "flow.pooling=cls")
+    outcome = raysts("run", "flow", *common, "--set", "flow.pooling=cls")
     assert outcome.code == 2 and "flow.pooling=cls: word vectors" in outcome.err
     assert not (tmp_path / "storage").exists()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -15,8 +15,8 @@ from small_runs import ALIKE, FEW, MAX_LENGTH, Interrupted, Stage, Watched, diff
 
 from raysts.data.batches import BatchOrder, examples_in, read_batches, rows_per_batch
 from raysts.data.windows import Windows
-from raysts.errors import RunFailed
 from raysts.evaluation.dev import DEVS
+from raysts.models.encoder import Encoder
 from raysts.models.precision import autocast
 from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel
@@ -25,7 +25,7 @@ from raysts.objectives.objective import Batch, Objective, VectorObjective
 from raysts.recipes import names
 from raysts.recipes.catalog import CATALOG, Settings
 from raysts.recipes.overrides import apply_overrides, has_option
-from raysts.recipes.recipe import DEFAULTS, Optim
+from raysts.recipes.recipe import DEFAULTS
 from raysts.schema import TABLES, TEST_TABLES
 from raysts.training.loop import train
 
@@ -47,7 +47,6 @@ def each(names: Iterable[str], alike: pytest.Mark | tuple[()] = ()) -> pytest.Ma
 every = each(CATALOG)
 trained = each(name for name in CATALOG if name not in CLOSED_FORM)
 each_module = each(CATALOG, pytest.mark.slow)
-each_trained_module = each((name for name in CATALOG if name not in CLOSED_FORM), pytest.mark.slow)
 
 
 def build(name: str, stage: Stage, seed: int = 0, **settings: Any) -> Objective:
@@ -147,21 +146,6 @@ def test_rows_of_weight_zero_do_not_count(name: str, stage: Stage) -> None:
     assert name in CLOSED_FORM or difference(gradients[0], gradients[1]) < 1e-4
 
 
-@each_trained_module
-def test_it_learns_sixteen_fixed_examples(name: str, stage: Stage) -> None:
-    objective = build(name, stage)
-    batch = batch_for(name, stage, objective)
-    optimizer = torch.optim.Adam(objective.parameters(), lr=3e-3)
-    losses: list[float] = []
-    while not (losses and losses[0] - losses[-1] > 0.7 * abs(losses[0])):  # nan is never more
-        assert len(losses) < 150, f"from {losses[0]:.4g} only to {losses[-1]:.4g}, which is not 70 % less"
-        loss, _ = objective(batch)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(float(loss.detach()))
-
-
 @every
 def test_candidates_are_saved_and_loaded_as_they_represent(name: str, stage: Stage, tmp_path: Path) -> None:
     objective = build(name, stage)
@@ -200,21 +184,6 @@ def test_a_run_that_is_killed_resumes_bit_for_bit(name: str, stage: Stage, tmp_p
     assert all(again[key] == record[key] for key in ("steps", "kept", "dev", "layout"))
     files = [(tmp_path / run / "model" / "model.safetensors").read_bytes() for run in ("whole", "killed")]
     assert files[0] == files[1]
-
-
-@trained
-def test_a_diverging_run_fails_and_leaves_no_broken_checkpoint(name: str, stage: Stage, tmp_path: Path) -> None:
-    hot = Optim(name="adamw", lr=1e30, schedule="constant", warmup=0.0, clip=None)
-    spec = CATALOG[name]
-    keep = next(keep for keep in spec.keeps if keep not in spec.keeps_by_dev)
-    job = stage.job(name, tmp_path, optim=hot, dev=False, keep=keep, checkpoint_every=1)
-    with pytest.raises(RunFailed, match=rf"the loss is (nan|inf) after step \d+; lower {name}.optim.lr"):
-        train(job, Watched())
-    saved = list(tmp_path.rglob("step-*.pt"))
-    assert not (tmp_path / "model").exists()
-    for path in saved:
-        for value in torch.load(path, weights_only=True)["module"].values():
-            assert value.isfinite().all()
 
 
 # -- several processes ---------------------------------------------------------------------------------------------------
@@ -266,15 +235,14 @@ def test_two_processes_go_on_with_a_run(run: str, two_processes: Found) -> None:
 
 @pytest.mark.parametrize("name", SPREAD)
 def test_a_run_that_is_spread_over_two_processes_is_that_of_one(name: str, two_processes: Found) -> None:
-    """Interrupted, gone on with, its model written; weights, lines and checkpoints are whole."""
+    """One is interrupted and gone on with; weights, lines and the model are whole."""
     (first, second), alone = two_processes
     assert difference(first["spread"][name], alone["weights"][name]) < 1e-5
     assert all(value.numel() == 0 for value in second["spread"][name].values()), "the first process alone has them"
     for line, one in zip(first["spread_metrics"][name], alone["metrics"][name], strict=True):
         assert line == pytest.approx(one, abs=2e-5)
     spread, whole = (load(Path(found["folder"][name]) / "model", device="cpu") for found in (first, alone))
-    texts = ["a dog runs", "the cat sleeps in a small house"]
-    np.testing.assert_allclose(spread.encode(texts), whole.encode(texts), atol=1e-5)
+    np.testing.assert_allclose(spread.encode(TEXTS), whole.encode(TEXTS), atol=1e-5)
     assert spread.encoder.config.architectures == whole.encoder.config.architectures
 
 
@@ -283,59 +251,47 @@ def test_what_is_spread_is_put_together_in_bf16_and_kept_in_float32(two_processe
     assert first["numbers"] == {**dict.fromkeys(SPREAD, ["torch.float32"]), IN_BF16: ["torch.bfloat16"]}
     assert {value.dtype for value in first["spread"][IN_BF16].values()} == {torch.float32}
     assert 0.0 < difference(first["spread"][IN_BF16], alone["weights"][RESUMED]) < 0.01
-    lines = first["spread_metrics"][IN_BF16], alone["metrics"][RESUMED]
-    losses = [[line["loss"] for line in of_run if "loss" in line] for of_run in lines]
-    np.testing.assert_allclose(*losses, rtol=0.02)
 
 
 # -- what is computed again in backward ----------------------------------------------------------------------------------
 
 
-class Held:
-    """How many numbers are held for backward; tensors of a parameter's own memory aside."""
+def gradients_and_numbers_held(
+    objective: Objective, batch: Batch, precision: str = "fp32"
+) -> tuple[float, dict[str, torch.Tensor], int]:
+    """Loss, gradients, and how many bytes are held for backward; tensors of a parameter's own memory aside."""
+    own = {parameter.untyped_storage().data_ptr() for parameter in objective.parameters()}
+    held: dict[int, int] = {}
 
-    def __init__(self, objective: Objective) -> None:
-        self.own = {parameter.untyped_storage().data_ptr() for parameter in objective.parameters()}
-        self.seen: dict[int, int] = {}
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            held[storage.data_ptr()] = storage.nbytes()
+        return tensor
 
-    def count(self, run: Callable[[], torch.Tensor]) -> tuple[float, int]:
-        """Loss and numbers; the gradients are on the parameters."""
-
-        def keep(tensor: torch.Tensor) -> torch.Tensor:
-            if tensor.untyped_storage().data_ptr() not in self.own:
-                self.seen[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            loss = run()
-        if loss.requires_grad:
-            loss.backward()
-        return float(loss.detach()), sum(self.seen.values())
-
-
-def gradients_of(objective: Objective) -> dict[str, torch.Tensor]:
-    return {name: p.grad for name, p in objective.named_parameters() if p.grad is not None}
+    torch.manual_seed(3)
+    objective.zero_grad()
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        autocast(torch.device("cpu"), precision),
+    ):
+        loss, _ = objective(batch)
+    loss.backward()
+    gradients = {name: p.grad.clone() for name, p in objective.named_parameters() if p.grad is not None}
+    return float(loss.detach()), gradients, sum(held.values())
 
 
-@pytest.mark.parametrize(
-    "name", ["ct", "simcse-sup", "mlm", "latte"]
-)  # of each shape: two encoders, views, tokens, frozen
+@pytest.mark.parametrize("name", ["ct", "mlm", "latte"])  # of each shape: two encoders, tokens, frozen
 def test_layers_that_are_computed_again_change_no_number(name: str, stage: Stage) -> None:
     """Dropout on: what is computed again drops the same."""
-    found = []
-    for again in (False, True):
-        encoder = load(stage.backbone, max_length=MAX_LENGTH, device="cpu").encoder
-        if again:
-            encoder.recompute_layers()
-        torch.manual_seed(0)
-        objective = MODULES[name](CATALOG[name].settings(), encoder).train()
-        batch = batch_for(name, stage, objective)
-        torch.manual_seed(1)
-        loss, held = Held(objective).count(lambda run=objective, on=batch: run(on)[0])  # type: ignore[misc]
-        found.append((loss, gradients_of(objective), held))
-    (loss, gradients, held), (loss_again, gradients_again, held_again) = found
-    assert loss == loss_again and gradients.keys() == gradients_again.keys()
-    assert all(torch.equal(gradients[key], gradients_again[key]) for key in gradients)
+    objective = build(name, stage).train()
+    batch = batch_for(name, stage, objective)
+    loss, gradients, held = gradients_and_numbers_held(objective, batch)
+    for module in objective.modules():
+        if isinstance(module, Encoder):
+            module.recompute_layers()
+    loss_again, gradients_again, held_again = gradients_and_numbers_held(objective, batch)
+    assert loss == loss_again and difference(gradients, gradients_again) == 0.0
     assert held_again < 0.7 * held or CATALOG[name].head, "what is fitted on a frozen encoder holds nothing of it"
 
 
@@ -349,18 +305,9 @@ def test_cached_gradients_are_those_of_the_whole_batch(
     """Dropout on; 16 examples in chunks of 5. The whole batch's graph is held from the same chunks."""
     objective = build(name, stage, grad_cache=5).train()
     batch = batch_for(name, stage, objective)
-    found = []
-    for cached in (False, True):
-        objective.zero_grad()
-        torch.manual_seed(3)
-        with monkeypatch.context() as patched, autocast(torch.device("cpu"), precision):
-            if not cached:
-                patched.setattr(
-                    "raysts.objectives.objective.checkpoint", lambda embed, *rows, use_reentrant: embed(*rows)
-                )
-            loss, held = Held(objective).count(lambda: objective(batch)[0])
-        found.append((loss, {key: value.clone() for key, value in gradients_of(objective).items()}, held))
-    (loss, gradients, held), (cached_loss, cached_gradients, cached_held) = found
+    cached_loss, cached_gradients, cached_held = gradients_and_numbers_held(objective, batch, precision)
+    monkeypatch.setattr("raysts.objectives.objective.checkpoint", lambda embed, *rows, use_reentrant: embed(*rows))
+    loss, gradients, held = gradients_and_numbers_held(objective, batch, precision)
     assert cached_loss == loss and difference(gradients, cached_gradients) < 1e-6
     assert max(float(value.abs().max()) for value in gradients.values()) > 1e-2
     assert cached_held < held / 2

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from small_runs import Stage, random_tokens, share_of, tiny_encoder
+from small_runs import NO_TEXT, Stage, joined, random_tokens, share_of, tiny_encoder
 from torch import Tensor
 
 from raysts.data.batches import examples_in
 from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel
-from raysts.models.tokens import Tokens
 from raysts.objectives import MODULES
 from raysts.objectives.objective import Batch, Objective
 from raysts.recipes import names
@@ -168,7 +167,7 @@ def test_loss_and_gradients_are_those_of_sentence_transformers(
     scores = [5.0, 2.0, 0.5]
     texts = dict(zip(spec.texts, (model.tokenize(column) for column in columns), strict=False))
     if "negative" in spec.texts:
-        texts["negative"] = Tokens(np.zeros(0, np.int32), np.zeros(4, np.int64))
+        texts["negative"] = joined([NO_TEXT] * 3)
     objective = MODULES[name](spec.settings(matryoshka=dims[1:], **given), model.encoder).eval()
     rows = {**texts, "score": np.array(scores, np.float32)}
     loss, _ = objective(objective.collate(share_of(rows, [(0,), (1,), (2,)], np.ones(3, np.float32))))

@@ -38,11 +38,9 @@ def made(**settings: Any) -> MLM:
     return MLM(MLMSettings(**settings), encoder()).eval()
 
 
-def batch(objective: MLM, tokens: Tokens, rows: range | None = None) -> dict[str, torch.Tensor]:
-    seeds = np.random.default_rng(1).integers(2**62, size=len(tokens))
-    examples = [(row,) for row in rows or range(len(tokens))]
-    share = share_of({"sentence": tokens}, examples, np.ones(len(examples), np.float32))
-    return objective.collate(share._replace(seeds=seeds[[row for (row,) in examples]]))
+def batch(objective: MLM, tokens: Tokens) -> dict[str, torch.Tensor]:
+    examples = [(row,) for row in range(len(tokens))]
+    return objective.collate(share_of({"sentence": tokens}, examples, np.ones(len(examples), np.float32)))
 
 
 def reference(family: str) -> tuple[Any, dict[str, str]]:
@@ -118,16 +116,6 @@ def test_which_tokens_are_chosen_and_what_becomes_of_them() -> None:
     assert early.mean() == pytest.approx(late.mean(), abs=0.01), "every place is as likely as any other"
 
 
-def test_the_masks_of_a_text_depend_on_its_seed_alone() -> None:
-    objective = made()
-    tokens = texts(np.array([9, 40, 5, 22, 64, 12]))
-    whole, part = batch(objective, tokens), batch(objective, tokens, range(2, 4))
-    for name in ("ids", "labels"):
-        assert torch.equal(whole[name][2:4, :22], part[name]) and part[name].shape == (2, 22)
-    again = objective.mask(tokens.pad(PAD)[0].numpy(), tokens.lengths, np.arange(6))[1]
-    assert (again != whole["labels"].numpy()).any()
-
-
 def test_logits_are_made_for_the_chosen_tokens_alone() -> None:
     objective = made(rate=0.3)
     found = batch(objective, texts(np.array([12, 22, 7])))
@@ -146,12 +134,9 @@ def test_a_batch_without_an_ordinary_word_has_nothing_to_learn() -> None:
     assert all(p.grad is not None and not p.grad.any() for p in objective.parameters())
 
 
-def test_special_tokens_that_the_encoder_lacks_are_no_words() -> None:
+def test_special_tokens_that_the_encoder_lacks_are_no_words_and_a_mask_must_be() -> None:
     larger = encoder()
     larger.special_ids = (*SPECIAL, WORDS)
     np.testing.assert_array_equal(MLM(MLMSettings(), larger).ordinary, made().ordinary)
-
-
-def test_a_tokenizer_without_a_mask_is_refused() -> None:
     with pytest.raises(ValueError, match="no mask token"):
         MLM(MLMSettings(), tiny_encoder())

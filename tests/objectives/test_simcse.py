@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import scipy.special
 import torch
-from small_runs import random_tokens, share_of, tiny_encoder
+from small_runs import NO_TEXT, joined, random_tokens, share_of, tiny_encoder
 from torch import Tensor
 
-from raysts.models.tokens import Tokens
 from raysts.objectives.objective import Batch
 from raysts.objectives.simcse import SimCSE, SupervisedSimCSE, UnsupervisedSimCSE
 from raysts.recipes.catalog import SimCSESettings
@@ -41,14 +40,11 @@ def with_repeated_texts(objective: SimCSE) -> Batch:
     """Examples 0 and 2 have one anchor, 1 and 3 one positive; 4 has no negative, 5 as its negative the positive of 2."""
     anchor, positive, negative = (random_tokens(ROWS, longest, longest) for longest in (12, 6, 9))
     negatives = [negative.take([i]) if i < 4 else positive.take([2]) for i in range(ROWS)]
-    negatives[4] = Tokens(np.zeros(0, np.int32), np.zeros(2, np.int64))
+    negatives[4] = NO_TEXT
     table = {
         "anchor": anchor.take([0, 1, 0, 3, 4, 5]),
         "positive": positive.take([0, 1, 2, 1, 4, 5]),
-        "negative": Tokens(
-            np.concatenate([text.flat for text in negatives]),
-            np.cumsum([0, *(len(text.flat) for text in negatives)]),
-        ),
+        "negative": joined(negatives),
     }
     return objective.collate(share_of(table, [(i,) for i in range(ROWS)], np.ones(ROWS, np.float32)))
 

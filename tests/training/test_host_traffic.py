@@ -24,7 +24,6 @@ import raysts
 from raysts.models.encoder import Encoder
 from raysts.models.sentence_model import represent_tokens
 from raysts.models.tokens import Tokens
-from raysts.ops import variational
 from raysts.recipes.catalog import CATALOG
 from raysts.recipes.recipe import DEFAULTS
 from raysts.training.loop import Run, update
@@ -106,12 +105,12 @@ def _as_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "autocast", lambda kind, **o: of_meta if kind == "meta" else autocast(kind, **o))
     optimizers = importlib.import_module("torch.optim.optimizer")
     monkeypatch.setattr(optimizers, "_get_fused_kernels_supported_devices", lambda: ["cpu", "meta"])
-    monkeypatch.setattr("raysts.objectives.latte_mix.draw", _drawn)
 
+    def draw(kind: Any, seeds: np.ndarray, lengths: np.ndarray, width: int, like: torch.Tensor) -> torch.Tensor:
+        assert isinstance(seeds, np.ndarray) and isinstance(lengths, np.ndarray)
+        return like.new_empty(int(lengths.sum()), width)
 
-def _drawn(kind: Any, seeds: Any, lengths: Any, width: int, like: torch.Tensor) -> torch.Tensor:
-    assert variational.draw.__name__ == "draw" and isinstance(seeds, np.ndarray) and isinstance(lengths, np.ndarray)
-    return like.new_empty(int(lengths.sum()), width)
+    monkeypatch.setattr("raysts.objectives.latte_mix.draw", draw)
 
 
 def tokens_in(batch: dict[str, Any]) -> int:

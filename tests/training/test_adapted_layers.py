@@ -1,7 +1,8 @@
-"""Adapters are trained in the place of weights, and are in the weights of the model that is written."""
+"""Layers with adapters, which are in the weights of the model that is written, and compiled layers."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -61,9 +62,47 @@ def test_a_run_trains_adapters_and_writes_a_plain_model(
         assert a.shape[0] == 3 and torch.allclose(written[key], begun[key] + SCALE * b @ a, atol=1e-6)
 
 
-def test_without_peft_nothing_starts(small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: Any = importlib.util.find_spec
-    monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None if name == "peft" else found(name, *rest))
-    with pytest.raises(InputError, match=r"nli.train.lora=4: needs peft: pip install 'raysts\[lora\]'"):
-        plan("nli", {"nli.train.lora": 4}, data=small_world, storage=tmp_path)
+@pytest.mark.slow  # the compiler takes a minute or two
+def test_a_run_of_compiled_layers_is_that_of_plain_ones_but_for_rounding(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted and gone on with, in two layouts of rows; the model that is written is a plain one."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
+    weights, frames = {}, importlib.import_module("torch._dynamo.utils").counters["frames"]
+    for compiled in (False, True):
+        torch._dynamo.reset()
+        known = frames["ok"]
+        job = stage.job(
+            "nli", tmp_path / str(compiled), compile=compiled, checkpoint_every=2, dropout=False, max_steps=4, dev=False
+        )
+        if compiled:
+            with pytest.raises(Interrupted):
+                train(job, Watched(read=interrupted_at(3)))
+        runtime = Watched()
+        train(job, runtime)
+        weights[compiled] = runtime.weights()
+        assert (frames["ok"] > known) == compiled
+        assert (job.folder / "model" / "model.safetensors").is_file()
+    assert difference(weights[False], weights[True]) < 1e-5
+
+
+def test_what_lacks_its_package_or_compiler_or_does_not_go_together_is_not_begun(
+    small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = {"nli.train.compile": True}
+    find_spec: Any = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, *rest: None if name == "peft" else find_spec(name, *rest)
+    )
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    for asked, why in (
+        (
+            compiled | {"resources.shard": True, "resources.workers": 2},
+            "resources.shard: not together with nli.train.comp",
+        ),
+        (compiled, r"nli.train.compile=true: needs a C\+\+ compiler .* 'no-such-compiler' is not there"),
+        ({"nli.train.lora": 4}, r"nli.train.lora=4: needs peft: pip install 'raysts\[lora\]'"),
+    ):
+        with pytest.raises(InputError, match=why):
+            plan("nli", asked, data=small_world, storage=tmp_path)
     assert not any(tmp_path.iterdir())
