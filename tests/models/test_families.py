@@ -12,8 +12,6 @@ from raysts.models import onnx
 from raysts.models.families import FAMILIES, WORD_VECTORS, Family, family_of
 from raysts.models.pretrained import load
 
-TEXTS = ["a dog runs", "a cat", "the small dog and the cat are sleeping near the house", "dog", "", "A CAT sleeps"]
-
 
 @pytest.mark.parametrize("family", ["modernbert", pytest.param("mpnet", marks=pytest.mark.slow)])
 def test_onnx(family: str, tmp_path: Path) -> None:

@@ -168,19 +168,14 @@ def test_the_tokenizer_id_is_of_the_tokenizer_alone_which_is_read_once(
     assert tokenizer_id(folder) != tokenizer_id(tiny_backbone)
 
 
-def test_sentencepiece_tokenizers_have_their_own_ids(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "sentencepiece.bpe.model").write_bytes(name.encode())
-    assert tokenizer_id(tmp_path / "one") != tokenizer_id(tmp_path / "two")
-
-
-def test_cased_and_uncased_tokenizers_of_one_vocabulary_differ(tmp_path: Path) -> None:
-    for lower in (True, False):
-        folder = tmp_path / str(lower)
-        folder.mkdir()
-        (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\ndog\nDog\n")
-        (folder / "tokenizer_config.json").write_text(
-            json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": lower})
-        )
-    assert tokenizer_id(tmp_path / "True") != tokenizer_id(tmp_path / "False")
+def test_other_tokenizers_have_ids_of_their_own(tmp_path: Path) -> None:
+    """By SentencePiece; and of one vocabulary, cased and uncased."""
+    for name, lower in (("one", True), ("two", False)):
+        for kind in ("pieces", "words"):
+            (tmp_path / kind / name).mkdir(parents=True)
+        (tmp_path / "pieces" / name / "sentencepiece.bpe.model").write_bytes(name.encode())
+        (tmp_path / "words" / name / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\ndog\nDog\n")
+        config = {"tokenizer_class": "BertTokenizer", "do_lower_case": lower}
+        (tmp_path / "words" / name / "tokenizer_config.json").write_text(json.dumps(config))
+    for kind in ("pieces", "words"):
+        assert tokenizer_id(tmp_path / kind / "one") != tokenizer_id(tmp_path / kind / "two")

@@ -20,17 +20,14 @@ def of(target: ensemble.Target, vectors: list[np.ndarray], weights: list[float])
     return ensemble.combine(target, total, weights)
 
 
-def test_the_mean_of_equal_weights_is_summed_in_order() -> None:
-    a, b, c = VECTORS
-    np.testing.assert_array_equal(of("mean", VECTORS, [1.0, 1.0, 1.0]), ((a + b) + c) / np.float32(3))
-
-
 @pytest.mark.parametrize("target", ensemble.TARGETS)
 def test_a_weight_is_how_often_a_teacher_counts(target: ensemble.Target) -> None:
     twice = of(target, [VECTORS[0], *VECTORS], [1.0] * 4)
     weighted = of(target, VECTORS, [2.0, 1.0, 1.0])
     np.testing.assert_allclose(weighted @ weighted.T, twice @ twice.T, atol=1e-5)
     assert twice.dtype == weighted.dtype == np.float32
+    a, b, c = VECTORS
+    np.testing.assert_array_equal(of("mean", VECTORS, [1.0, 1.0, 1.0]), ((a + b) + c) / np.float32(3), "in this order")
 
 
 def test_cosines_of_concatenated_vectors_are_the_mean_of_the_teachers_cosines() -> None:

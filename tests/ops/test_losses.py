@@ -22,24 +22,6 @@ VIEWS = np.stack([U, V, GENERATOR.normal(size=(5, 7))])
 COUNTED = np.array([1.0, 1.0, 0.0, 1.0, 1.0])
 
 
-def cross_entropy_by_scipy(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    return -scipy.special.log_softmax(logits, axis=1)[np.arange(len(labels)), labels]
-
-
-def contrastive_tension_restated(a: np.ndarray, b: np.ndarray, identical: np.ndarray) -> np.ndarray:
-    found = []
-    for left, right, same in zip(a, b, identical, strict=True):
-        probability = 1 / (1 + np.exp(-sum(x * y for x, y in zip(left, right, strict=True))))
-        found.append(-np.log(probability) if same else -np.log(1 - probability))
-    return np.array(found)
-
-
-def sts_restated(u: np.ndarray, v: np.ndarray, scores: np.ndarray, lower_bound: float) -> np.ndarray:
-    cosines = np.array([1 - scipy.spatial.distance.cosine(a, b) for a, b in zip(u, v, strict=True)])
-    targets = np.array([np.interp(score, [0, 5], [lower_bound, 1]) for score in scores])
-    return (cosines - targets) ** 2
-
-
 def info_nce(views_VBD: Tensor, temperature: float = 0.05) -> Tensor:
     """Anchors, positives and, where there are any, hard negatives -> [B]; example 2 does not count."""
     anchors, *others = views_VBD
@@ -48,50 +30,46 @@ def info_nce(views_VBD: Tensor, temperature: float = 0.05) -> Tensor:
     return losses.softmax_cross_entropy(logits, torch.arange(len(anchors)))
 
 
-def info_nce_restated(views: np.ndarray, temperature: float = 0.05) -> np.ndarray:
-    anchors, candidates = views[0], np.concatenate(list(views[1:]))
-    counted = np.tile(COUNTED, len(views) - 1) > 0
-    found = []
-    for i, anchor in enumerate(anchors):
-        cosines = np.array([1 - scipy.spatial.distance.cosine(anchor, other) for other in candidates])
-        mine = counted | (np.arange(len(candidates)) == i)
-        found.append(scipy.special.logsumexp(cosines[mine] / temperature) - cosines[i] / temperature)
-    return np.array(found)
+def info_nce_by_scipy(views: np.ndarray, temperature: float = 0.05) -> np.ndarray:
+    candidates = np.concatenate(list(views[1:]))
+    scores = (1 - scipy.spatial.distance.cdist(views[0], candidates, "cosine")) / temperature
+    counted = np.tile(COUNTED, len(views) - 1) + np.eye(*scores.shape) > 0
+    return scipy.special.logsumexp(scores, axis=1, b=counted) - scores.diagonal()
 
 
-def similarity_mse_restated(student: np.ndarray, teacher: np.ndarray) -> np.ndarray:
+def similarity_mse_by_scipy(student: np.ndarray, teacher: np.ndarray) -> np.ndarray:
     """Of cosines; the teacher may have another width. Example 2 is nobody's other."""
-    errors = [
-        scipy.spatial.distance.cdist(vectors, vectors, "cosine") for vectors in (student, teacher)
-    ]  # fmt: skip
-    found = (errors[0] - errors[1]) ** 2
-    return np.array([np.mean([found[i, j] for j in range(5) if j != i and COUNTED[j]]) for i in range(5)])
+    distances = [scipy.spatial.distance.cdist(vectors, vectors, "cosine") for vectors in (student, teacher)]
+    return np.average((distances[0] - distances[1]) ** 2, axis=1, weights=COUNTED * (1 - np.eye(5)))
 
 
+COSINES = 1 - scipy.spatial.distance.cdist(U, V, "cosine").diagonal()
 CASES: dict[str, tuple[Callable[..., Tensor], np.ndarray, np.ndarray]] = {
     "softmax_cross_entropy": (
-        lambda x: losses.softmax_cross_entropy(x, torch.tensor(LABELS)), LOGITS, cross_entropy_by_scipy(LOGITS, LABELS),
+        lambda x: losses.softmax_cross_entropy(x, torch.tensor(LABELS)),
+        LOGITS,
+        -scipy.special.log_softmax(LOGITS, axis=1)[range(5), LABELS],
     ),
     "contrastive_tension": (
         lambda x: losses.contrastive_tension(x, torch.tensor(V), torch.tensor(IDENTICAL)),
-        U, contrastive_tension_restated(U, V, IDENTICAL),
+        U,
+        -scipy.special.log_expit(np.where(IDENTICAL, 1, -1) * (U * V).sum(axis=1)),
     ),
     "sts_regression": (
-        lambda x: losses.sts_regression(torch.tensor(U), x, torch.tensor(SCORES), 0.35), V,
-        sts_restated(U, V, SCORES, 0.35),
+        lambda x: losses.sts_regression(torch.tensor(U), x, torch.tensor(SCORES), 0.35),
+        V,
+        (COSINES - np.interp(SCORES, [0, 5], [0.35, 1])) ** 2,
     ),
-    "info_nce": (lambda x: info_nce(x, 0.5), VIEWS[:2], info_nce_restated(VIEWS[:2], 0.5)),
-    "info_nce with hard negatives": (info_nce, VIEWS, info_nce_restated(VIEWS)),
-    "embedding_cosine": (
-        lambda x: losses.embedding_cosine(x, torch.tensor(V)), U,
-        np.array([scipy.spatial.distance.cosine(u, v) for u, v in zip(U, V, strict=True)]),
-    ),
+    "info_nce": (lambda x: info_nce(x, 0.5), VIEWS[:2], info_nce_by_scipy(VIEWS[:2], 0.5)),
+    "info_nce with hard negatives": (info_nce, VIEWS, info_nce_by_scipy(VIEWS)),
+    "embedding_cosine": (lambda x: losses.embedding_cosine(x, torch.tensor(V)), U, 1 - COSINES),
     "similarity_mse": (
-        lambda x: losses.similarity_mse(x, torch.tensor(V[:, :3]), torch.tensor(COUNTED)), U,
-        similarity_mse_restated(U, V[:, :3]),
+        lambda x: losses.similarity_mse(x, torch.tensor(V[:, :3]), torch.tensor(COUNTED)),
+        U,
+        similarity_mse_by_scipy(U, V[:, :3]),
     ),
     "embedding_mse": (lambda x: losses.embedding_mse(x, torch.tensor(V)), U, ((U - V) ** 2).mean(axis=1)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)
