@@ -23,15 +23,9 @@ pytestmark = pytest.mark.skipif(native.library() is None, reason="there is no C+
 
 def layer_of(attention: float = 0.0, hidden: float = 0.0) -> BertLayer:
     torch.manual_seed(0)
-    config = BertConfig(
-        hidden_size=WIDTH,
-        num_attention_heads=2,
-        intermediate_size=2 * WIDTH,
-        attention_probs_dropout_prob=attention,
-        hidden_dropout_prob=hidden,
-        attn_implementation="eager",
-    )
-    layer = BertLayer(config).double().train()
+    dropout = {"attention_probs_dropout_prob": attention, "hidden_dropout_prob": hidden}
+    shape = {"hidden_size": WIDTH, "num_attention_heads": 2, "intermediate_size": 2 * WIDTH}
+    layer = BertLayer(BertConfig(**shape, **dropout, attn_implementation="eager")).double().train()
     for parameter in layer.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
     return layer
