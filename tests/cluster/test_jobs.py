@@ -16,8 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 from heads import TOKEN, Head, running_head
 from processes import standing_still, wait_until, writer_of
+from run_commands import overrides
+from safetensors.torch import load_file
 
 from raysts.cluster.connect import LOOPBACK
+from raysts.commands.run import run as run_recipe
 from raysts.errors import InputError
 from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.plan import Plan
@@ -25,7 +28,6 @@ from raysts.pipeline.step import Context
 from raysts.storage.foreign import read_json
 
 SMALL = ["--set", "train.max_steps=4", "--set", "evaluation.tasks=[stsb]", "--set", "evaluation.resamples=5"]
-TINY = ["--set", "backbone=tiny", "--set", "members=1"]
 SECRETS = {"HF_TOKEN": "hf_SecretOfTheJobs", "AWS_SECRET_ACCESS_KEY": "aws/SecretOfTheJobs"}
 
 
@@ -36,11 +38,19 @@ def head(own_nodes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield found
 
 
-@pytest.mark.parametrize("words", [["nli-sed"], ["--set", "members=2", "nli-sed"], ["quickstart"]], ids=" ".join)
-def test_a_job_for_members_refuses_a_whole_system(words: list[str], tmp_path: Path) -> None:
-    job, place = Path(__file__).parents[2] / "jobs" / "train_ensemble.py", ["--storage", tmp_path / "s"]
-    done = subprocess.run([sys.executable, job, *words, *place], capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and f"'{words[-1]}' is more than member stages" in done.stderr
+@pytest.mark.parametrize(
+    ("job", "words", "said"),
+    [
+        ("train_ensemble.py", ["--set", "members=2", "nli-sed"], "'nli-sed' is more than member stages"),
+        ("train_ensemble.py", ["quickstart"], "'quickstart' is more than member stages"),
+        ("run.py", ["quickstrat"], "did you mean 'quickstart'"),
+    ],
+)
+def test_a_job_that_is_refused_ends_as_its_command_does(job: str, words: list[str], said: str, tmp_path: Path) -> None:
+    """What the cluster makes of that, the test of a relative storage shows."""
+    command = [sys.executable, Path(__file__).parents[2] / "jobs" / job, *words, "--storage", tmp_path / "s"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and said in done.stderr
     assert not (tmp_path / "s").exists()
 
 
@@ -71,52 +81,46 @@ def texts(folder: Path) -> dict[Path, str]:
     }
 
 
-def test_without_the_token_nothing_is_answered(head: Head) -> None:
+def test_nothing_is_answered_without_the_token(head: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from raysts.cluster.connect import find_cluster
+
     assert head.ask("/api/jobs/", None)[0] == head.ask("/api/version", None)[0] == 401
     assert head.ask("/api/jobs/", "another token")[0] in (401, 403)
     assert head.ask("/api/jobs/", TOKEN)[0] == 200
 
-
-def test_a_command_without_the_token_is_told_so(head: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from raysts.cluster.connect import find_cluster
-
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv(LOOPBACK, "1")
-    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    for given in ({}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "another"}):
-        for name, value in given.items():
-            monkeypatch.setenv(name, value)
+    monkeypatch.setenv("RAY_TMPDIR", head.environment["RAY_TMPDIR"])
+    with monkeypatch.context() as patch:
+        for name, value in {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "another"}.items():
+            patch.setenv(name, value)
         with pytest.raises(InputError, match=r"asks for a token.*RAY_AUTH_MODE=token"):
             find_cluster(head.gcs)
-    monkeypatch.delenv("RAY_AUTH_TOKEN")
-    for name, value in head.environment.items():
-        monkeypatch.setenv(name, value)
-    assert find_cluster(head.gcs) == head.gcs
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray/auth_token").write_text(TOKEN)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
-        monkeypatch.delenv(name)
-    # A cluster of this machine is joined with the token of this machine, as by Ray.
+    # A cluster of this machine is asked without a token first, then joined with the token of this machine, as by Ray.
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     assert find_cluster(None) == head.gcs and os.environ["RAY_AUTH_MODE"] == "token"
     monkeypatch.setenv("RAY_AUTH_MODE", "token")  # for the end of the test to take back
 
 
 @pytest.mark.anyray
 def test_a_stopped_job_goes_on_when_it_is_submitted_again_and_runs_to_its_end(
-    head: Head, small_world: Path, planned: Callable[..., Plan]
+    head: Head, small_world: Path, planned: Callable[..., Plan], tmp_path: Path
 ) -> None:
+    """With two workers then, and its member is that of one process."""
     sessions = list((head.temporary / "ray").glob("session_2*"))
     # Without --storage: the working directory of a job is a copy that Ray throws away.
     home = Path(head.environment["HOME"]) / "raysts-storage"
-    plan = planned(home, "nli", {"backbone": "tiny", "members": 1})
+    given = {
+        "backbone": "tiny", "members": 1, "train.max_steps": 60, "train.checkpoint_every": 10, "train.dropout": False,
+        "train.precision": "fp32", "nli.optim.lr": 1e-4, "batch": 8,
+    }  # fmt: skip
+    plan = planned(home, "nli", given)
     plan.write_backbone()
     (tokens,) = (step for step in plan.steps if step.kind == "tokens")
     tokens.work(Context(LocalExecutor(threads=1), plan.store))  # an actor less, which is not what is stopped
-    arguments = [
-        "nli", "--data", small_world, *TINY, *SMALL, "--set", "train.max_steps=100", "--set", "train.checkpoint_every=10",
-        "--set", "batch=8", "--json",
-    ]  # fmt: skip
+    arguments = ["nli", "--data", small_world, *SMALL, *overrides(given), "--json"]
     first = head.submit("run.py", *arguments, name="stopped")
     wait_until(lambda: list(home.glob("runs/*/checkpoints/step-*.pt")) or first.poll() is not None)
     assert first.poll() is None, first.communicate()[0]
@@ -132,9 +136,10 @@ def test_a_stopped_job_goes_on_when_it_is_submitted_again_and_runs_to_its_end(
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= saved]
 
-    again = head.submit("run.py", *arguments, name="again")
+    again = head.submit("run.py", *arguments, *overrides({"resources.workers": 2}), name="again")
     _, output = ended(first)  # it takes seconds to see the end of its job
     assert "Traceback" not in output and "tokenise" not in output, output
+    calm = run_recipe("nli", {**given, "evaluation.tasks": []}, small_world, tmp_path, address="none")
     code, output = ended(again)
     assert code == exit_code(head, "again") == 0, output
     assert (folder / "metrics.jsonl").read_text().splitlines()[: len(kept)] == kept
@@ -142,8 +147,13 @@ def test_a_stopped_job_goes_on_when_it_is_submitted_again_and_runs_to_its_end(
     assert found["storage"] == str(home) and "--storage" in output and Path(found["report"]).exists()
     assert Path(found["model"]).parent == folder
     record = read_json(folder / "run.json")
-    assert record is not None and record["where"].startswith("Ray Train")
+    assert record is not None and record["where"].startswith("Ray Train") and record["layout"]["world_size"] == 2
     assert kept and saved < record["steps"], "ended too late to say anything"
+    start, weights, others = (
+        load_file(Path(model) / "model.safetensors") for model in (plan.backbone, found["model"], calm["model"])
+    )
+    assert max((weights[name] - others[name]).abs().max() for name in weights) < 1e-5
+    assert max((weights[name] - start[name]).abs().max() for name in weights) > 1e-4  # they were trained
     # One line per stage, none drawn over another; nothing of Ray's own but what frames the log.
     said = output[output.index("Tailing logs") : output.index('{"status"')]
     assert len(re.findall(rf"^member 0 nli: {record['steps']} steps in ", said, re.M)) == 1
@@ -155,12 +165,6 @@ def test_a_stopped_job_goes_on_when_it_is_submitted_again_and_runs_to_its_end(
     assert len(written) > 10
     for value in (*SECRETS.values(), TOKEN):
         assert value not in output and not [path for path, text in written.items() if value in text]
-
-
-def test_the_status_of_a_job_is_that_of_its_command(head: Head, tmp_path: Path) -> None:
-    code, output = ended(head.submit("run.py", "quickstrat", "--storage", tmp_path / "storage", name="wrong"))
-    assert code == 1 and exit_code(head, "wrong") == 2 and "did you mean 'quickstart'" in output
-    assert not (tmp_path / "storage").exists()
 
 
 @pytest.mark.slow  # each of them starts a driver; test_docs checks that they take the arguments of their commands
@@ -202,6 +206,6 @@ def test_every_other_job_does_what_its_command_does(head: Head, small_world: Pat
 
 @pytest.mark.slow
 def test_a_relative_storage_is_refused_in_a_job(head: Head, small_world: Path) -> None:
-    refused = head.submit("run.py", "raw", "--data", small_world, "--storage", "here", *TINY, name="relative")
+    refused = head.submit("run.py", "raw", "--data", small_world, "--storage", "here", name="relative")
     code, output = ended(refused)
     assert code == 1 and exit_code(head, "relative") == 2 and "absolute" in output
