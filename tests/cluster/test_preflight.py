@@ -39,10 +39,6 @@ def seen(tmp_path: Path) -> Any:
     )
 
 
-def test_a_node_that_sees_the_same_is_fit(seen: Any, tmp_path: Path) -> None:
-    assert seen.misfit("n") is None and (tmp_path / "storage/.preflight-1/n").exists()
-
-
 def test_why_a_run_failed_is_not_what_cannot_be_cleaned_up_after_it(tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match="the reason"), proof_in(Store.of(tmp_path)) as proof:
         shutil.rmtree(tmp_path / proof.name)
@@ -60,8 +56,16 @@ def test_what_a_killed_driver_leaves_of_its_check_goes_with_the_next_run(tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-def test_what_makes_a_node_unfit(seen: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_sees_the_same_is_fit_and_why_another_is_not(
+    seen: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from raysts.cluster import preflight
     from raysts.storage import proof
+
+    assert seen.misfit("n") is None and (tmp_path / "storage/.preflight-1/n").exists()
+    world = tmp_path / "cache" / "world"
+    assert replace(seen, folders=((preflight.WORLD, str(world), ""),)).misfit() is None
+    assert next((tmp_path / "cache").iterdir()).is_dir(), "the embedded world is made where it is missing"
 
     def said(**other: Any) -> str:
         return replace(seen, **other).misfit() or ""
@@ -76,14 +80,6 @@ def test_what_makes_a_node_unfit(seen: Any, tmp_path: Path, monkeypatch: pytest.
     assert f"same files in --data {tmp_path}/data" in said()
     monkeypatch.setattr(proof.shutil, "disk_usage", lambda path: SimpleNamespace(free=5_000_000))
     assert "its disk has 0.0 GB left" in said(folders=())
-
-
-def test_the_embedded_world_is_made_where_it_is_missing(seen: Any, tmp_path: Path) -> None:
-    from raysts.cluster import preflight
-
-    world = tmp_path / "cache" / "world"
-    assert replace(seen, folders=((preflight.WORLD, str(world), ""),)).misfit() is None
-    assert next((tmp_path / "cache").iterdir()).is_dir()
 
 
 def test_a_job_without_storage_on_several_nodes(
@@ -109,20 +105,15 @@ def test_a_job_without_storage_on_several_nodes(
         context._home_storage.cache_clear()
 
 
-@pytest.mark.parametrize(
-    ("address", "said"),
-    [("ray://127.0.0.1:10001", "run the command on the head"), ("127.0.0.1:1", "no Ray cluster answers")],
-)
-def test_addresses_that_are_none(address: str, said: str) -> None:
-    from raysts.cluster.connect import find_cluster
-
-    with pytest.raises(InputError, match=said):
-        find_cluster(address)
-
-
-def test_a_port_where_no_head_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_where_no_head_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     from raysts.cluster import connect
 
+    for address, said in (
+        ("ray://127.0.0.1:10001", "run the command on the head"),
+        ("127.0.0.1:1", "no Ray cluster answers"),
+    ):
+        with pytest.raises(InputError, match=said):
+            connect.find_cluster(address)
     monkeypatch.setattr(connect, "HEAD_SECONDS", 0.1)
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
