@@ -272,17 +272,12 @@ def test_a_folder_that_goes_meanwhile_has_no_files(tmp_path: Path, monkeypatch: 
     assert store.size("") == 5
 
 
-def test_a_look_at_a_lock_takes_nothing(tmp_path: Path) -> None:
+def test_a_look_at_a_lock_takes_nothing_and_a_driver_that_starts_during_one_is_not_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
     assert not is_locked(path) and not path.exists()
     with lock(path, "the first"):
         assert is_locked(path)
     assert not is_locked(path) and "the first" in path.read_text(), "who held it stays written"
-
-
-def test_a_driver_that_starts_during_a_look_is_not_refused(tmp_path: Path) -> None:
-    path = tmp_path / "x.lock"
-    path.touch()
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         looked = threading.Timer(0.05, fcntl.flock, [file, fcntl.LOCK_UN])
