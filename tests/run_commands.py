@@ -125,6 +125,7 @@ class Results(dict[str, dict[str, Any]]):
 
 def _arguments(results: Results, name: str, **more: Any) -> list[object]:
     few = {"settings.dims": 4} if "latte" in name else {}
+    few |= {"settings.classes": 4} if name.endswith("latte") else {}
     chosen = overrides(TINY, EVALUATION, few, {key.replace("__", "."): value for key, value in more.items()})
     return [name, "--data", results.data, "--storage", results.storage, *chosen]
 

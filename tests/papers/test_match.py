@@ -69,9 +69,9 @@ def test_a_row_stands_beside_the_values_of_its_system_and_nowhere_else() -> None
 @pytest.mark.parametrize(
     "changed",
     [
-        {"layers": "1"}, {"layers": "first_last"}, {"aggregation": "all"}, {"aggregation": "wmean"}, {"split": "dev"},
+        {"layers": "1"}, {"aggregation": "all"}, {"split": "dev"},
         {"pooling": "cls"}, {"similarity": "l2"}, {"metric": "accuracy"}, {"dataset": "stsb"}, {"system": "mlm-ct"},
-        {"role": "baseline"}, {"role": "ensemble"},
+        {"role": "ensemble"},
     ],
     ids=str,
 )  # fmt: skip
@@ -170,12 +170,7 @@ def test_a_cell_holds_one_protocol_and_one_copy_of_a_set(names: tuple[str, ...])
 
     first = measured(0, 0.5, 1), measured(1, 0.6, 1)
     assert cell(*first) == (pytest.approx(0.55), 2)
-    for other in (
-        {"similarity": "senteval"},
-        {"aggregation": "all"},
-        {"pooling": "cls"},
-        {"dataset_sha256": "corrected"},
-    ):
+    for other in ({"similarity": "senteval"}, {"pooling": "cls"}, {"dataset_sha256": "corrected"}):
         columns = {key: other[key] for key in other if not (key == "pooling" and "simlex999" in names)}
         if columns:
             assert cell(*first, measured(0, 0.9, 2, **other)) == (pytest.approx(0.9), 1), other
@@ -216,7 +211,9 @@ def store(storage: Path, name: str, system: str, part: str, rows: list[dict[str,
     results.write(storage, part, rows)
 
 
-def filled_storage(storage: Path) -> None:
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    storage = tmp_path_factory.mktemp("stored")
     pearson = [row("ct-sed", "sts12", 0.59 + m / 100, member=m, run_id=f"m{m}", metric="pearson") for m in range(2)]
     members = [row("ct-sed", "sts12", 0.60 + m / 50, member=m, run_id=f"m{m}") for m in range(2)]
     student = [row("ct-sed", "sts12", 0.7, role="student", run_id="s", member=None)]
@@ -232,17 +229,17 @@ def filled_storage(storage: Path) -> None:
     write_json(storage / "runs" / "z" / "recipe.json", to_plain(pipeline("ct", labels("ct")).stages["ct"]))
     results.write(storage, "of-no-pipeline", [row("ct", "sts13", 0.5, run_id="z")])
     results.write(storage, "nobody-knows", [row("raw", "sts12", 0.3, role="backbone", run_id=None, layers="1")])
+    return storage
 
 
-def test_a_storage_says_which_run_and_which_backbone(tmp_path: Path) -> None:
-    filled_storage(tmp_path)
-    found = {(each.run, each.backbone, each.row["value"]) for each in every_row(tmp_path) if not each.row["subset"]}
+def test_a_storage_says_which_run_and_which_backbone(stored: Path) -> None:
+    found = {(each.run, each.backbone, each.row["value"]) for each in every_row(stored) if not each.row["subset"]}
     assert found == {
         ("mine", "some-encoder", 0.59), ("mine", "some-encoder", 0.6), ("mine", "some-encoder", 0.62),
         ("mine", "some-encoder", 0.7), ("evaluation of-no-pi", "other/encoder", 0.5),
         ("evaluation nobody-k", "backbone not on record", 0.3),
     }  # fmt: skip
-    assert {tuple(each.stages) for each in every_row(tmp_path)} == {("ct",), ("ct", "sed"), ()}
+    assert {tuple(each.stages) for each in every_row(stored)} == {("ct",), ("ct", "sed"), ()}
 
 
 def test_the_trials_of_a_search_fill_the_table_of_its_grid(tmp_path: Path) -> None:
@@ -273,9 +270,7 @@ def test_the_trials_of_a_search_fill_the_table_of_its_grid(tmp_path: Path) -> No
     assert (cell.value, cell.n, cell.source.run, cell.source.ids) == (pytest.approx(0.67), 2, "edge", ("t0", "t1"))
 
 
-@pytest.mark.parametrize(
-    "more", [{"metric": "loss"}, {"own": {"dev": {"mine": "pairs.csv"}}}, {"system": "gausscse-ent+con-sed"}]
-)
+@pytest.mark.parametrize("more", [{"own": {"dev": {"mine": "pairs.csv"}}}, {"system": "gausscse-ent+con-sed"}])
 def test_trials_that_another_score_compares_are_not_in_that_table(more: dict[str, Any], tmp_path: Path) -> None:
     study = {"name": "s", "identity": {"backbone": "id"}, "data": str(tmp_path / "gone"), "metric": "auc_pr"}
     point = {"nli.optim.lr": 1e-5, "batch": 16, "backbone": "bert-base-uncased", "gausscse.optim.lr": 5e-5}
@@ -307,9 +302,8 @@ def test_a_pipeline_that_borrows_a_name_is_not_that_system(tmp_path: Path) -> No
     assert [each.row["role"] for each in every_row(tmp_path)] == ["backbone"]
 
 
-def test_the_text_has_both_values_the_run_and_empty_cells(tmp_path: Path) -> None:
-    filled_storage(tmp_path)
-    text = format_paper(report_data("sed", tmp_path))
+def test_the_text_has_both_values_the_run_and_empty_cells(stored: Path) -> None:
+    text = format_paper(report_data("sed", stored))
     first = text[text.index("SED Table 1") : text.index("SED Table 2")]
     lines = {re.split(r"\s{2,}", line)[0]: re.split(r"\s{2,}", line) for line in first.splitlines()}
     assert "c: measured, some-encoder" in first and "b: measured, other/encoder" in first
@@ -320,9 +314,8 @@ def test_the_text_has_both_values_the_run_and_empty_cells(tmp_path: Path) -> Non
     assert "† BERT-L-CT, Avg.: Table 8 has 74.76" in first and "75.71 / 75.49†" in first
 
 
-def test_the_page_is_well_formed_and_loads_nothing(tmp_path: Path) -> None:
-    filled_storage(tmp_path)
-    text = render(report_data("sed", tmp_path))
+def test_the_page_is_well_formed_and_loads_nothing(stored: Path) -> None:
+    text = render(report_data("sed", stored))
     assert text.startswith("<!DOCTYPE html>\n") and not re.search(r"https?:|<script|url\(|@import|src=", text)
     root = ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>\n"))
     tables = root.findall(".//table")
@@ -337,19 +330,18 @@ def test_the_page_is_well_formed_and_loads_nothing(tmp_path: Path) -> None:
 
 
 def test_the_command_the_text_the_page_and_the_json_say_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stored: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    filled_storage(tmp_path)
-    data = report_data("sed", tmp_path)
+    data = report_data("sed", stored)
     first, second, _, fourth, *_ = (filling(shown) for shown in data.tables)
     assert first[0] == "5 of 156 cells are filled" and fourth[0] == "0 of 23 cells are filled"
     assert second[-1].startswith("empty: BERT-L-NLI; BERT-L-NLI-CT; ")
     assert " and 3 more: not run: 'raysts run sed-main@paper'" in second[-1] and first[0] in render(data)
-    command = ["report", "--storage", str(tmp_path), "--paper"]
+    command = ["report", "--storage", str(stored), "--paper"]
     assert execute([*command, "sed"]) == 0 and "\n".join(first) in capsys.readouterr().out
     assert execute([*command, "sed", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["status"] == "done" and found["reports"] == [str(tmp_path / "reports" / "paper-sed" / "index.html")]
+    assert found["status"] == "done" and found["reports"] == [str(stored / "reports" / "paper-sed" / "index.html")]
     assert Path(found["reports"][0]).read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     table = found["tables"][0]
     assert (table["filled"], table["cells_count"]) == (5, 156)
@@ -401,15 +393,12 @@ RAW = row("raw", "stsb", 0.5, role="backbone", aggregation="all", layers="1")
     [
         ("sed", 1, [CT], "Skip-Thoughts *", "a decoder of the sentences around one"),
         ("sed", 1, [CT], "Avg GloVe *", "which needs the file glove.840B.300d.txt in the working directory"),
-        ("sed", 1, [CT], "BERT-L-CT-SED", "not run: 'raysts run sed-main@paper'"),
         ("sed", 4, [], "RoBERTa-L", "'raysts run sed-supervised@paper', with roberta-large, which is not on this"),
-        ("sed", 7, [CT], "BERT-Large-CT", "ct was not measured on cr, mr, mpqa, "),
         ("sed", 7, [CT], "BERT-Large-CT", "'raysts run sed-main@paper', with senteval/cr, senteval/mr, "),
         ("sed", 7, [STANDARD], "BERT-Large-CT", "similarity=senteval"),
         ("sed", 8, [CT], "BERT-L-CT", "ct was not measured on sts13, sts14, sts15, sts16: 'raysts run sed-pooling@paper', "),
         ("gausscse", 3, [], "Batch Size 16", "not run: 'raysts tune gausscse@paper'"),
         ("latte-mix", 1, [], "GloVe + Max + Cosine", "not run: 'raysts run latte-distances@paper', which needs the file glove"),
-        ("latte-mix", 3, [], "SBERT-Base + [CLS] + Cosine", "not run: 'raysts run latte-distances@paper'"),
         ("latte-mix", 7, [RAW], "BERT-Base, Layer 1 + Mean + Cosine", "raw was measured, but not with layers=only-1, "),
         ("latte-mix", 8, [RAW], "BERT-Base, Layer 2", "'raysts run latte-layers@paper', with web/word_similarity, "),
     ],
@@ -420,6 +409,9 @@ def test_the_reason_comes_from_what_is_there(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     assert why in reasons(paper, number, *(of(one) for one in rows))[name]
+    if "glove.840B" in why:  # once it is there it is not asked for
+        Path("glove.840B.300d.txt").write_text("a 1\n", encoding="utf-8")
+        assert reasons(paper, number)[name] == "not run: 'raysts run sed-main@paper'"
 
 
 def test_a_row_that_was_measured_in_another_way_says_so() -> None:
@@ -427,9 +419,3 @@ def test_a_row_that_was_measured_in_another_way_says_so() -> None:
     why = "ct was measured, but not with layers=1, pooling=mean, similarity=cosine, aggregation=mean, split=test: "
     assert reasons("sed", 8, *every)["BERT-L-CT"] == f"{why}'raysts run sed-pooling@paper'"
     assert "BERT-L-CT" not in reasons("sed", 1, of(CT)), "a row with a filled cell is not empty"
-
-
-def test_word_vectors_that_are_there_are_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("glove.840B.300d.txt").write_text("a 1\n", encoding="utf-8")
-    assert reasons("sed", 1)["Avg GloVe *"] == "not run: 'raysts run sed-main@paper'"

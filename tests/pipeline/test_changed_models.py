@@ -65,19 +65,14 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> torch.Tensor:
     return student.encoder.backbone.embeddings.word_embeddings.weight
 
 
-PLACES = [
-    ("a", "agreement of 2"), ("a", "concatenated unit embeddings of 2 teachers ..."),
-    ("student", "tokenise texts ..."), ("student", "teachers: "),
-    ("student", "concatenated unit embeddings of 2 teachers: done"),
-]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("changed", "at", "how"),
     [
-        pytest.param(*place, how, marks=() if (number + turn) % 2 else pytest.mark.slow)
-        for number, place in enumerate(PLACES)
-        for turn, how in enumerate((by_rename, in_place))
+        ("a", "agreement of 2", in_place),
+        ("a", "concatenated unit embeddings of 2 teachers ...", by_rename),
+        ("student", "concatenated unit embeddings of 2 teachers: done", in_place),
+        pytest.param("student", "tokenise texts ...", in_place, marks=pytest.mark.slow),
+        pytest.param("student", "teachers: ", by_rename, marks=pytest.mark.slow),
     ],
 )
 def test_a_model_that_changes_during_a_run(

@@ -26,7 +26,7 @@ from raysts.storage.atomic import ASIDE
 
 SMALL = {
     "backbone": "tiny", "members": 2, "train.max_steps": 4, "train.eval_every": 4, "train.checkpoint_every": 2,
-    "sed.data.sample": 500, "evaluation.resamples": 4, "evaluation.tasks": "[stsb]", "evaluation.layers": "[1]",
+    "sed.data.sample": 350, "evaluation.resamples": 4, "evaluation.tasks": "[stsb]", "evaluation.layers": "[1]",
     "evaluation.compare": 1,
 }  # fmt: skip
 CLOCKS = {
@@ -183,7 +183,7 @@ def test_killed_in_every_step_it_does_no_unit_twice_and_ends_as_undisturbed(
             assert kills < 30 and {*plan.states().values()} > {"done"}
         finally:
             ended += executor.ended
-    assert len({*ended}) == len(ended) and kills > 3
+    assert len({*ended}) == len(ended) and kills > 2
     assert {name for name, _ in ended} == {"TokenizeGroup", "EmbedTeachers", "EmbedTexts"}
     check(Outcome(0, "", ""), storage, reference)
 
@@ -294,7 +294,7 @@ def test_one_damaged_file_of_a_search(kind: str, how: str, search: tuple[Path, d
 
 
 @pytest.mark.parametrize(
-    "how", ["torn", *(pytest.param(how, marks=pytest.mark.slow) for how in ("empty", "zeros", "missing"))]
+    "how", ["missing", *(pytest.param(how, marks=pytest.mark.slow) for how in ("empty", "zeros", "torn"))]
 )
 def test_all_files_at_once(how: str, reference: Reference, tmp_path: Path) -> None:
     storage = reference.copy(tmp_path / "storage")

@@ -35,9 +35,9 @@ def _interval(a: np.ndarray, b: np.ndarray, gold: np.ndarray) -> tuple[float, fl
 
 
 def test_no_sentence_claims_what_the_paired_interval_does_not_hold() -> None:
-    """60 outcomes: what comes out is closer to the gold scores than the other, farther from them, or neither."""
+    """40 outcomes: what comes out is closer to the gold scores than the other, farther from them, or neither."""
     said_of: dict[int, int] = {-1: 0, 0: 0, 1: 0}
-    for number in range(60):
+    for number in range(40):
         dice = np.random.default_rng(number)
         gold = dice.normal(size=int(dice.integers(30, 120)))
         common = dice.normal(size=len(gold))
@@ -58,7 +58,9 @@ def test_no_sentence_claims_what_the_paired_interval_does_not_hold() -> None:
         assert (" above the " in said) == (shown > 0) and (" below the " in said) == (shown < 0)
         assert ("not shown to differ from the " in said) == (shown == 0)
         assert not any(word in f"{sentence} {said}" for word in (" best", "worse", "equal", "improve"))
-    assert min(said_of.values()) > 5, said_of
+    assert min(said_of.values()) > 3, said_of
+    without_interval = Difference(0.2, None, None).describe("the backbone")
+    assert "above" not in without_interval and "no interval" in without_interval
 
 
 def gap(value: float, low: float | None = None, high: float | None = None, on: str = "stsb") -> dict[str, Any]:
@@ -77,8 +79,6 @@ UNTESTED = "The student is delivered. No test set compares it with the starting 
 @pytest.mark.parametrize(
     ("what", "known", "expected"),
     [
-        ("student", gap(0.0182, 0.0113, 0.0231),
-         "The student is better than the starting model by 1.82 [1.13, 2.31] on STS-B test."),
         ("soup", gap(-0.016, -0.02, -0.01, "sts12"),
          "The starting model is better: use it, or train with more text or steps. The weight average is 1.60 [1.00, 2.00] below "
          "it on STS12 test."),
@@ -89,7 +89,6 @@ UNTESTED = "The student is delivered. No test set compares it with the starting 
         ("student", gap(0.3),
          "The student differs from the starting model by +30.00 on STS-B test. Without an interval (evaluation.resamples=0) "
          "nothing is concluded from it."),
-        ("student", {}, UNTESTED),
         ("student", {**gap(0.2, 0.1, 0.3, "faq"), **below(-0.264, -0.3, -0.2, within=False)},
          "The student is better than the starting model by 20.00 [10.00, 30.00] on faq test. It is more than 1.00 below the "
          "teacher minilm on faq test: -26.40 [-30.00, -20.00]. The teacher still scores higher: 93.10 against 66.70. More text "
@@ -105,8 +104,3 @@ UNTESTED = "The student is delivered. No test set compares it with the starting 
 )  # fmt: skip
 def test_the_sentence(what: str, known: dict[str, Any], expected: str) -> None:
     assert Delivered(**({"what": what, "layers": 1, "by": "system"} | known)).sentence == expected
-
-
-def test_a_difference_without_an_interval_is_no_claim() -> None:
-    said = Difference(0.2, None, None).describe("the backbone")
-    assert "above" not in said and "no interval" in said

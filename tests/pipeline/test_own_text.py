@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import inspect
 import json
 import os
@@ -42,8 +41,6 @@ from raysts.training.metrics import read_metrics
 
 TESTED = {"mine": "pairs.csv", "also": "pairs.csv", "chosen-by": "turned.tsv", "leaky": "leaky.csv"}
 STEPS = {"train.max_steps": 3, "train.eval_every": 3, "train.max_length": 24, "evaluation.resamples": 4}
-
-
 OF_SED = {"target": "similarity", "train.keep": "best", "train.eval_every": 1, "train.checkpoint_every": 1}
 
 
@@ -263,26 +260,10 @@ def test_which_of_several_models_has_collapsed(own: Path, tmp_path: Path) -> Non
             [str(own / "A"), str(zero)], {"backbone": str(own / "A"), **STEPS}, text=own / "docs.csv", column="text",
             test={"mine": own / "pairs.csv"}, storage=tmp_path / "storage", address="none",
         )  # fmt: skip
-    for models, which in (((zero,), ""), ((own / "A", zero), "B, ")):
-        name = "compare" if which else "evaluate"
-        ended = command(name, *models, "--test", f"mine={own / 'pairs.csv'}", "--storage", tmp_path / "storage")
-        said = ended.err.splitlines()[-1]
-        assert ended.code == 3 and said.startswith(f"raysts: {which}mine: all ") and "lower learning rate" in said
-
-
-def test_vectors_of_the_text_teach(own: Path, tmp_path: Path) -> None:
-    """They are looked for before anything is written: a text without one is named by its row."""
-    texts = sorted({row["text"].strip() for row in csv.DictReader((own / "docs.csv").open()) if row["text"].strip()})
-    vectors = raysts.load(own / "B").encode(texts)
-    for name, some in {"all": slice(None), "half": slice(None, None, 2)}.items():
-        table = pa.table({"text": texts[some], "embedding": vectors[some].tolist()})
-        pq.write_table(table, tmp_path / f"{name}.parquet")
-    options = {"text": own / "docs.csv", "column": "text", "storage": tmp_path / "storage", "address": "none"}
-    asked = {"backbone": str(own / "A"), "sed.target": "unit-mean", "evaluation.layers": [1], **STEPS}
-    with pytest.raises(InputError, match="has no vector of"):
-        raysts.distill([str(tmp_path / "half.parquet")], asked, **options)
-    assert not list((tmp_path / "storage").rglob("*.parquet"))
-    assert raysts.distill([str(tmp_path / "all.parquet")], asked, **options)["status"] == "done"
+    places = ["--test", f"mine={own / 'pairs.csv'}", "--storage", tmp_path / "storage"]
+    ended = command("compare", own / "A", zero, *places)
+    said = ended.err.splitlines()[-1]
+    assert ended.code == 3 and said.startswith("raysts: B, mine: all ") and "lower learning rate" in said
 
 
 def test_a_student_of_some_layers_of_its_teacher(own: Path, tmp_path: Path) -> None:
@@ -357,26 +338,18 @@ def test_a_student_on_documents_reads_them_whole_and_in_spans(own: Path, documen
     assert [line["bank"] > 0 for line in map(json.loads, (folder.parent / "metrics.jsonl").open())].count(True) > 0
 
 
-def test_lengths_spans_and_samples_are_those_asked_for(own: Path, documents: Path, tmp_path: Path) -> None:
-    sets = {"sed.data.spans": 2, "sed.data.sample": 100, "train.max_length": 20, "train.max_steps": 2}
-    result = student_of(own, documents, tmp_path, **sets)
-    (tokens,) = (path for path in (tmp_path / "tokens").glob("*/manifest.json"))
-    assert json.loads(tokens.read_text())["rows"] == 3 * 100
-    assert raysts.load(result["model"]).max_length == raysts.load(own / "A").max_length
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a process that has used a GPU cannot be forked")
 def test_a_student_table_with_spans_and_a_bank_that_is_killed_ends_as_one_that_is_not(
     own: Path, documents: Path, tmp_path: Path
 ) -> None:
-    """With queries, in windows of 100 rows, killed in the first shard of the teacher but one, twice in training, and when models
-    are measured; the last start measures the rest and does nothing else."""
+    """With queries, in windows of 100 rows, killed in the first shard of the teacher but one, in training, and when models are
+    measured; the last start measures the rest and does nothing else."""
     (own / "asked.txt").write_text("\n".join(f"a dog {number}" for number in range(70)))
-    sets = {"sed.train.checkpoint_every": 2, "train.max_steps": 8, "queries": own / "asked.txt"}
+    sets = {"sed.train.checkpoint_every": 2, "train.max_steps": 6, "queries": own / "asked.txt"}
     with pytest.MonkeyPatch.context() as patch:
         for module in ("raysts.data.windows", "raysts.pipeline.inputs"):
             patch.setattr(f"{module}.WINDOW", 100)
-        for place in (("vectors", 2), ("loop", 4), ("loop", 4), ("agreement", 3)):
+        for place in (("vectors", 2), ("loop", 4), ("agreement", 3)):
             child = os.fork()
             if not child:
                 try:
@@ -444,9 +417,10 @@ def test_every_other_span_stands_for_a_query(
     check_sides(tmp_path / "s", sided, np.arange(5 * rows) % 5 % 2 == 1)
     assert any("are spans, every other one read as a query." in line for line in result["notes"])
     for student, prompt in ((own / "A", None), (sided["student"], "x ")):  # who reads all texts alike
-        alike = {"backbone": str(student), "prompt": prompt, **sets}
+        alike = {"backbone": str(student), "prompt": prompt, "sed.data.sample": 100, **sets}
         planned = raysts.plan("distill", alike, storage=tmp_path / "t", models=[str(sided["sided"])], text=documents)
         assert "are spans." in str(planned) and "as a query" not in str(planned)
+        assert {node["sentences"] for node in planned["nodes"] if node["kind"] == "tokens"} == {5 * 100}
 
 
 def test_queries_are_read_behind_their_prompts(
@@ -468,13 +442,9 @@ def test_queries_are_read_behind_their_prompts(
     check_sides(tmp_path / "s", sided, sides)
     record = json.loads((Path(result["model"]).parent / "run.json").read_text())
     assert record["data"]["queries"] == 40 and record["data"]["rows"] == len(sides) - 4 * int((~sides).sum()) // 5
-    assert [(cost["model"], cost["role"]) for cost in result["models"]] == [
-        (str(tmp_path / "student"), "backbone"),
-        ("sided", "member"),
-        (Path(result["model"]).parent.name, "student"),
-    ]
+    names = {"backbone": str(tmp_path / "student"), "member": "sided", "student": Path(result["model"]).parent.name}
+    assert {cost["role"]: cost["model"] for cost in result["models"]} == names
     assert all(cost["texts_per_second"] > 0 and cost["bytes"] == 4 * cost["parameters"] for cost in result["models"])
-    assert "  student  0.1 M  " in repr(result) or " student " in repr(result)
     for lines in (result["notes"], (Path(result["model"]) / "README.md").read_text().splitlines()):
         assert any("40 queries (asked), read behind the prompts of queries" in line for line in lines)
 
@@ -510,15 +480,11 @@ def test_a_student_that_keeps_an_index(own: Path, documents: Path, searched: Pat
     again = raysts.evaluate(
         result["model"], documents_by=str(wide), test={"found": searched}, storage=tmp_path, resamples=20
     )
-    (expected,) = (
-        row
-        for row in again["results"]
-        if (row["metric"], row["rows"], row["layers"], row["similarity"]) == ("ndcg@10", "all", "1", "cosine")
-    )
+    of_all = {"metric": "ndcg@10", "rows": "all", "layers": "1", "similarity": "cosine"}
+    (expected,) = (row for row in again["results"] if of_all.items() <= row.items())
     kept = values["cosine, documents by the teacher"]
-    assert [kept[key] for key in ("value", "n", "ci_low")] == pytest.approx(
-        [expected[key] for key in ("value", "n", "ci_low")], abs=1e-6
-    )
+    for key in ("value", "n", "ci_low"):
+        assert kept[key] == pytest.approx(expected[key], abs=1e-6)
     recipe = json.loads((Path(result["model"]).parent / "recipe.json").read_text())["settings"]
     assert (recipe["target"], recipe["axes"], recipe["projection"]) == ("mean", "teachers", 48)
     sets = {"backbone": own / "A", "evaluation.resamples": 20, "train.max_steps": 4, "precision": "fp32"}

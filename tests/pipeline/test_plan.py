@@ -9,7 +9,6 @@ from run_commands import EVALUATION, EVERY, TINY, overrides, raysts, result
 
 from raysts.recipes.names import pipeline
 from raysts.recipes.overrides import load_pipeline
-from raysts.recipes.recipe import Pipeline
 
 KINDS = {"tokens", "train", "average", "agreement", "vectors", "target", "scores"}
 
@@ -25,21 +24,27 @@ def ids(nodes: list[dict[str, Any]]) -> list[str]:
 
 # -- a plan starts nothing -----------------------------------------------------------------------------------------------
 
-
-def _trained(chosen: Pipeline) -> int:
-    """Runs of all members."""
-    return sum(len(chosen.stages_of(member)) for member in range(chosen.members))
+COMMON = {"backbone": "tiny", "members": 3, "seed": 5, "train.max_steps": 7, "optim.lr": 3e-4, "batch": 24}
+"""Overrides that every pipeline has."""
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_plan_writes_nothing_and_shows_everything(name: str, small_world: Path, tmp_path: Path) -> None:
-    found = result("plan", name, "--data", small_world, "--storage", tmp_path / "new", "--set", "backbone=tiny")
+def test_a_plan_shows_everything_and_writes_nothing_and_what_show_prints_runs(
+    name: str, small_world: Path, tmp_path: Path
+) -> None:
+    arguments, file = overrides(EVALUATION, COMMON), tmp_path / f"{name}.yaml"
+    tree = result("show", name, *arguments)["recipe"]
+    assert (tree["name"], tree["backbone"], tree["members"], tree["seed"]) == (name, "tiny", 3, 5)
+    for stage in tree["recipes"].values():
+        assert (stage["train"]["max_steps"], stage["optim"]["lr"], stage["batch"]) == (7, 3e-4, 24)
+    place = ["--data", small_world, "--storage", tmp_path / "new"]
+    found = result("plan", name, *place, *arguments)
     assert not list(tmp_path.iterdir())
     assert found["storage"] == str(tmp_path / "new") and found["name"] == name and found["backbone"]["name"] == "tiny"
-    nodes = found["nodes"]
-    chosen = pipeline(name)
+    nodes, chosen = found["nodes"], pipeline(name, COMMON)
     kinds = [node["kind"] for node in nodes]
-    assert kinds.count("train") == _trained(chosen) + (chosen.sed is not None) + len(chosen.post)
+    of_members = sum(len(chosen.stages_of(member)) for member in range(chosen.members))
+    assert kinds.count("train") == of_members + (chosen.sed is not None) + len(chosen.post)
     assert kinds.count("vectors") == (chosen.sed is not None) and kinds.count("scores") >= 1
     assert len(set(ids(nodes))) == len(nodes)
     seen: set[str] = set()
@@ -48,55 +53,30 @@ def test_a_plan_writes_nothing_and_shows_everything(name: str, small_world: Path
         assert set(node["resources"]) - {"memory"} == {"workers", "cpus", "gpus"} and node["sentences"] > 0
         assert set(node["needs"]) <= seen, "a node stands after those it needs"
         seen.add(node["id"])
+    # Steps times batch, times the texts of an example where it has several (three of a pair of pairs would be wrong).
+    counts = [node["sentences"] for node in nodes if node["kind"] == "train"]
+    assert all(count % (7 * 24) == 0 and count <= 7 * 24 * 4 for count in counts)
+    file.write_text(raysts("show", name, *arguments).out, encoding="utf-8")
+    assert load_pipeline(file).name == name and result("plan", file, *place) == found
 
 
-def test_the_text_shows_what_the_json_holds(small_world: Path, tmp_path: Path) -> None:
-    arguments = ["plan", "ct-sed", "--data", small_world, "--storage", tmp_path / "new", *overrides(TINY)]
-    text = raysts(*arguments)
-    nodes = result(*arguments)["nodes"]
-    assert text.code == 0 and all(node["id"] in text.out and node["title"] in text.out for node in nodes)
-    assert f"{len(nodes)} steps, {len(nodes)} left" in text.out
-
-
-def test_status_before_during_and_after(small_world: Path, tmp_path: Path) -> None:
+def test_status_before_during_and_after(few_world: Path, tmp_path: Path) -> None:
     """``nli`` first, then ``nli-sed`` of the same members: the members are done, what follows from them is not."""
-    arguments = ["--data", small_world, "--storage", tmp_path / "s", *overrides(TINY, EVALUATION)]
+    arguments = ["--data", few_world, "--storage", tmp_path / "s", *overrides(TINY, EVALUATION)]
     assert {node["status"] for node in result("plan", "nli", *arguments)["nodes"]} == {"waiting"}
     assert not (tmp_path / "s").exists()
     assert raysts("run", "nli", *arguments, "--address", "none").code == 0
     assert {node["status"] for node in result("plan", "nli", *arguments)["nodes"]} == {"done"}
-    status = {node["title"]: node["status"] for node in result("plan", "nli-sed", *arguments)["nodes"]}
+    nodes, text = result("plan", "nli-sed", *arguments)["nodes"], raysts("plan", "nli-sed", *arguments).out
+    assert all(node["id"] in text and node["title"] in text for node in nodes) and "9 steps, 6 left" in text
+    status = {node["title"]: node["status"] for node in nodes}
     assert status == {
         "tokenise nli/train": "done", "member 0: nli": "done", "member 1: nli": "done",
         "tokenise wikipedia/sentences": "waiting", "mean embeddings of 2 members": "waiting", "sed": "waiting",
         "evaluate backbone": "waiting", "evaluate members": "waiting", "evaluate student": "waiting",
     }  # fmt: skip
-    other = {node["title"]: node["status"] for node in plan("nli", small_world, tmp_path / "s", nli__optim__lr=1e-5)}
+    other = {node["title"]: node["status"] for node in plan("nli", few_world, tmp_path / "s", nli__optim__lr=1e-5)}
     assert other["member 0: nli"] == "waiting" and other["tokenise nli/train"] == "done"
-
-
-# -- overrides -----------------------------------------------------------------------------------------------------------
-
-COMMON = {"backbone": "tiny", "members": 3, "seed": 5, "train.max_steps": 7, "optim.lr": 3e-4, "batch": 24}
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_the_overrides_that_every_pipeline_has_and_what_show_prints_runs(
-    name: str, small_world: Path, tmp_path: Path
-) -> None:
-    arguments, file = overrides(EVALUATION, COMMON), tmp_path / f"{name}.yaml"
-    tree = result("show", name, *arguments)["recipe"]
-    assert (tree["name"], tree["backbone"], tree["members"], tree["seed"]) == (name, "tiny", 3, 5)
-    for stage in tree["recipes"].values():
-        assert (stage["train"]["max_steps"], stage["optim"]["lr"], stage["batch"]) == (7, 3e-4, 24)
-    place = ["--data", small_world, "--storage", tmp_path / "s"]
-    found = result("plan", name, *place, *arguments)
-    made, trained = pipeline(name, COMMON), [node for node in found["nodes"] if node["kind"] == "train"]
-    assert len(trained) == _trained(made) + (made.sed is not None) + len(made.post)
-    # Steps times batch, times the texts of an example where it has several (three of a pair of pairs would be wrong).
-    assert all(node["sentences"] % (7 * 24) == 0 and node["sentences"] <= 7 * 24 * 4 for node in trained)
-    file.write_text(raysts("show", name, *arguments).out, encoding="utf-8")
-    assert load_pipeline(file).name == name and result("plan", file, *place) == found
 
 
 # -- where the data comes from -------------------------------------------------------------------------------------------

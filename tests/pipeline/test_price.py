@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from run_commands import EVALUATION, TINY, overrides, plan_of, raysts, result
+from run_commands import TINY, overrides, plan_of, raysts, result
 
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
@@ -46,18 +46,6 @@ def test_an_observed_step_prices_others_of_its_kind(tmp_path: Path) -> None:
     assert len(json.loads(file.read_text())["observed"]) == price.KEPT
 
 
-def test_a_model_that_another_run_has_scored_costs_nothing(few_world: Path, tmp_path: Path) -> None:
-    settings, place = {**TINY, **EVALUATION, "evaluation.tasks": "[stsb]"}, (few_world, tmp_path)
-
-    def left() -> list[float]:
-        plan = plan_of("ct", {**settings, "evaluation.tasks": ["stsb"]}, *place)
-        return [evaluation.step.left(plan.store) for evaluation in plan.evaluations]
-
-    assert left() == [1, 1]
-    result("run", "nli", "--data", few_world, "--storage", tmp_path, "--address", "none", *overrides(settings))
-    assert left() == [0, 1], "the backbone, not the members"
-
-
 def test_the_clock_counts_devices_and_the_longest_chain(tmp_path: Path) -> None:
     steps = [step("a", units=4), step("b", ("a",), units=1)]
     left = {one.id: price.ExpectedTime(80.0, True) for one in steps}
@@ -74,17 +62,14 @@ def test_the_clock_counts_devices_and_the_longest_chain(tmp_path: Path) -> None:
     assert windows.load.units == 50, "a unit of a small text is part of a window, of a large one a whole window"
 
 
-@pytest.mark.parametrize("text", ["3.2", "x/gpu-hour", "-1/gpu-hour", "1/day", "1/gpu-hour,"])
-def test_wrong_prices_are_refused(text: str) -> None:
-    with pytest.raises(InputError, match="must be NUMBER/UNIT"):
-        price.parse_prices(text)
-
-
 def test_prices_are_read_from_options_and_files(tmp_path: Path) -> None:
     assert price.parse_prices("3.2/gpu-hour,0.05/cpu-hour") == {"gpu-hour": 3.2, "cpu-hour": 0.05}
     file = tmp_path / "prices.yaml"
     file.write_text("gpu-hour: 2\ngb-moved: 0.09\n")
     assert price.parse_prices(str(file)) == {"gpu-hour": 2, "gb-moved": 0.09}
+    for wrong in ("3.2", "x/gpu-hour", "-1/gpu-hour", "1/day", "1/gpu-hour,"):
+        with pytest.raises(InputError, match="must be NUMBER/UNIT"):
+            price.parse_prices(wrong)
 
 
 def test_a_run_says_its_price_and_the_next_plan_knows_its_rates(few_world: Path, tmp_path: Path) -> None:
@@ -104,10 +89,14 @@ def test_a_run_says_its_price_and_the_next_plan_knows_its_rates(few_world: Path,
     assert all("costs" in record["price"][key] and record["price"][key] in page for key in ("expected", "taken"))
     assert record["expected"] == pytest.approx(expected, rel=0.01) and record["seconds"].keys() == expected.keys()
     assert [node["seconds"] for node in done["nodes"]] == [record["seconds"][node["id"]] for node in done["nodes"]]
+    other = plan_of("nli", TINY | {"evaluation.tasks": ["stsb"], "evaluation.resamples": 0}, few_world, tmp_path)
+    left = [evaluation.step.left(other.store) for evaluation in other.evaluations]
+    assert left == [0, 1], "the backbone is scored, other members are not"
 
 
 def test_a_probe_measures_training_and_leaves_rates_alone(few_world: Path, tmp_path: Path) -> None:
-    arguments = ["ct-sed", "--data", few_world, "--storage", tmp_path, *overrides(TINY, {"batch": 8, "members": 1})]
+    short = {"batch": 8, "members": 1, "train.max_length": 16, "evaluation.tasks": ["stsb"]}
+    arguments = ["ct", "--data", few_world, "--storage", tmp_path, *overrides(TINY, short)]
     probed = result("plan", *arguments, "--probe")
     assert probed["price"]["measured"] > 0.2 and {path.name for path in tmp_path.iterdir()} == {"rates"}
 

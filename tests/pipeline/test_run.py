@@ -1,14 +1,9 @@
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import io
 import json
 import os
-import shutil
-import signal
 import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -24,8 +19,6 @@ from golden.golden import Golden
 from run_commands import EVALUATION, EVERY, TASKS, TINY, WHOLE, overrides, raysts, result
 from run_commands import plan_of as plan_recipe
 
-from raysts.cli import main
-from raysts.commands.run import run as run_recipe
 from raysts.data.corpora import Corpus
 from raysts.evaluation import results
 from raysts.models.pretrained import load
@@ -35,7 +28,7 @@ from raysts.pipeline.step import Context, batches
 from raysts.recipes.catalog import CATALOG
 from raysts.recipes.names import NameParts, parse, pipeline
 from raysts.schema import RESULTS, SCHEMA_VERSION
-from raysts.storage.atomic import ASIDE, atomic_write, lock
+from raysts.storage.atomic import ASIDE, lock
 
 NULLABLE = {"run_id", "study", "trial", "member", "seed", "subset", "aggregation", "selected_by", "step", "git_commit"}
 NEVER = {"study", "trial"}
@@ -127,12 +120,15 @@ def test_a_named_recipe_measures_what_it_makes(name: str, finished: run_commands
             assert row["run_id"] and row["seed"] is not None and row["step"] is not None
 
 
-def test_the_results_table_holds_every_row(finished: run_commands.Finished) -> None:
+def test_the_storage_of_finished_runs_holds_every_row_and_nothing_half_written(finished: run_commands.Finished) -> None:
     told = Counter(json.dumps(row) for name in WHOLE for row in finished.results[name]["results"])
     parts = [*(finished.storage / "results").glob("[!.]*.parquet")]
     assert all(pq.read_schema(part).equals(RESULTS) for part in parts)
     stored = Counter(json.dumps(row) for part in parts for row in results.read_rows(part))
     assert told <= stored and sum(told.values()) > 1_000
+    assert not drafts(finished.storage)
+    assert not list(finished.storage.glob("runs/*/checkpoints")), "a finished run needs no checkpoints"
+    assert not list(finished.storage.glob("embeddings/*/sum-*")), "a finished teacher needs no partial sums"
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -146,18 +142,10 @@ def test_a_second_run_trains_nothing_and_the_report_names_every_step(
     assert again.code == 0, again.err
     assert trained(finished.storage) == before and sorted(finished.storage.glob("results/*")) == parts
     assert json.loads(again.out)["results"] == finished.results[name]["results"]
-    nodes = result("plan", *finished.arguments(name))["nodes"]
-    assert {node["status"] for node in nodes} == {"done"}
-    assert f"{len(nodes)} steps, {len(nodes)} done" in again.err
+    steps = json.loads((finished.storage / "pipelines" / f"{name}.json").read_text(encoding="utf-8"))["steps"]
+    assert f"{len(steps)} steps, {len(steps)} done" in again.err
     page = Path(finished.results[name]["report"]).read_text(encoding="utf-8")
-    assert f"raysts run {name}" in page and [node["title"] for node in nodes if node["title"] not in page] == []
-
-
-def test_nothing_half_written_is_left(finished: run_commands.Finished) -> None:
-    assert all(finished.results[name] for name in WHOLE)
-    assert not drafts(finished.storage)
-    assert not list(finished.storage.glob("runs/*/checkpoints")), "a finished run needs no checkpoints"
-    assert not list(finished.storage.glob("embeddings/*/sum-*")), "a finished teacher needs no partial sums"
+    assert f"raysts run {name}" in page and [step["title"] for step in steps if step["title"] not in page] == []
 
 
 # -- what the numbers are ------------------------------------------------------------------------------------------------
@@ -177,26 +165,6 @@ def test_the_ensemble_is_the_mean_of_its_members(finished: run_commands.Finished
         for metric, scipy_metric in (("spearman", spearmanr), ("pearson", pearsonr)):
             ours = value_of(rows, role="ensemble", dataset="stsb", layers=str(k), metric=metric, aggregation="all")
             assert ours == pytest.approx(scipy_metric(similarity, pairs["score"]).statistic, abs=1e-4)
-
-
-def test_select_top_takes_the_member_that_is_best_on_dev(finished: run_commands.Finished) -> None:
-    arguments = finished.arguments("nli-ct-sed", select_top=1)
-    found = result("run", *arguments, "--name", "top-one", "--address", "none")
-    records = [
-        json.loads((finished.storage / "runs" / run / "run.json").read_text(encoding="utf-8"))
-        for run in {row["run_id"] for row in found["results"] if row["role"] == "member"}
-    ]
-    assert len(records) == 2 and records[0]["dev"]["kept"] != records[1]["dev"]["kept"]
-    best = max(records, key=lambda record: record["dev"]["kept"])
-    teacher = next(node for node in result("plan", *arguments)["nodes"] if node["kind"] == "vectors")
-    manifest = json.loads(
-        (finished.storage / "embeddings" / teacher["id"] / "manifest.json").read_text(encoding="utf-8")
-    )
-    assert manifest["members"] == [best["run_id"]]
-    for k in ("1", "2"):
-        known = {"dataset": "stsb", "layers": k, "metric": "spearman", "aggregation": "all"}
-        alone = value_of(found["results"], role="member", run_id=best["run_id"], **known)
-        assert value_of(found["results"], role="ensemble", **known) == pytest.approx(alone, abs=1e-9)
 
 
 # -- the model that comes out --------------------------------------------------------------------------------------------
@@ -224,8 +192,8 @@ TRAINED = (
 """Systems that train every objective."""
 
 
-@pytest.fixture
-def fixed_world(tmp_path: Path) -> tuple[Path, Path]:
+@pytest.fixture(scope="module")
+def fixed_world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """(data, backbone) that nothing in raysts has a hand in: fixed sentences, fixed weights."""
     import pyarrow as pa
     import transformers
@@ -247,7 +215,7 @@ def fixed_world(tmp_path: Path) -> tuple[Path, Path]:
     tables["nli/snli_dev"] = {"premise": sentences(20), "hypothesis": sentences(20), "label": draws.integers(0, 3, 20)}
     tables["nli/triplets"] = {name: sentences(40) for name in ("anchor", "positive", "negative")}
     draws = pairs
-    data, backbone = tmp_path / "data", tmp_path / "backbone"
+    data, backbone = (tmp_path_factory.mktemp("fixed") / name for name in ("data", "backbone"))
     for name, columns in tables.items():
         (data / name).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.table(columns), data / f"{name}.parquet")
@@ -299,84 +267,30 @@ def command_of(tmp_path: Path, data: Path, name: str = "nli", **more: Any) -> li
             *overrides(TINY, EVALUATION, chosen)]  # fmt: skip
 
 
-def test_a_run_that_fails_says_which_and_why_and_how_to_go_on(small_world: Path, tmp_path: Path) -> None:
+def test_a_run_that_fails_says_which_and_why_and_how_to_go_on(few_world: Path, tmp_path: Path) -> None:
     few = {"evaluation__tasks": "[stsb]", "evaluation__resamples": 0}
-    failed = raysts(*command_of(tmp_path, small_world, optim__lr=1e30, train__eval_every=100, **few))
+    failed = raysts(*command_of(tmp_path, few_world, optim__lr=1e30, train__eval_every=100, **few))
     assert failed.code == 3 and failed.out == ""
-    said = ("member 0", "member 1", "nan", "optim.lr", "error.log", "0 of 2 finished", "run the same command again")
-    for part in said:
+    for part in ("member 0", "member 1", "nan", "optim.lr", "0 of 2 finished", "run the same command again"):
         assert part in failed.err, (part, failed.err)
     logs = list((tmp_path / "storage" / "runs").glob("*/error.log"))
     assert len(logs) == 2 and all(str(log) in failed.err for log in logs)
     assert all("Traceback" in log.read_text(encoding="utf-8") for log in logs)
     page = (tmp_path / "storage" / "reports" / "nli" / "index.html").read_text(encoding="utf-8")
     assert "failed" in page
-    healthy = result(*command_of(tmp_path, small_world, **few))
+    healthy = result(*command_of(tmp_path, few_world, **few))
     assert {row["role"] for row in healthy["results"]} == {"backbone", "member"}
 
 
-def test_one_driver_at_a_time(small_world: Path, tmp_path: Path) -> None:
+def test_one_driver_at_a_time(few_world: Path, tmp_path: Path) -> None:
     storage = tmp_path / "storage"
     with lock(storage / "locks" / "nli.lock", "raysts run nli"):
-        refused = raysts(*command_of(tmp_path, small_world))
+        refused = raysts(*command_of(tmp_path, few_world))
         assert refused.code == 2 and not (storage / "runs").exists()
         for part in ("nli.lock", f"process {os.getpid()}", "--name"):
             assert part in refused.err
-        assert raysts(*command_of(tmp_path, small_world, "raw"), "--name", "other").code == 0
-    assert raysts(*command_of(tmp_path, small_world, "raw"), "--name", "nli").code == 0
-
-
-def test_a_driver_leaves_what_another_one_is_writing(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
-    places = [tmp_path / folder / "of-another-run" for folder in ("results", "backbones")]
-    with atomic_write(places[0]) as one, atomic_write(places[1]) as other:
-        for draft in (one, other):
-            draft.write_text("half")
-        found = run_recipe(
-            "raw",
-            {"backbone": str(tiny_backbone), "evaluation.tasks": ["stsb"], "evaluation.resamples": 0},
-            data=small_world, storage=tmp_path, address="none",
-        )  # fmt: skip
-        assert found["status"] == "done" and found["results"]
-        for draft in (one, other):
-            draft.write_text(draft.read_text() + " and whole")
-    assert [place.read_text() for place in places] == ["half and whole"] * 2
-
-
-class Interrupting(io.StringIO):
-    """Where progress is shown: Ctrl-C at the second step."""
-
-    def write(self, text: str) -> int:
-        if "step 2/" in text:
-            signal.raise_signal(signal.SIGINT)
-        return super().write(text)
-
-
-def test_ctrl_c_says_how_to_go_on(small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this process, which is not to end by it; one that does is in tests/search/test_progress.py."""
-    few = {"evaluation__tasks": "[stsb]", "evaluation__resamples": 0}
-    arguments = command_of(tmp_path, small_world, members=1, train__max_steps=4, train__eval_every=2, **few)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "_exit", sys.exit)
-        with (
-            contextlib.redirect_stdout(io.StringIO()) as out,
-            contextlib.redirect_stderr(Interrupting()) as shown,
-            pytest.raises(SystemExit, match="^130$"),
-        ):
-            main([*map(str, arguments), "--json"])
-    err = shown.getvalue()
-    assert out.getvalue() == ""
-    assert "interrupted" in err and "raysts run nli" in err and "Traceback" not in err
-    assert {node["status"] for node in result("plan", *plan_of(arguments))["nodes"] if node["kind"] == "train"} == {
-        "waiting"
-    }
-    assert len(result(*arguments)["results"])
-    assert not drafts(tmp_path / "storage")
-
-
-def plan_of(arguments: list[object]) -> list[object]:
-    """The arguments of ``run`` without what ``plan`` does not take."""
-    at = arguments.index("--address")
-    return [*arguments[1:at], *arguments[at + 2 :]]
+        assert raysts(*command_of(tmp_path, few_world, "raw"), "--name", "other").code == 0
+    assert raysts(*command_of(tmp_path, few_world, "raw"), "--name", "nli").code == 0
 
 
 MOUNT = ctypes.CDLL(None, use_errno=True)
@@ -403,12 +317,12 @@ def small_disk(tmp_path: Path) -> Iterator[Any]:
         yield size
 
 
-def test_a_full_disk(small_disk: Any, small_world: Path) -> None:
+def test_a_full_disk(small_disk: Any, few_world: Path) -> None:
     """A disk that grows: the same command gets on a little with every step, and to the end."""
     threads = threading.active_count()
     for kilobytes, where in ((4, "record"), (1550, "tokens"), (2800, "checkpoint"), (9500, "teacher or student")):
         place = small_disk(kilobytes)
-        arguments = command_of(place, small_world, "nli-sed", evaluation__tasks="[stsb]", sed__data__sample=400)
+        arguments = command_of(place, few_world, "nli-sed", evaluation__tasks="[stsb]", sed__data__sample=400)
         full = raysts(*arguments)
         assert full.code == 3 and full.out == "", (where, full.err)
         assert "run the same command again" in full.err
@@ -418,25 +332,3 @@ def test_a_full_disk(small_disk: Any, small_world: Path) -> None:
         assert threading.active_count() <= threads, "one that still writes would end with a traceback after the message"
     small_disk(65_536)
     assert {row["role"] for row in result(*arguments)["results"]} == {"backbone", "member", "ensemble", "student"}
-
-
-def test_a_lost_output_is_made_again(finished: run_commands.Finished, tmp_path: Path) -> None:
-    """What is done is what is there: nothing else keeps books."""
-    first = finished.results["nli-ct-sed"]
-    storage = Path(shutil.copytree(finished.storage, tmp_path / "storage"))
-    arguments = ["nli-ct-sed", "--data", finished.data, "--storage", storage, *overrides(TINY, EVALUATION)]
-    before = trained(storage)
-    student = next(row["run_id"] for row in first["results"] if row["role"] == "student")
-    shutil.rmtree(storage / "runs" / student)
-    shutil.rmtree(storage / "results")
-    nodes = {node["id"]: node for node in result("plan", *arguments)["nodes"]}
-    assert {node["title"] for node in nodes.values() if node["status"] != "done"} == {
-        "sed", "evaluate backbone", "evaluate members", "evaluate student",
-    }  # fmt: skip
-    again = result("run", *arguments, "--address", "none")
-    after = trained(storage)
-    assert {run for run in before if before[run] != after[run]} == {student}
-    stable = [column for column in RESULTS.names if column != "created_at"]
-    assert [[row[c] for c in stable] for row in again["results"]] == [
-        [row[c] for c in stable] for row in first["results"]
-    ]

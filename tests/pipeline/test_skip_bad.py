@@ -24,10 +24,9 @@ def world(few_world: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(few_world, tmp_path / "data"))
 
 
-@pytest.mark.parametrize("kind", ["truncated", "flipped", "other columns"])
-def test_a_run_is_refused_before_it_starts(kind: str, world: Path, tmp_path: Path) -> None:
+def test_a_run_is_refused_before_it_starts(world: Path, tmp_path: Path) -> None:
     bad = damage.shards(world, "nli/train")[2]
-    damage.DAMAGE[kind](bad)
+    damage.flipped(bad)
     refused = raysts("run", "nli", "--data", world, "--storage", tmp_path / "s", *SHORT)
     assert refused.code == 2 and refused.out == "" and not (tmp_path / "s").exists()
     (line,) = refused.err.splitlines()

@@ -85,9 +85,8 @@ def test_the_page_is_well_formed_accessible_and_loads_nothing() -> None:
 
 def test_the_sections_come_in_order_and_hold_what_the_reader_needs() -> None:
     text = render(report_data())
-    titles = re.findall("<h[12]>(.*?)</h[12]>", text)
-    assert titles == ["quickstart", "Scores", "Notes", "Members, ensemble, student", "Training",
-                      "Time and throughput", "How it was made"]  # fmt: skip
+    titles = ["quickstart", "Scores", "Notes", "Members, ensemble, student", "Training", "Time and throughput"]
+    assert re.findall("<h[12]>(.*?)</h[12]>", text) == [*titles, "How it was made"]
     for wanted in ("raysts run quickstart", "name: quickstart", "labels of STS-B dev chose", "node-1", "AMD EPYC"):
         assert wanted in text
 
@@ -135,7 +134,7 @@ def test_the_tables_hold_the_numbers_of_the_rows() -> None:
                 assert table["Student"]["avg"] == f"{100 * statistics.mean(student_values):.2f}"
 
 
-@pytest.mark.parametrize("missing", [{"student"}, {"ensemble"}, {"student", "ensemble", "member"}, {"backbone"}])
+@pytest.mark.parametrize("missing", [{"student", "ensemble", "member"}, {"backbone"}])
 def test_what_was_not_measured_is_left_out(missing: set[str]) -> None:
     data = report_data()
     page = Page(render(replace(data, rows=[row for row in data.rows if row["role"] not in missing])))

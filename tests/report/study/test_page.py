@@ -130,11 +130,6 @@ def test_of_a_loss_the_smallest_is_the_best_and_nothing_is_shown_times_a_hundred
     assert heights == sorted(heights) and heights[0] < heights[-1]  # downwards, and never back
 
 
-def test_points_without_a_score_are_in_no_chart_and_one_point_has_charts() -> None:
-    assert draw_charts(["a.b"], [point({"a.b": 1})][:0], SPEARMAN, []) == []
-    assert sorted(drawings([point({"a.b": 1}, 0.0)])) == ["best", "score-0"]
-
-
 def test_two_measures_have_a_front_and_points_level_with_the_best_stand_out() -> None:
     points = [
         point({"a.lr": lr, "a.layers": n}, score, cost=cost)
