@@ -28,11 +28,12 @@ from raysts.errors import limit_reached
 from raysts.pipeline.steps import train
 
 
-def ended(*arguments: object, **how: Any) -> subprocess.CompletedProcess[str]:
+def ended(
+    *words: str, stdout: Any = subprocess.PIPE, stderr: Any = subprocess.PIPE
+) -> subprocess.CompletedProcess[str]:
     """A command as a process that has come to its end, in words and without a traceback."""
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | how
-    command = [sys.executable, "-m", "raysts", *map(str, arguments)]
-    done = subprocess.run(command, text=True, check=False, **streams)
+    command = [sys.executable, "-m", "raysts", *words]
+    done = subprocess.run(command, text=True, check=False, stdout=stdout, stderr=stderr)
     assert "Traceback" not in f"{done.stdout}{done.stderr}"
     return done
 
