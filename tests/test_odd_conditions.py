@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import killed
 import numpy as np
@@ -28,16 +27,6 @@ from raysts.errors import limit_reached
 from raysts.pipeline.steps import train
 
 
-def ended(
-    *words: str, stdout: Any = subprocess.PIPE, stderr: Any = subprocess.PIPE
-) -> subprocess.CompletedProcess[str]:
-    """A command as a process that has come to its end, in words and without a traceback."""
-    command = [sys.executable, "-m", "raysts", *words]
-    done = subprocess.run(command, text=True, check=False, stdout=stdout, stderr=stderr)
-    assert "Traceback" not in f"{done.stdout}{done.stderr}"
-    return done
-
-
 def small_run(few_world: Path, storage: Path) -> list[object]:
     options = overrides(TINY, EVALUATION, {"members": 1})
     return ["run", "nli", "--data", few_world, "--storage", storage, "--address", "none", *options]
@@ -47,10 +36,12 @@ def small_run(few_world: Path, storage: Path) -> list[object]:
 
 
 def test_a_result_that_cannot_be_written() -> None:
+    command = [sys.executable, "-m", "raysts", "recipes"]
     with Path("/dev/full").open("w") as full:
-        done = ended("recipes", "--json", stdout=full)
-        assert done.returncode == 3 and "result cannot be written to stdout (No space left" in done.stderr
-        assert ended("recipes", stdout=full, stderr=full).returncode == 3
+        done = subprocess.run([*command, "--json"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        assert done.returncode == 3 and "Traceback" not in done.stderr
+        assert "result cannot be written to stdout (No space left" in done.stderr
+        assert subprocess.run(command, stdout=full, stderr=full, check=False).returncode == 3
 
 
 def test_ctrl_c_while_modules_are_imported() -> None:
