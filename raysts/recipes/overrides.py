@@ -40,7 +40,7 @@ def apply_overrides(pipeline: Pipeline, overrides: Mapping[str, Any]) -> Pipelin
                 set_path(plain, f"{stage}.settings", to_plain(CATALOG[value].settings()))
             set_path(plain, target, value)
         # Options of a training run are options of every pipeline, also of one that trains nothing.
-        if not targets and (recipes or not has_path(COMMON, key)):
+        if not targets and isinstance(plain["recipes"], dict) and (recipes or not has_path(COMMON, key)):
             names = [path for tree in (plain, *recipes.values()) for path in paths(tree)]
             names += [path for path in paths(recipes) if "." in path]
             problems.append(f"unknown option '{key}'{nearest(key, names)}; 'raysts show {pipeline.name}' lists all")
@@ -63,8 +63,10 @@ def targets_of(plain: dict[str, Any], key: str) -> list[str]:
     if has_path(plain, key):
         return [key]
     stage, _, rest = key.partition(".")
-    if stage not in plain["recipes"]:
-        return [f"recipes.{name}.{key}" for name, recipe in plain["recipes"].items() if has_path(recipe, key)]
+    if not isinstance(recipes := plain["recipes"], dict):  # an override has put something else in their place
+        return []
+    if stage not in recipes:
+        return [f"recipes.{name}.{key}" for name, recipe in recipes.items() if has_path(recipe, key)]
     options = [f"recipes.{stage}.{path}" for path in (rest, f"settings.{rest}")]
     return [option for option in options if rest and has_path(plain, option)][:1]
 

@@ -230,6 +230,7 @@ SETTINGS = [
         ("nli-ct", {"routes": [["nli"], []]}, ["routes[1]=[] must be stages"]),
         ("nli-ct", {"routes": [["nli"], ["ct"]], "ct.pooling": "cls"}, ["their last stages differ in pooling: mean, cls"]),
         ("nli-gausscse-ent", {"routes": [["nli"], ["gausscse"]]}, ["differ in development set: sts/stsb_dev, nli/snli_dev"]),
+        ("nli", {"recipes": None, "optim.lr": 1}, ["recipes=None: must be a mapping"]),
         *SETTINGS,
     ],
 )  # fmt: skip
