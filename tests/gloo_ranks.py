@@ -28,6 +28,9 @@ from raysts.training.loop import train
 from raysts.training.runtime import Preempted, Preemption, Runtime
 from raysts.training.shard import gather_tensor
 
+Found = tuple[list[dict[str, Any]], dict[str, Any]]
+Worlds = tuple[dict[int, list[dict[str, Any]]], dict[str, Any]]
+"""What each of two processes, or the processes of each number, found, and one alone."""
 ROWS = {2: (3, 5), 3: (3, 0, 5)}
 """Rows per rank in the checks of the collectives, for each number of processes."""
 WORLDS = tuple(ROWS)

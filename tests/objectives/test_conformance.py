@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 import torch
-from gloo_ranks import IN_BF16, RESUMED, SPREAD, TWICE, WORLDS, batch_of, names_in
+from gloo_ranks import IN_BF16, RESUMED, SPREAD, TWICE, WORLDS, Found, Worlds, batch_of, names_in
 from small_runs import ALIKE, FEW, MAX_LENGTH, Interrupted, Stage, Watched, difference, interrupted_at, metrics, without
 
 from raysts.data.batches import BatchOrder, examples_in, read_batches, rows_per_batch
@@ -28,9 +29,6 @@ from raysts.recipes.overrides import apply_overrides, has_option
 from raysts.recipes.recipe import DEFAULTS
 from raysts.schema import TABLES, TEST_TABLES
 from raysts.training.loop import train
-
-Found = tuple[list[dict[str, Any]], dict[str, Any]]
-Worlds = tuple[dict[int, list[dict[str, Any]]], dict[str, Any]]
 
 EXAMPLES = 16
 TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house", "a cat"]
@@ -117,10 +115,13 @@ def test_every_trainable_parameter_gets_a_gradient(name: str, stage: Stage) -> N
 
 @each_module
 def test_its_loss_depends_on_the_seed_by_dropout_alone(name: str, stage: Stage) -> None:
+    objective = build(name, stage)
+    batch = batch_for(name, stage, objective)
+
     def loss_of(seed: int, dropout: bool) -> float:
-        objective = build(name, stage).train(dropout)
+        fresh = copy.deepcopy(objective).train(dropout)
         torch.manual_seed(seed)
-        return float(objective(batch_for(name, stage, objective))[0].detach())
+        return float(fresh(batch)[0].detach())
 
     dropped, still = loss_of(1, True), loss_of(1, False)
     assert dropped != loss_of(2, True) and dropped != still == loss_of(2, False)

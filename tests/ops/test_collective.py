@@ -1,15 +1,10 @@
 from __future__ import annotations
 
-from typing import Any
-
 import gloo_ranks
 import pytest
 import torch
 
 from raysts.ops import collective
-
-Found = tuple[list[dict[str, Any]], dict[str, Any]]
-Worlds = tuple[dict[int, list[dict[str, Any]]], dict[str, Any]]
 
 
 def test_one_process_is_the_identity() -> None:
@@ -26,7 +21,7 @@ def test_one_process_is_the_identity() -> None:
 
 @pytest.mark.parametrize("world", gloo_ranks.WORLDS)
 def test_a_mean_and_a_gather_of_uneven_rows_are_those_of_one_process_on_every_rank(
-    world: int, processes: Worlds
+    world: int, processes: gloo_ranks.Worlds
 ) -> None:
     rows, weights = gloo_ranks.rows_of_all()
     w = torch.linspace(-1, 1, 4, dtype=torch.float64, requires_grad=True)
@@ -41,12 +36,14 @@ def test_a_mean_and_a_gather_of_uneven_rows_are_those_of_one_process_on_every_ra
             torch.testing.assert_close(found[name], value.detach(), rtol=0, atol=1e-12)
 
 
-def test_processes_that_train_together_fail_together(two_processes: Found) -> None:
+def test_processes_that_train_together_fail_together(two_processes: gloo_ranks.Found) -> None:
     """Each of them knows the reason; none is left waiting for the others."""
     assert all("the loss is nan" in found["reason"] for found in two_processes[0])
 
 
-def test_gather_sums_gradients_leaves_those_of_others_and_takes_a_rank_without_rows(two_processes: Found) -> None:
+def test_gather_sums_gradients_leaves_those_of_others_and_takes_a_rank_without_rows(
+    two_processes: gloo_ranks.Found,
+) -> None:
     ranks, _ = two_processes
     rows, _ = gloo_ranks.rows_of_all()
     for rank, found in enumerate(ranks):
@@ -57,7 +54,9 @@ def test_gather_sums_gradients_leaves_those_of_others_and_takes_a_rank_without_r
     assert ranks[0]["lone_gradient"].unique().tolist() == [2.0]
 
 
-def test_a_total_has_no_gradient_and_a_vote_is_answered_at_the_next_call_and_once(two_processes: Found) -> None:
+def test_a_total_has_no_gradient_and_a_vote_is_answered_at_the_next_call_and_once(
+    two_processes: gloo_ranks.Found,
+) -> None:
     for found in two_processes[0]:
         assert found["total"].tolist() == [3.0, 3.0] and not found["total_has_gradient"]
         assert found["votes"] == [0, 0, 1, 0, 2]
