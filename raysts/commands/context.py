@@ -154,12 +154,14 @@ def records_now(store: Store) -> list[dict[str, Any]]:
 def driver_log(store: Store, name: str) -> Iterator[None]:
     """Keep the messages of this command, with debug records, in the storage, for the block."""
     path = store.path(f"logs/{name}.log")
+    begins = path.stat().st_size if path.exists() else 0
     try:
         with log_file(path):
             yield
     finally:
-        with contextlib.suppress(StoreFailed):
-            store.upload(path)
+        if store.remote:
+            with contextlib.suppress(StoreFailed, OSError):
+                store.append(path, path.read_bytes()[begins:])
 
 
 # -- plans and where they run ----------------------------------------------------------------------------------------
@@ -177,11 +179,7 @@ def plan_of(pipeline: Pipeline, options: RunOptions) -> Plan:
 
 
 def checked_plan(pipeline: Pipeline, options: RunOptions) -> Plan:
-    """Return the plan of a pipeline. Start nothing.
-
-    Raises:
-        InputError: all problems that would stop the pipeline later, in one message.
-    """
+    """Return the plan of a pipeline, or raise an InputError with all problems that would stop it later."""
     plan = plan_of(pipeline, options)
     validate.check(plan)
     plan.steps  # noqa: B018 (their ids need teachers and tokenizers that load)

@@ -101,8 +101,8 @@ def open_distillation(
         pipeline, record = _study_pipeline(from_study, top, overrides, opened)
     elif bool(models) == bool(from_run):
         raise InputError(
-            "distill needs teachers, from one place: MODEL arguments, --from-run NAME (the members of a run), or --from-study "
-            "NAME (the best of a search)"
+            "distill needs teachers, from one place: MODEL arguments (teachers: [A, B] of a run file), --from-run NAME (the "
+            "members of a run), or --from-study NAME (the best of a search)"
         )
     else:
         record = run_record(store, from_run) if from_run else {}

@@ -7,17 +7,14 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from typing import Annotated, Any, Unpack
 
 from cyclopts import Parameter
 
 from raysts.commands import options as opt
-from raysts.commands.options import LOOK, Command, Result, RunOptions
+from raysts.commands.options import LOOK, Command, Result
 from raysts.commands.run import DISTILL, flow_text, open_run
 from raysts.errors import InputError
-
-if TYPE_CHECKING:
-    from raysts.recipes.recipe import Pipeline
 
 
 def recipes() -> Result:
@@ -152,17 +149,12 @@ def plan(
         measured and are not run.
     """
     arguments: dict[str, Any] = {"data": data, "storage": storage, "verify": verify, "price": price, **options}
-    teachers = {name: arguments.pop(name, None) for name in opt.TeacherOptions.__annotations__}
-    named = [*models, *(f"--{name.replace('_', '-')}" for name, value in teachers.items() if value is not None)]
+    of_teachers = {name: arguments.pop(name, None) for name in opt.TeacherOptions.__annotations__}
+    teachers = {name: value for name, value in of_teachers.items() if value is not None}
+    named = [*models, *(f"--{name.replace('_', '-')}" for name in teachers)]
     if named and recipe != DISTILL:
         raise InputError(f"plan {recipe}: {named[0]}: only 'plan distill' takes teachers. Remove {', '.join(named)}")
-    run: tuple[Pipeline | str, dict[str, Any], RunOptions]
-    if named:
-        from raysts.commands.distill import open_distillation
-
-        run = open_distillation(models, overrides, **teachers, **arguments)
-    else:
-        run = open_run(recipe, overrides, **arguments)
+    run = open_run(recipe, {**(overrides or {}), "teachers": models} if models else overrides, **teachers, **arguments)
     from raysts.commands import experiment  # late, because a wrong name needs no torch
 
     if slots is not None and slots < 1:

@@ -132,9 +132,7 @@ def open_run(
     if recipe == DISTILL:
         from raysts.commands.distill import open_distillation
 
-        if not (teachers := take_teachers(settings)):
-            raise InputError("distill needs teachers: name them behind it, or as teachers: [A, B] in a run file")
-        return open_distillation(teachers, settings, **options)
+        return open_distillation(take_teachers(settings), settings, **options)
     opened = RunOptions.from_arguments(**options)
     return recipe if is_experiment(recipe, settings) else pipeline_of(recipe, settings), settings, opened
 

@@ -63,8 +63,7 @@ def targets_of(plain: dict[str, Any], key: str) -> list[str]:
     if has_path(plain, key):
         return [key]
     stage, _, rest = key.partition(".")
-    if not isinstance(recipes := plain["recipes"], dict):  # an override has put something else in their place
-        return []
+    recipes = plain["recipes"] if isinstance(plain["recipes"], dict) else {}  # an override may have put anything there
     if stage not in recipes:
         return [f"recipes.{name}.{key}" for name, recipe in recipes.items() if has_path(recipe, key)]
     options = [f"recipes.{stage}.{path}" for path in (rest, f"settings.{rest}")]

@@ -241,6 +241,14 @@ class Store:
             path = self.path(key)
             run_parallel(lambda file: self._send(file, file), _files(path).values() if path.is_dir() else [path])
 
+    def append(self, key: Key, data: bytes) -> None:
+        """Add to a file in the object store what was added to it here. Others may add to it at the same time."""
+        while True:
+            before, tag = self.bucket.read(self.key(key)) or (b"", None)
+            with contextlib.suppress(Conflict):
+                self.bucket.replace(self.key(key), before + data, tag)
+                return
+
     def seal(self, key: Key, written: Path | None = None) -> None:
         """Complete a folder that was written in place, or at ``written``: upload files, then manifest."""
         path = self.path(key)

@@ -124,6 +124,9 @@ def test_a_run_in_a_bucket_is_that_in_a_folder_and_is_not_run_again_without_its_
     assert {**again, **at} == {**first, **at}
     assert (Path(again["model"]) / "model.safetensors").is_file() and Path(again["report"]).is_file()
     assert not (root / "tokens").exists() or not list(root.glob("tokens/*/part-*")), "brought what nobody reads"
+    assert content(root, "logs/nli-sed.log").decode().count(" steps, ") == 2, (
+        "another machine's driver's lines are there still"
+    )
 
 
 def test_a_run_id_is_a_model_wherever_the_bucket_is(
