@@ -97,7 +97,7 @@ def test_importance_has_an_interval() -> None:
     assert first == rate and low - 0.01 < share < high + 0.01 and share > 0.5
 
 
-@pytest.mark.slow  # 33 trials; a front of whole trials is also in test_conditions.py, and what nsga2 proposes above
+@pytest.mark.slow  # 33 trials; a front of whole trials is also in test_whole_search.py, and what nsga2 proposes above
 def test_the_front_of_nsga2_is_that_of_the_whole_grid(few_world: Path, tmp_path: Path) -> None:
     settings = {
         "backbone": "tiny", "space.backbone_layers": "1,2", "space.pooling": "mean,cls,max", "space.optim.lr": "1e-4,1e-3,1e-2",

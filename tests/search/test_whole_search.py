@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import io
 import itertools
 import json
 import shutil
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from run_commands import Outcome, listening, overrides, raysts, result
+from small_runs import Stage, without
 
 from raysts.commands.distill import distill as distill_models
 from raysts.commands.look import plan
@@ -27,11 +30,16 @@ from raysts.data.batches import read_batches
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError, RunFailed
 from raysts.evaluation.dev import RunMetric, load_dev
+from raysts.ids import folder_id
 from raysts.models import pretrained
+from raysts.models.sentence_model import SentenceModel
 from raysts.recipes.names import pipeline
 from raysts.recipes.overrides import dump
 from raysts.search.trial import TrialRuntime, run_trial
+from raysts.training import checkpoint
+from raysts.training.loop import train
 from raysts.training.metrics import read_metrics
+from raysts.training.runtime import Runtime
 
 LR = "sts.optim.lr"
 BOUND = "sts.settings.lower_bound"
@@ -85,6 +93,66 @@ def test_a_trial_ends_with_a_result_however_it_ends(stage: Any, tmp_path: Path) 
     missing = replace(stage.job("sts", tmp_path / "missing"), store=tmp_path / "nothing")
     found = run_trial(missing, runtime())
     assert found.status == "failed" and "the finished token store has gone" in str(found.reason)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """What a model is made of."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_trial_knows_nothing_of_those_before_it_in_its_process(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its model is, bit for bit, that of a process of its own. The sentences of its dev set are tokenised once."""
+    made: list[int] = []
+    real = SentenceModel.tokenize
+    monkeypatch.setattr(
+        SentenceModel, "tokenize", lambda model, texts, *prompt: made.append(len(texts)) or real(model, texts, *prompt)
+    )
+    backbone, dev = folder_id(stage.backbone), stage.dev()
+
+    def trial(name: str, **options: Any) -> Any:
+        job = stage.job("sts", tmp_path / name, max_steps=4, eval_every=1, keep="best", **options)
+        return without(job, dev=dev)
+
+    one, other = trial("one", seed=1), trial("other", settings={"lower_bound": 0.5}, seed=2)
+    for job in (one, other):
+        outcome = run_trial(job, TrialRuntime("cpu", threads=1, metric=SPEARMAN))
+        assert outcome.status == "finished"
+    assert made == [len(dev.texts)] * 2  # eight evaluations of two trials
+    assert folder_id(stage.backbone) == backbone
+
+    alone = without(other, folder=tmp_path / "alone")
+    train(alone, Runtime("cpu", threads=1))
+    assert files(alone.folder / "model") == files(other.folder / "model") != files(one.folder / "model")
+
+
+def test_a_finished_trial_leaves_nothing_in_memory_and_writes_no_checkpoint_for_its_end(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of itself, without the search for cycles that takes 0.2 s in a process with everything imported."""
+    saved: list[int] = []
+    real = checkpoint.save
+    monkeypatch.setattr(checkpoint, "save", lambda *a: saved.append(a[3].step) or real(*a))
+    held: list[weakref.ref[Any]] = []
+
+    class Watching(TrialRuntime):
+        def wrap(self, module: Any, precision: str) -> Any:
+            held.extend(weakref.ref(each) for each in (module, *module.parameters()))
+            return module
+
+    for objective in ("ct", "latte", "gausscse"):
+        job = stage.job(objective, tmp_path / objective, max_steps=3, eval_every=2, checkpoint_every=2)
+        gc.collect()
+        gc.disable()
+        try:
+            outcome = run_trial(job, Watching("cpu", threads=1, metric=SPEARMAN))
+            assert outcome.status == "finished" and held and not any(each() is not None for each in held), objective
+        finally:
+            gc.enable()
+        assert saved == [2] and not (job.folder / "checkpoints").exists()
+        saved.clear()
+        held.clear()
 
 
 # -- a whole search ------------------------------------------------------------------------------------------------------
@@ -398,3 +466,26 @@ def test_a_search_in_which_nothing_finishes_says_why(small_world: Path, tiny_bac
     with pytest.raises(InputError, match="asha, median: need trials that train at once"):
         run_search("lower-bound", {**overrides, "asha": True}, small_world, tmp_path / "x", address="none")
     assert not (tmp_path / "x").exists()
+
+
+def test_a_search_with_a_condition_and_the_latency_of_its_models(
+    few_world: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    settings = {
+        "backbone": tiny_backbone, "data.sample": 64,
+        "space.backbone_layers": "1,2", "space.optim.lr": "1e-3,1e-2 if backbone_layers=2",
+        "cost": "latency", "train.max_steps": 3, "batch": 16, "train.eval_every": 3, "keep": 1,
+    }  # fmt: skip
+    place = ["--data", few_world, "--storage", tmp_path, "--address", "none"]
+    found = result("tune", "simcse-unsup", *place, *overrides(settings))
+    rate = "simcse-unsup.optim.lr"
+    points = [point["overrides"] for point in found["points"]]
+    assert points == [{"backbone_layers": 1}] + [{"backbone_layers": 2, rate: value} for value in (1e-3, 1e-2)]
+    assert all(point["cost"] > 0 for point in found["points"]) and found["front"]
+    assert pq.read_table(Path(found["study"]) / "trials.parquet")[rate].to_pylist() == [None, 1e-3, 1e-2]
+    page = Path(found["report"]).read_text()
+    assert "Pareto front" in page and "latency" in page
+    trials = optuna.load_study(study_name=found["name"], storage=f"sqlite:///{found['study']}/optuna.db").trials
+    assert [trial.values for trial in trials] == [[point["value"], point["cost"]] for point in found["points"]]
+    outcome = raysts("tune", "simcse-unsup", *place, *overrides({**settings, "space.optim.lr": "1e-3 if layers=9"}))
+    assert outcome.code == 2 and "'if layers=9' must name choices" in outcome.err
