@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from run_commands import overrides, result
 
@@ -45,7 +46,7 @@ def test_every_sampler_proposes_untried_points_of_the_space_and_most_learn(
     first = {"sed.optim.lr": 1e-6, "sed.settings.loss": "similarity", "sed.settings.weights": [2, 1]}
     sampler, values, tried = Sampler(made, [first], 3), list[float](), set[str]()
     assert type(sampler.study.sampler).__name__ == sampler_class
-    for number in range(18):
+    for number in range(24):
         point = sampler.propose(tried)
         assert point is not None and contains(made.space, point) and key_of(point) not in tried
         assert number or point == first
@@ -53,7 +54,7 @@ def test_every_sampler_proposes_untried_points_of_the_space_and_most_learn(
         values.append(-abs(math.log10(point["sed.optim.lr"]) + 4.5))
         sampler.complete(PointScores(1, [scored(point, values[-1], 1.0, number)]))
     if sampler_class in ("TPESampler", "GPSampler"):
-        assert sum(values[9:]) > sum(values[:9]), "what it proposes later is better"
+        assert np.mean(values[16:]) > -0.6, "of points at random it is -0.75"
     again = Sampler(made, [], 4)
     again.complete(PointScores(1, [scored(point, values[-1], 1.0)]))  # a point of another session
     assert again.propose(tried) is not None
