@@ -43,6 +43,9 @@ It falls with the cube of what is left: a pace over the first hundredth holds th
 STRETCH = 0.05
 """Share of all costs after which the pace is taken anew within a step; each step has one of its own at least."""
 
+EARLY = 180.0
+"""Seconds in which most of what assumed rates are held against is the start of processes: an estimate waits for 15 %."""
+
 MOST_START = 0.25
 """Share of a step's costs that its start takes at most, before the first of its progress."""
 
@@ -171,7 +174,8 @@ class Screen(logging.Handler):
         if (1 - self.measured) * waited > self.moved - self.started:
             return None
         done = self.fraction * self.total + min(self.measured * waited, self.running - self.running_done)
-        if done + trusted <= 0.02 * self.total:
+        early = moment - self.started < EARLY * (1 - self.measured)
+        if done + trusted <= (0.15 if early else 0.02) * self.total:
             return None
         pace = _median_pace(self._stretches(done, moment))
         return max(0.0, self.total - done) * (pace * done + trusted) / (done + trusted)

@@ -14,8 +14,8 @@ from raysts.commands.options import RunOptions, is_job_copy, local_path
 from raysts.data.corpora import Corpus
 from raysts.data.user import UserData
 from raysts.data.world import is_world, world_path
-from raysts.errors import InputError, RunFailed, StoreFailed, nearest
-from raysts.log import log_file, say, screen
+from raysts.errors import InputError, RunFailed, nearest
+from raysts.log import say, screen
 from raysts.models import pretrained
 from raysts.models.embedders import load_embedder, open_embedder
 from raysts.pipeline import validate
@@ -148,20 +148,6 @@ def records_now(store: Store) -> list[dict[str, Any]]:
     locks |= {path: f"study-{path.parent.name}" for path in store.get_all("studies", "*/study.json")}
     records = (record_now(store, path, lock, fresh=False) for path, lock in locks.items())
     return [record for record in records if record is not None]
-
-
-@contextlib.contextmanager
-def driver_log(store: Store, name: str) -> Iterator[None]:
-    """Keep the messages of this command, with debug records, in the storage, for the block."""
-    path = store.path(f"logs/{name}.log")
-    begins = path.stat().st_size if path.exists() else 0
-    try:
-        with log_file(path):
-            yield
-    finally:
-        if store.remote:
-            with contextlib.suppress(StoreFailed, OSError):
-                store.append(path, path.read_bytes()[begins:])
 
 
 # -- plans and where they run ----------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysts.commands.context import GENERATED, check_name, checked_plan, corpus_of, driver_log, executor, store_of
+from raysts.commands.context import GENERATED, check_name, checked_plan, corpus_of, executor, store_of
 from raysts.commands.models import locate
 from raysts.commands.options import Result, RunOptions
 from raysts.commands.result import RunResult
@@ -20,7 +20,7 @@ from raysts.data.world import is_world, tiny_config
 from raysts.errors import InputError, Problems, RunFailed
 from raysts.evaluation import harness
 from raysts.evaluation.standings import main_standings, named_teachers
-from raysts.log import say, screen, showing
+from raysts.log import log_file, say, screen, showing
 from raysts.models import pretrained, static
 from raysts.models.families import family_of
 from raysts.papers import experiments
@@ -346,7 +346,8 @@ def run(checked: ExperimentPlan) -> Result:
         screen.title = f"preparing {name}"
         with (
             executor(options.address, *plans.values()) as chosen,
-            driver_log(store, name),
+            store.append(f"logs/{name}.log") as log,
+            log_file(log),
             TrackerThread(tools, store, f"reports/{name}") as tracking,
         ):
             for number, (label, plan) in enumerate(plans.items(), start=1):

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from raysts.commands.context import IN_PROCESS, check_name, driver_log, plan_of, preflight, ray_context
+from raysts.commands.context import IN_PROCESS, check_name, plan_of, preflight, ray_context
 from raysts.commands.options import Result, RunOptions
 from raysts.errors import InputError, RunFailed
 from raysts.evaluation.dev import LOSS
-from raysts.log import say, screen
+from raysts.log import log_file, say, screen
 from raysts.pipeline import validate
 from raysts.pipeline.local import Executor, LocalExecutor
 from raysts.report.study import write_report
@@ -74,7 +74,8 @@ def run_study(study: Study, options: RunOptions, *, warm_start: str | None = Non
         if not study.complete:
             place()  # before anything is written, because the cluster may refuse the trials
         parts.enter_context(study.store.lock(lock, f"raysts tune {study.name}", protects=study.folder))
-        parts.enter_context(driver_log(study.store, f"study-{study.name}"))
+        log = parts.enter_context(study.store.append(f"logs/study-{study.name}.log"))
+        parts.enter_context(log_file(log))
         parts.enter_context(TrackerThread(tools, study.store, f"studies/{study.name}"))
         study.open(options.command or f"raysts tune {study.search.name}")
         failures = run_session(study, earlier, lambda: place()(), progress)

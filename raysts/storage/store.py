@@ -32,7 +32,7 @@ from pathlib import Path, PurePath
 from typing import Any, final
 from urllib.parse import unquote
 
-from raysts.errors import InputError, RunFailed
+from raysts.errors import InputError, RunFailed, StoreFailed
 from raysts.log import logger
 from raysts.storage import atomic, checksums
 from raysts.storage.atomic import ASIDE, as_json, atomic_write
@@ -241,13 +241,20 @@ class Store:
             path = self.path(key)
             run_parallel(lambda file: self._send(file, file), _files(path).values() if path.is_dir() else [path])
 
-    def append(self, key: Key, data: bytes) -> None:
-        """Add to a file in the object store what was added to it here. Others may add to it at the same time."""
-        while True:
-            before, tag = self.bucket.read(self.key(key)) or (b"", None)
-            with contextlib.suppress(Conflict):
-                self.bucket.replace(self.key(key), before + data, tag)
-                return
+    @contextlib.contextmanager
+    def append(self, key: Key) -> Iterator[Path]:
+        """Yield a file that the block adds to. In an object store the lines of others stay before its own."""
+        path, stored = self.path(key), False
+        begins = path.stat().st_size if path.exists() else 0
+        try:
+            yield path
+        finally:
+            with contextlib.suppress(StoreFailed, OSError):
+                while self.remote and not stored:
+                    before, tag = self.bucket.read(self.key(key)) or (b"", None)
+                    with contextlib.suppress(Conflict):
+                        self.bucket.replace(self.key(key), before + path.read_bytes()[begins:], tag)
+                        stored = True
 
     def seal(self, key: Key, written: Path | None = None) -> None:
         """Complete a folder that was written in place, or at ``written``: upload files, then manifest."""

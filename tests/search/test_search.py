@@ -287,7 +287,7 @@ def run_until(
             handed.append(trial.id)
         if not tasks.running or ended == stop_after:
             return handed
-        trial = tasks.running[dice.choice(sorted(tasks.running))]
+        trial = dice.choice([*tasks.running.values()])
         tasks.done(trial.id, score(trial))
         ended += 1
 
