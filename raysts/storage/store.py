@@ -243,18 +243,19 @@ class Store:
 
     @contextlib.contextmanager
     def append(self, key: Key) -> Iterator[Path]:
-        """Yield a file that the block adds to. In an object store the lines of others stay before its own."""
-        path, stored = self.path(key), False
-        begins = path.stat().st_size if path.exists() else 0
+        """Yield a file that the block adds to. With an object store it holds what is not added there yet."""
+        path = self.path(key)
         try:
             yield path
         finally:
             with contextlib.suppress(StoreFailed, OSError):
-                while self.remote and not stored:
+                added = path.read_bytes() if self.remote else b""
+                while added:
                     before, tag = self.bucket.read(self.key(key)) or (b"", None)
                     with contextlib.suppress(Conflict):
-                        self.bucket.replace(self.key(key), before + path.read_bytes()[begins:], tag)
-                        stored = True
+                        self.bucket.replace(self.key(key), before + added, tag)
+                        path.write_bytes(path.read_bytes()[len(added) :])
+                        break
 
     def seal(self, key: Key, written: Path | None = None) -> None:
         """Complete a folder that was written in place, or at ``written``: upload files, then manifest."""

@@ -100,6 +100,23 @@ def test_an_upload_that_was_interrupted_is_ignored_and_made_good(
     assert below(here.get_dir(folder, fresh=True)) == {"one": "1", "three": "3"}
 
 
+def test_a_log_keeps_the_lines_of_all_its_drivers(s3: str, tmp_path: Path) -> None:
+    """Of one that was killed here, of one elsewhere, and of one that is refused while another writes."""
+    here, there = two_machines(s3, tmp_path)
+    here.path("logs/a.log").parent.mkdir(parents=True)
+    here.path("logs/a.log").write_text("killed\n")
+    with here.append("logs/a.log") as log, log.open("a", buffering=1) as file:
+        file.write("first\n")
+        with here.append("logs/a.log"), log.open("a") as other:
+            other.write("refused\n")
+        with there.append("logs/a.log") as elsewhere:
+            elsewhere.parent.mkdir(parents=True, exist_ok=True)
+            elsewhere.write_text("elsewhere\n")
+        file.write("last\n")
+    stored = here.read("logs/a.log")
+    assert stored and stored[0].decode().split() == ["killed", "first", "refused", "elsewhere", "last"]
+
+
 def test_a_folder_that_is_not_what_its_manifest_says_is_refused(s3: str, tmp_path: Path) -> None:
     here, elsewhere = two_machines(s3, tmp_path)
     model = "runs/a/model"
