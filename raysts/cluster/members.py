@@ -9,7 +9,7 @@ import gc
 import os
 import secrets
 import signal
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from itertools import count
@@ -39,6 +39,7 @@ from raysts.training.runtime import Preempted, Preemption, Runtime
 
 MOST_RUNS = 16  # Ray Train runs at once: each is processes of a few hundred MB beside its workers
 LOOK_SECONDS = 0.5
+LAST_SECONDS = 10.0  # runs may take so long to end when all members have; most take one
 DEATHS = 3  # of its processes that a member survives without progress on disk, each from its last checkpoint
 
 Chains = Sequence[Sequence[Job]]
@@ -63,6 +64,7 @@ def train_members(chains: Chains, resources: Resources, requirements: Requiremen
             counts = {f"members_{name}": count for name, count in (counts | {"failed": len(reasons) - done}).items()}
             show(counts | {"restarts": state.restarts}, pipeline=facts["system"], stage=facts["stage"])
             started.room.report(len(state.training))
+        started.wait(state.begun)
     return [reasons[number] for number in range(len(chains))]
 
 
@@ -102,6 +104,12 @@ class _Runs:
         self.work = [ray.put(partial(take_members, chains, resources, requirements, self.queue))]
         for node, width in placements(resources, len(chains)):
             self._start(node, width)
+
+    def wait(self, begun: Collection[int]) -> None:
+        """Let runs end by themselves. Ray shows one whose host is killed as failed, and its detached actors stay."""
+        ends = [run.ended for number, run in self.runs.items() if number in begun]
+        if ends:
+            ray.wait(ends, num_returns=len(ends), timeout=LAST_SECONDS)
 
     def close(self) -> None:
         """End the runs that wait for room and, where the command ends, all others."""

@@ -31,6 +31,7 @@ class QueueState(NamedTuple):
     waiting: list[int]
     restarts: int
     refused: tuple[str, ...]
+    begun: list[int]  # numbers of the runs that have workers
 
 
 class MemberQueue:
@@ -90,7 +91,8 @@ class MemberQueue:
 
     def state(self) -> QueueState:
         ended, self.ended = self.ended, []
-        return QueueState(ended, sorted(self.taken.values()), [*self.waiting], self.restarts, self.refused)
+        training = sorted(self.taken.values())
+        return QueueState(ended, training, [*self.waiting], self.restarts, self.refused, [*self.groups])
 
     def _put_back(self, slot: Slot) -> None:
         if slot in self.taken:
