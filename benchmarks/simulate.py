@@ -307,9 +307,6 @@ class SimulatedExecutor:
                 yield results.pop(taken)
                 taken += 1
 
-    def keeping(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
     def slots(self, resources: Any) -> int:
         return self.played.count
 

@@ -1,6 +1,5 @@
 """The executor on Ray: actors that work on units, and training runs of the members."""
 
-import contextlib
 import os
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -23,25 +22,19 @@ KERNELS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
 
 
 class RayExecutor:
-    """An executor on the connected cluster. Nodes that join must meet the requirements."""
+    """An executor on the connected cluster. Its last actor waits for the next map.
+
+    Nodes that join must meet the requirements.
+    """
 
     def __init__(self, requirements: Requirements | None = None) -> None:
-        self.requirements, self._keeps = requirements, False
-        self._idle: dict[tuple[Worker, Resources], list[Any]] = {}
+        self.requirements = requirements
+        self._idle: dict[Resources, Any] = {}
 
-    @contextlib.contextmanager
-    def keeping(self) -> Iterator[None]:
-        """Keep the last actor of a map for the next map of its worker, within the block."""
-        self._keeps = True
-        try:
-            yield
-        finally:
-            self._keeps = False
-            self._end_idle()
-
-    def _end_idle(self) -> None:
-        while self._idle:
-            end(self._idle.popitem()[1])
+    def close(self) -> None:
+        """End the actor that waits."""
+        end(self._idle.values())
+        self._idle.clear()
 
     def map(self, worker: Worker, args: tuple[Any, ...], units: Sequence[Any], resources: Resources) -> Iterator[Any]:
         """Yield the results of units, in order, by as many actors as the cluster may get room for.
@@ -51,16 +44,14 @@ class RayExecutor:
         if not units:
             return
         announce(resources := resolve_gpus(resources))
-        actors = self._idle.pop((worker, resources), [])
-        self._end_idle()
-        actors += start_actors(
-            worker, min(len(units), slot_count(resources)) - len(actors), resources, self.requirements
-        )
+        waiting, count = self._idle.pop(resources, None), min(len(units), slot_count(resources))
+        self.close()
+        actors = [waiting] if waiting else []
+        actors += start_actors(count - len(actors), resources, self.requirements)
         try:
-            last = yield from _results(actors, ray.put(args), units)
-            if self._keeps:
-                actors.remove(last)
-                self._idle[worker, resources] = [last]
+            last = yield from _results(actors, getattr(worker, "__name__", "work"), ray.put((worker, args)), units)
+            actors.remove(last)
+            self._idle[resources] = last
         finally:
             end(actors)
 
@@ -71,19 +62,18 @@ class RayExecutor:
     def train(self, chains: Sequence[Sequence[Job]], resources: Resources) -> list[str | None]:
         from raysts.cluster.members import train_members  # imports Ray Train, which an actor does without
 
+        self.close()
         return train_members(chains, resolve_gpus(resources), self.requirements)
 
 
-def start_actors(
-    worker: Worker, count: int, resources: Resources, requirements: Requirements | None = None
-) -> list[Any]:
-    """Ask for ``count`` actors that bear the worker's name."""
-    kind = ray.remote(type(getattr(worker, "__name__", "Worker"), (UnitActor,), {})).options(
+def start_actors(count: int, resources: Resources, requirements: Requirements | None = None) -> list[Any]:
+    """Ask for ``count`` actors."""
+    kind = ray.remote(UnitActor).options(
         num_cpus=resources.cpus, num_gpus=resources.gpus or None, memory=resources.bundle.get("memory"),
         accelerator_type=resources.accelerator_type, label_selector=resources.selector or None,
         max_restarts=-1, max_task_retries=DEATHS,
     )  # fmt: skip
-    return [kind.remote(worker, resources, requirements) for _ in range(count)]
+    return [kind.remote(resources, requirements) for _ in range(count)]
 
 
 def end(actors: Iterable[Any]) -> None:
@@ -92,8 +82,11 @@ def end(actors: Iterable[Any]) -> None:
         ray.kill(actor)
 
 
-def _results(actors: Sequence[Any], args: Any, units: Sequence[Any]) -> Generator[Any, None, Any]:
-    """Yield the results in order of the units. Return the one actor that has not run out of work."""
+def _results(actors: Sequence[Any], name: str, work: Any, units: Sequence[Any]) -> Generator[Any, None, Any]:
+    """Yield the results in order of the units. Return the one actor that has not run out of work.
+
+    Ray's dashboard shows ``name``. ``work``: reference to the worker and its arguments.
+    """
     starting = {actor.__ray_ready__.remote(): actor for actor in actors}
     working: dict[Any, tuple[int, Any]] = {}
     results: dict[int, Any] = {}
@@ -108,7 +101,7 @@ def _results(actors: Sequence[Any], args: Any, units: Sequence[Any]) -> Generato
                     results[number] = reference
                 room = min(room, max(1, len(queue) - len(starting)))  # of few units each actor gets one
                 for number in [queue.popleft() for _ in range(min(room, len(queue)))]:
-                    working[actor.run.remote([args], units[number])] = number, actor
+                    working[actor.run.options(name=name).remote([work], units[number])] = number, actor
                 if working and not any(actor is busy for _, busy in working.values()):
                     ray.kill(actor)  # a killed one may wait for its place
             if not queue:
@@ -128,26 +121,27 @@ def _results(actors: Sequence[Any], args: Any, units: Sequence[Any]) -> Generato
 
 
 class UnitActor:
-    """An actor that makes its worker with the first unit of a map, which fails if that fails."""
+    """An actor for any worker, which it makes with the first unit of a map. The map fails if that fails."""
 
-    def __init__(self, worker: Worker, resources: Resources, requirements: Requirements | None) -> None:
+    def __init__(self, resources: Resources, requirements: Requirements | None) -> None:
         os.environ.update(KERNELS | os.environ)  # read when the first kernel is made
         import torch
 
         torch.set_num_threads(resources.cpus)
-        self.worker, self.device, self.problem = worker, "cuda" if resources.gpus else "cpu", node_problem(requirements)
+        self.device, self.problem = "cuda" if resources.gpus else "cpu", node_problem(requirements)
         self.work: Any = None
         self.made_of = ""
 
-    def run(self, args: list[Any], unit: Any) -> tuple[Any, Exception | None]:
+    def run(self, work: list[Any], unit: Any) -> tuple[Any, Exception | None]:
         """Return what the worker makes of a unit and None, or why it failed, in one line."""
         if self.problem is not None:
             return None, InputError(self.problem)
         try:
             # Not arguments of the constructor: a restart would look for them after Ray has let them go.
-            if self.made_of != args[0].hex():
+            if self.made_of != work[0].hex():
                 self.work = None  # the models of the last map go first
-                self.work, self.made_of = self.worker(self.device, *ray.get(args[0])), args[0].hex()
+                worker, args = ray.get(work[0])
+                self.work, self.made_of = worker(self.device, *args), work[0].hex()
             return self.work(unit), None
         except Exception as error:
             return None, RunFailed(str(error) if isinstance(error, RunFailed) else f"{type(error).__name__}: {error}")

@@ -106,7 +106,7 @@ class _Runs:
             self._start(node, width)
 
     def wait(self, begun: Collection[int]) -> None:
-        """Let runs end by themselves. Ray shows one whose host is killed as failed, and its detached actors stay."""
+        """Wait for the end of runs: if a host is killed, Ray shows a failure and keeps detached actors."""
         ends = [run.ended for number, run in self.runs.items() if number in begun]
         if ends:
             ray.wait(ends, num_returns=len(ends), timeout=LAST_SECONDS)

@@ -194,8 +194,8 @@ def executor(address: str | None, *plans: Plan) -> Iterator[Executor]:
 
         for resources in dict.fromkeys(plan.pipeline.resources for plan in plans):
             check_resources(resources, private)
-        with preflight(private, *plans) as seen:
-            yield RayExecutor(seen)
+        with preflight(private, *plans) as seen, contextlib.closing(RayExecutor(seen)) as on_ray:
+            yield on_ray
 
 
 @contextlib.contextmanager

@@ -116,7 +116,8 @@ def _place(study: Study, options: RunOptions, progress: SearchProgress) -> Itera
             capacity.announce(resources)
             at_once = capacity.slot_count(resources)
             concurrent = min(at_once, study.search.concurrency or at_once)
-            _prepare(study, RayExecutor(seen), concurrent, options, progress)
+            with contextlib.closing(RayExecutor(seen)) as executor:
+                _prepare(study, executor, concurrent, options, progress)
             return lambda queue, progress: on_tune.run_on_ray(queue, progress, resources)
 
         yield train_on_cluster

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -29,12 +28,6 @@ class Executor(Protocol):
             RunFailed: a unit failed.
         """
 
-    def keeping(self) -> contextlib.AbstractContextManager[None]:
-        """Let idle processes wait for the next map of their worker within the block.
-
-        Nothing is trained in such a block.
-        """
-
     def slots(self, resources: Resources) -> int:
         """Return how many processes work at once."""
 
@@ -58,9 +51,6 @@ class LocalExecutor:
         for unit in units:
             assert work is not None
             yield work(unit)
-
-    def keeping(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
 
     def slots(self, resources: Resources) -> int:
         return 1

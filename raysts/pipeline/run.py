@@ -261,15 +261,14 @@ def run_batch(
         failures = train_all(batch, context)
         record_rates(context.store, [step for step in batch if step.state(context.store) == State.DONE], {}, slots)
         return failures
-    with context.executor.keeping():
-        for step in batch:
-            assert step.work is not None
-            measured = replace(step, sentences=round(step.sentences * step.left(context.store)))
-            began = time.monotonic()
-            with around(step, measured.sentences):
-                try:
-                    step.work(context)
-                except InputError as error:  # what nobody could know before it was tried
-                    raise RunFailed(f"{step.title}: {error}") from error
-            record_rates(context.store, [measured], {step.id: time.monotonic() - began}, slots)
+    for step in batch:
+        assert step.work is not None
+        measured = replace(step, sentences=round(step.sentences * step.left(context.store)))
+        began = time.monotonic()
+        with around(step, measured.sentences):
+            try:
+                step.work(context)
+            except InputError as error:  # what nobody could know before it was tried
+                raise RunFailed(f"{step.title}: {error}") from error
+        record_rates(context.store, [measured], {step.id: time.monotonic() - began}, slots)
     return []

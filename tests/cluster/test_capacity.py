@@ -198,7 +198,7 @@ def test_a_search_and_bulk_embedding_ask_for_nodes_that_may_come(
         assert trials.pending == pending and (trials.suggest("more") is None or not more), handed
 
     asked: list[int] = []
-    monkeypatch.setattr(executor, "start_actors", lambda worker, count, *of: asked.append(count) or 1 / 0)
+    monkeypatch.setattr(executor, "start_actors", lambda count, *of: asked.append(count) or 1 / 0)
     for count in (4, 100):
         with pytest.raises(ZeroDivisionError):
             list(executor.RayExecutor().map(EmbedTeachers, (), range(count), wide))

@@ -225,10 +225,10 @@ def _label_of_the_node(equals: str = "=") -> str:
     return f"ray.io/node-id{equals}{ray.nodes()[0]['Labels']['ray.io/node-id']}"
 
 
-def test_an_actor_is_where_its_labels_say_and_serves_the_next_map_of_its_worker(
+def test_an_actor_is_where_its_labels_say_and_serves_the_next_map(
     cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where maps follow each other; it makes room for one that asks for something else. An error of its work is one line, not
+    """Whatever worker that has; it makes room for one that asks for something else. An error of its work is one line, not
     the traceback that Ray makes of it, and ends it. Work that kills its process ends the run."""
     import ray
     import ray.tune
@@ -251,26 +251,28 @@ def test_an_actor_is_where_its_labels_say_and_serves_the_next_map_of_its_worker(
                 os._exit(1)
             return os.getpid(), f"{self.word} {unit}"
 
+    class Other(Told):
+        pass
+
     plain = Resources(cpus=2, gpus=0)
     there = Resources(label_selector=(_label_of_the_node(),), memory=0.1, gpus=0)
     monkeypatch.setattr(executor, "DEATHS", 0)  # that its work is done again test_teacher shows
     actors = executor.RayExecutor()
 
-    def mapped(word: str, units: list[Any], resources: Resources) -> list[tuple[int, str]]:
-        return list(actors.map(Told, (word,), units, resources))
+    def mapped(word: str, units: list[Any], resources: Resources, worker: Any = Told) -> list[tuple[int, str]]:
+        return list(actors.map(worker, (word,), units, resources))
 
-    (elsewhere,) = executor.start_actors(Told, 1, Resources(label_selector=(_label_of_the_node("=!"),), gpus=0))
+    (elsewhere,) = executor.start_actors(1, Resources(label_selector=(_label_of_the_node("=!"),), gpus=0))
     ready = elsewhere.__ray_ready__.remote()
-    with actors.keeping():
-        ((first, _),) = mapped("a", [1], plain)
-        assert mapped("b", [2, 3], plain) == [(first, "b 2"), (first, "b 3")]
-        ((other, text),) = mapped("c", [4], there)
-        assert text == "c 4" and other != first
-        assert ray.wait([ready], timeout=0)[0] == [], "it was asked for first, and has no place"
-        wait_until(lambda: not Path(f"/proc/{first}").exists())
-        with pytest.raises(RunFailed, match="^TypeError: x$"):
-            mapped("d", [TypeError("x")], there)
-        wait_until(lambda: not Path(f"/proc/{other}").exists())
+    ((first, _),) = mapped("a", [1], plain)
+    assert mapped("b", [2, 3], plain, Other) == [(first, "b 2"), (first, "b 3")]
+    ((other, text),) = mapped("c", [4], there)
+    assert text == "c 4" and other != first
+    assert ray.wait([ready], timeout=0)[0] == [], "it was asked for first, and has no place"
+    wait_until(lambda: not Path(f"/proc/{first}").exists())
+    with pytest.raises(RunFailed, match="^TypeError: x$"):
+        mapped("d", [TypeError("x")], there)
+    wait_until(lambda: not Path(f"/proc/{other}").exists())
     ray.kill(elsewhere)
 
     results = actors.map(Told, ("e",), [5, "deadly"], plain)
@@ -279,8 +281,8 @@ def test_an_actor_is_where_its_labels_say_and_serves_the_next_map_of_its_worker(
     with pytest.raises(RunFailed, match="its process died 1 times in the same work, the last time so: .*actor"):
         next(results)
 
-    here = executor.UnitActor(Told, there, None)
-    assert str(here.run([ray.put(("f",))], RunFailed("a.parquet: its pages"))[1]) == "a.parquet: its pages"
+    here = executor.UnitActor(there, None)
+    assert str(here.run([ray.put((Told, ("f",)))], RunFailed("a.parquet: its pages"))[1]) == "a.parquet: its pages"
     asked = ray.tune.PlacementGroupFactory([there.bundle], bundle_label_selector=[there.selector])
     group = asked.to_placement_group()  # that of a trial
     assert group.wait(400)
