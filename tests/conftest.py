@@ -76,23 +76,19 @@ SHARED = {"cluster": "ray", "own_nodes": "nodes", "finished": "finished", "proce
 
 UNITS = (
     "ops/", "storage/", "cpu/", "models/", "objectives/", "recipes/", "data/", "evaluation/", "training/", "pipeline/", "search/",
-    "report/", "papers/",
+    "report/", "papers/", "commands/test_bad_input.py", "commands/test_screen.py", "commands/test_smaller.py",
 )  # fmt: skip
-"""Folders whose tests are quick, but for these, and those that take what is shared, an object store or real data."""
+"""Places of tests that are quick, but for these, and those that take what is shared, an object store or real data."""
 WHOLE = (
-    "ops/test_collective.py", "models/test_static.py",
-    "objectives/test_conformance.py",
-    "data/test_fetch.py", "data/test_hub_text.py", "data/test_remote_data.py",
-    "models/test_families.py::test_onnx", "models/test_sentence_transformers.py",
-    "models/test_heads.py", "models/test_token_table.py",
-    "objectives/test_matryoshka.py::test_loss_and_gradients_are", "models/test_embedder.py::test_a_graph",
-    "pipeline/test_teachers.py::test_what_is_taken", "evaluation/test_transfer.py", "evaluation/test_senteval.py",
-    "evaluation/test_words.py", "pipeline/test_run.py",
+    "ops/test_collective.py", "objectives/test_conformance.py", "data/test_hub_text.py", "data/test_remote_data.py",
+    "models/test_sentence_transformers.py", "models/test_token_table.py",
+    "objectives/test_matryoshka.py::test_loss_and_gradients_are", "pipeline/test_teachers.py::test_what_is_taken",
+    "pipeline/test_run.py",
     "pipeline/test_plan.py", "pipeline/test_students.py",
     "pipeline/test_price.py::test_a_run_says", "pipeline/test_price.py::test_a_probe",
     "pipeline/test_average.py::test_a_greedy_average_goes", "pipeline/test_average.py::test_an_average_of",
     "pipeline/test_average.py::test_members_of", "pipeline/test_damage.py",
-    "pipeline/test_embed.py", "pipeline/test_vectors.py::test_killed", "pipeline/test_skip_bad.py",
+    "pipeline/test_vectors.py::test_killed", "pipeline/test_skip_bad.py",
     "pipeline/test_overlap.py", "pipeline/test_own_text.py",
     "pipeline/test_outcome.py::test_a_member_that", "pipeline/test_outcome.py::test_an_ensemble_of",
     "pipeline/test_changed_models.py::test_a_model_that_changes_during",

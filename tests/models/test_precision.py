@@ -21,6 +21,9 @@ def test_what_a_setting_stands_for(native: bool, monkeypatch: pytest.MonkeyPatch
     assert found == {
         "auto": "bf16" if native else "fp32", "bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "tf32": "fp32",
     }  # fmt: skip
+    for name in ("tf32", "fp32"):
+        precision.autocast(torch.device("cuda"), name)
+        assert torch.backends.cuda.matmul.allow_tf32 == (name == "tf32")
 
 
 def test_a_model_embeds_in_what_it_is_told_to(tiny_backbone: Path) -> None:

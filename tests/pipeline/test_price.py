@@ -54,6 +54,8 @@ def test_the_clock_counts_devices_and_the_longest_chain(tmp_path: Path) -> None:
     assert (of_four.device_seconds, of_four.bytes, of_four.objects, of_four.moved) == (160, 1000, 5, 0)
     assert of_four.requests == 2 * 5 + 4, "two for each file that is written, one for each that is read"
     assert of_four.money == pytest.approx(0.16) and of_four.measured == 1
+    on_gpus = [replace(one, resources={**one.resources, "gpus": 2}) for one in steps]
+    assert price.price(on_gpus, left, Store(tmp_path), 4, {"cpu-hour": 9, "gpu-hour": 3.6}).money == pytest.approx(0.32)
     del left["a"]
     assert price.price(steps, left, Store(tmp_path), 4).bytes == 500, "what is done costs nothing"
     more = price.scale_texts([step("a", units=4, grows=True), steps[1]], 100)
