@@ -10,12 +10,13 @@ from raysts.cluster.queue import MemberQueue, RunEnd
 def test_members_are_handed_out_once_and_in_order() -> None:
     queue = MemberQueue(3)
     assert [queue.take((run, 0)) for run in (0, 1)] == [0, 1]
-    assert queue.state() == ([], [0, 1], [2], 0, ())
+    queue.hold(0, "group")
+    assert queue.state() == ([], [0, 1], [2], 0, (), [0])
     queue.end((1, 0), "it cannot be learned")
     assert queue.take((1, 0)) == 2 and queue.take((2, 0)) is None
     queue.end((0, 0), None)
-    assert queue.state() == ([(1, "it cannot be learned"), (0, None)], [2], [], 0, ())
-    assert queue.state() == ([], [2], [], 0, ())  # what ended is told once
+    assert queue.state() == ([(1, "it cannot be learned"), (0, None)], [2], [], 0, (), [0])
+    assert queue.state() == ([], [2], [], 0, (), [0])  # what ended is told once
 
 
 @pytest.mark.parametrize(
