@@ -1,5 +1,6 @@
 """The executor on Ray: actors that work on units, and training runs of the members."""
 
+import gc
 import os
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -29,12 +30,12 @@ class RayExecutor:
 
     def __init__(self, requirements: Requirements | None = None) -> None:
         self.requirements = requirements
-        self._idle: dict[Resources, Any] = {}
+        self._idle: dict[Resources, list[Any]] = {}
 
     def close(self) -> None:
         """End the actor that waits."""
-        end(self._idle.values())
-        self._idle.clear()
+        while self._idle:
+            end(self._idle.popitem()[1])
 
     def map(self, worker: Worker, args: tuple[Any, ...], units: Sequence[Any], resources: Resources) -> Iterator[Any]:
         """Yield the results of units, in order, by as many actors as the cluster may get room for.
@@ -44,14 +45,13 @@ class RayExecutor:
         if not units:
             return
         announce(resources := resolve_gpus(resources))
-        waiting, count = self._idle.pop(resources, None), min(len(units), slot_count(resources))
+        actors, count = self._idle.pop(resources, []), min(len(units), slot_count(resources))
         self.close()
-        actors = [waiting] if waiting else []
         actors += start_actors(count - len(actors), resources, self.requirements)
         try:
             last = yield from _results(actors, getattr(worker, "__name__", "work"), ray.put((worker, args)), units)
             actors.remove(last)
-            self._idle[resources] = last
+            self._idle[resources] = [last]
         finally:
             end(actors)
 
@@ -139,7 +139,8 @@ class UnitActor:
         try:
             # Not arguments of the constructor: a restart would look for them after Ray has let them go.
             if self.made_of != work[0].hex():
-                self.work = None  # the models of the last map go first
+                self.work = None  # the models of the last map go first, which refer to themselves
+                gc.collect()
                 worker, args = ray.get(work[0])
                 self.work, self.made_of = worker(self.device, *args), work[0].hex()
             return self.work(unit), None

@@ -107,8 +107,7 @@ class _Runs:
 
     def wait(self, begun: Collection[int]) -> None:
         """Wait for the end of runs: if a host is killed, Ray shows a failure and keeps detached actors."""
-        ends = [run.ended for number, run in self.runs.items() if number in begun]
-        if ends:
+        if ends := [run.ended for number, run in self.runs.items() if number in begun]:
             ray.wait(ends, num_returns=len(ends), timeout=LAST_SECONDS)
 
     def close(self) -> None:

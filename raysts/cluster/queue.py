@@ -91,8 +91,8 @@ class MemberQueue:
 
     def state(self) -> QueueState:
         ended, self.ended = self.ended, []
-        training = sorted(self.taken.values())
-        return QueueState(ended, training, [*self.waiting], self.restarts, self.refused, [*self.groups])
+        training, waiting = sorted(self.taken.values()), [*self.waiting]
+        return QueueState(ended, training, waiting, self.restarts, self.refused, [*self.groups])
 
     def _put_back(self, slot: Slot) -> None:
         if slot in self.taken:
