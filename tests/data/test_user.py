@@ -112,6 +112,21 @@ def test_what_cannot_be_given(tmp_path: Path) -> None:
             UserData.of(**wrong)  # type: ignore[arg-type]
 
 
+def test_a_set_without_rows_is_refused(tmp_path: Path) -> None:
+    heads = {"corpus": "doc_id,title,text\n1,,a", "queries": "query_id,text", "qrels": "query_id,doc_id,score"}
+    for name, text in {**heads, "pairs": "sentence1,sentence2,score"}.items():
+        (tmp_path / f"{name}.csv").write_text(f"{text}\n")
+    (tmp_path / "docs").mkdir()
+    for name in heads:
+        (tmp_path / f"{name}.csv").rename(tmp_path / "docs" / f"{name}.csv")
+    for place, said in (
+        ("docs", "queries.csv: no rows; queries of a retrieval set"),
+        ("pairs.csv", "no rows; a pairs file"),
+    ):
+        with pytest.raises(InputError, match=f"{said} must hold at least"):
+            UserData.of(test={"x": tmp_path / place}).open()
+
+
 def test_what_is_distilled_keeps_the_text_and_judges_of_its_run() -> None:
     """Beside them others may be given; with another text, or data, they are no judges of it."""
     record = {"data": "/data", "own": UserData("/text", "body", {"d": "/dev"}, {"a": "/a", "b": "/b"}).as_plain()}

@@ -11,6 +11,7 @@ from report_samples import exact, recorded, report_data, score_rows
 from raysts.evaluation.compare import Difference
 from raysts.evaluation.standings import main_standings, standings, views
 from raysts.pipeline.verdict import Delivered
+from raysts.report import run
 from raysts.report.run import render
 from raysts.report.scores import as_text, headline
 
@@ -50,6 +51,16 @@ def test_many_systems_stand_in_several_blocks() -> None:
     text = as_text(table, 80)
     assert max(map(len, text.splitlines())) <= 80 and text.count("starting") > 1
     assert all(f"-{number}" in text for number in range(9))
+
+
+def test_a_line_names_its_system_where_there_are_several() -> None:
+    rows = report_data().rows
+    more = rows + [row | {"system": "another"} for row in rows if row["role"] == "student"]
+    for given, named in ((rows, False), (more, True)):
+        table = main_standings(given, 1, ("mean", 1))
+        assert table is not None
+        notes = {row.note.partition(";")[0] for row in run.score_rows(table)}
+        assert ({line.system for line in table.lines} <= notes) == named and ("another" in notes) == named
 
 
 def test_the_page_shows_verdict_model_scores_and_notes_in_this_order() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from typing import Any
 from xml.etree import ElementTree
@@ -66,6 +67,12 @@ def test_the_page_says_what_was_tried_and_folds_a_long_command() -> None:
     given |= {"winning": "raysts distill a" + " --set b=1" * 90, "charts": [], "outcomes": {}, "trials": []}
     page = render("study.html", **given)
     assert "<summary>" in page and "No trial has finished." in page
+
+
+def test_the_interval_of_a_correlation_is_fishers_and_that_of_an_area_of_a_share() -> None:
+    half = 1.96 * math.sqrt((1 + 0.8**2 / 2) / 100)
+    assert SPEARMAN.interval(0.8, 103) == pytest.approx([math.tanh(math.atanh(0.8) + sign * half) for sign in (-1, 1)])
+    assert RunMetric("ndcg@10", "dev").interval(0.8, 100) == pytest.approx((0.8 - 1.96 * 0.04, 0.8 + 1.96 * 0.04))
 
 
 def test_one_option_is_a_curve_with_a_bar_per_point_of_several_seeds() -> None:
