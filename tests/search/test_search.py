@@ -375,6 +375,7 @@ def test_a_race_trains_no_third_seed_of_a_point_that_is_clearly_worse(study: Stu
     assert len(made.records) == 9 and raced[0].id not in trained and len(trained) == 8
     assert made.complete and TrialQueue(made).next() is None
     page = write_report(made, tmp_path / "page").read_text()
+    assert f"{sum(each.status == 'finished' for each in made.records.values())} trials, best 82.50." in page
     assert "Pareto front" in page and "1 of 9 trials were not trained" in page
 
 
