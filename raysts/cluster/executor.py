@@ -139,8 +139,9 @@ class UnitActor:
         try:
             # Not arguments of the constructor: a restart would look for them after Ray has let them go.
             if self.made_of != work[0].hex():
-                self.work = None  # the models of the last map go first, which refer to themselves
-                gc.collect()
+                if self.work is not None:  # its models go first, which refer to themselves
+                    self.work = None
+                    gc.collect()
                 worker, args = ray.get(work[0])
                 self.work, self.made_of = worker(self.device, *args), work[0].hex()
             return self.work(unit), None

@@ -401,7 +401,8 @@ def _run(executor: Executor, plan: Plan, name: str, options: RunOptions) -> RunR
     def report(store: Store, record: Mapping[str, Any]) -> Path:
         return write_report(report_data(store, record), store.path(f"reports/{name}"))
 
-    command, screen.title = options.command or f"raysts run {name}", f"preparing {name}"
+    screen.title = f"preparing {name}"
+    command = options.command or f"raysts run {name}"
     fields = Driver(plan, executor, name, command, report, screen.follow, options.prices).run()
     rows = named_teachers(fields["results"], fields.get("teachers", {}))
     return RunResult(fields, main_standings(rows, plan.pipeline.compared_layers, plan.distributed_pooling))

@@ -113,12 +113,11 @@ def test_what_cannot_be_given(tmp_path: Path) -> None:
 
 
 def test_a_set_without_rows_is_refused(tmp_path: Path) -> None:
-    heads = {"corpus": "doc_id,title,text\n1,,a", "queries": "query_id,text", "qrels": "query_id,doc_id,score"}
-    for name, text in {**heads, "pairs": "sentence1,sentence2,score"}.items():
-        (tmp_path / f"{name}.csv").write_text(f"{text}\n")
     (tmp_path / "docs").mkdir()
-    for name in heads:
-        (tmp_path / f"{name}.csv").rename(tmp_path / "docs" / f"{name}.csv")
+    (tmp_path / "docs" / "corpus.csv").write_text("doc_id,title,text\n1,,a\n")
+    (tmp_path / "docs" / "queries.csv").write_text("query_id,text\n")
+    (tmp_path / "docs" / "qrels.csv").write_text("query_id,doc_id,score\n")
+    (tmp_path / "pairs.csv").write_text("sentence1,sentence2,score\n")
     for place, said in (
         ("docs", "queries.csv: no rows; queries of a retrieval set"),
         ("pairs.csv", "no rows; a pairs file"),
