@@ -85,7 +85,7 @@ def write_rows(
     """Copy the first ``rows`` of every STS table to ``folder``; the tasks, and how many sentences of pairs they have."""
     import pyarrow.parquet as pq
 
-    from raysts.commands.context import corpus_of
+    from raysts.data.corpora import corpus_of
     from raysts.evaluation.harness import TASKS, check_tasks, sentences
     from raysts.evaluation.sts import STS_TASKS
 

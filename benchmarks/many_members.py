@@ -117,7 +117,7 @@ def chains_of(storage: Path, members: int, steps: int) -> list[list[Any]]:
     """The jobs of a plan whose backbone and token stores are there."""
     from raysts.commands.context import checked_plan
     from raysts.commands.run import open_run
-    from raysts.pipeline.local import LocalExecutor
+    from raysts.pipeline.executor import LocalExecutor
     from raysts.pipeline.step import Context
 
     given = {
@@ -135,7 +135,7 @@ def chains_of(storage: Path, members: int, steps: int) -> list[list[Any]]:
 
 def in_process(folder: Path, members: int, steps: int) -> float:
     """CPU seconds of a member in this process; the first, which brings imports, is left out."""
-    from raysts.pipeline.local import LocalExecutor
+    from raysts.pipeline.executor import LocalExecutor
     from raysts.recipes.recipe import Resources
 
     chains = chains_of(folder / "alone", members + 1, steps)

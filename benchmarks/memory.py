@@ -138,7 +138,7 @@ def _family(ancestor: int) -> list[int]:
 
 
 def _texts(data: str | None, table: str, column: str) -> list[str]:
-    from raysts.commands.context import corpus_of
+    from raysts.data.corpora import corpus_of
 
     corpus = corpus_of(data)
     corpus.require([table])

@@ -53,7 +53,7 @@ def jobs_of(work: dict[str, Any], model: Path, folder: Path, steps: int) -> list
 
 
 def _train_alone(job: Job) -> None:
-    from raysts.training.attempt import attempt
+    from raysts.pipeline.executor import attempt
     from raysts.training.runtime import Runtime
 
     reason = attempt([job], Runtime("cpu", threads=1)).reason

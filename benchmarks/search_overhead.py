@@ -31,11 +31,10 @@ from raysts.commands.study import plan_study
 from raysts.commands.tune import tune as run_search
 from raysts.data.world import world_path
 from raysts.log import logger
-from raysts.pipeline.local import LocalExecutor
+from raysts.pipeline.executor import LocalExecutor, attempt
 from raysts.report import charts
 from raysts.search.space import grid
 from raysts.search.study import Study
-from raysts.training.attempt import attempt
 from raysts.training.runtime import Runtime
 
 

@@ -146,7 +146,7 @@ class SentenceTransformers:
         self.dataset = Dataset.from_dict(self._columns(data))
 
     def _columns(self, data: str | None) -> dict[str, list[Any]]:
-        from raysts.commands.context import corpus_of
+        from raysts.data.corpora import corpus_of
         from raysts.recipes.catalog import CATALOG
 
         spec, found = CATALOG[self.objective], self.work["batches"]

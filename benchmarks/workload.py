@@ -9,9 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysts.commands.context import corpus_of
 from raysts.data.batches import BatchOrder, read_batches
-from raysts.data.corpora import Corpus
+from raysts.data.corpora import Corpus, corpus_of
 from raysts.data.windows import StoreSpec, Windows, finish_store, select, shard_name, tokenize_group
 from raysts.models.pretrained import find, load_tokenizer, tokenizer_id
 from raysts.pipeline.steps.vectors import write_embeddings

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from raysts.data.batches import examples_in, rows_per_batch
 from raysts.models.encoder import Encoder
 from raysts.ops import collective
+from raysts.pipeline.executor import attempt
 from raysts.recipes.catalog import CATALOG, ContrastiveSettings, ObjectiveSpec
 from raysts.recipes.recipe import Optim
-from raysts.training.attempt import attempt
 from raysts.training.job import Job
 from raysts.training.loop import train
 from raysts.training.runtime import Preempted, Preemption, Runtime

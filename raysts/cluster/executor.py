@@ -12,7 +12,7 @@ from raysts.cluster.capacity import announce, resolve_gpus, slot_count
 from raysts.cluster.connect import head_answers
 from raysts.cluster.preflight import Requirements, node_problem
 from raysts.errors import InputError, RunFailed
-from raysts.pipeline.local import Worker
+from raysts.pipeline.executor import Worker
 from raysts.recipes.recipe import Resources
 from raysts.training.job import Job
 

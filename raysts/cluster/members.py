@@ -29,10 +29,10 @@ from raysts.cluster.stream import read_streamed
 from raysts.errors import InputError, RunFailed
 from raysts.log import say
 from raysts.models.pretrained import worker_gigabytes
+from raysts.pipeline.executor import attempt, fail_chain
 from raysts.recipes.recipe import Resources
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import Store
-from raysts.training.attempt import attempt, fail_chain
 from raysts.training.job import Job
 from raysts.training.monitor import RunMonitor
 from raysts.training.runtime import Preempted, Preemption, Runtime

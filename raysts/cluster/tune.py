@@ -30,11 +30,11 @@ from raysts.errors import RunFailed, redact
 from raysts.evaluation.dev import Dev, RunMetric
 from raysts.log import say
 from raysts.models.pretrained import weight_bytes
+from raysts.pipeline.executor import fail
 from raysts.recipes.recipe import Resources
 from raysts.search.queue import SearchProgress, TrialQueue
 from raysts.search.study import Study
 from raysts.search.trial import Trial, TrialOutcome, TrialRuntime, run_trial
-from raysts.training.attempt import fail
 
 METRIC, FRACTION, ACTOR = "metric", "fraction", "actor"
 """Keys of a result: the value that the search optimises, the percent of its steps that a trial has trained, by which early

@@ -65,8 +65,9 @@ def compare(
     Raises:
         InputError: a or b is missing, or they have no choice of layers or no task in common.
     """
-    from raysts.commands.context import corpus_of, store_of, warn_generated
+    from raysts.commands.context import store_of, warn_generated
     from raysts.commands.models import system_of
+    from raysts.data.corpora import corpus_of
     from raysts.data.user import UserData
     from raysts.evaluation import harness
     from raysts.evaluation.compare import compare_systems, conclusion, format_comparison, margin_sentence, margins

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from raysts.commands.models import locate, run_names
 from raysts.commands.options import RunOptions, is_job_copy, local_path
-from raysts.data.corpora import Corpus
-from raysts.data.user import UserData
-from raysts.data.world import is_world, world_path
-from raysts.errors import InputError, RunFailed, nearest
+from raysts.data.corpora import Corpus, corpus_of
+from raysts.data.world import is_world
+from raysts.errors import InputError, nearest
 from raysts.log import say, screen
 from raysts.models import pretrained
 from raysts.models.embedders import load_embedder, open_embedder
 from raysts.pipeline import validate
-from raysts.pipeline.local import Executor, LocalExecutor
+from raysts.pipeline.executor import Executor, LocalExecutor
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Pipeline, name_problem
 from raysts.storage.runs import State
@@ -36,35 +35,6 @@ IN_PROCESS = "none"
 
 GENERATED = "The sentences are generated: neither --data nor files of your own are given. The scores say nothing about real text."
 """Warning before the embedded world is measured."""
-
-
-def corpus_of(
-    data: str | Path | None, recipe: str | None = None, skip_bad: bool = False, user_data: UserData | None = None
-) -> Corpus:
-    """Return the data: ``data``, else ``$RAYSTS_DATA``, else the embedded world.
-
-    ``quickstart`` ignores ``$RAYSTS_DATA``, unless there is user text.
-
-    Args:
-        data: folder or URI in the canonical layout.
-        recipe: name of the recipe.
-        skip_bad: omit unreadable files of training tables.
-        user_data: user data. Only ``quickstart`` mixes them with the embedded world.
-    """
-    pinned = recipe == "quickstart" and not (user_data and user_data.text)
-    if data is None and not pinned:
-        data = os.environ.get("RAYSTS_DATA") or None
-    if data is not None:
-        return Corpus(data if "://" in str(data) else Path(data).absolute(), skip_bad, user_data)
-    if user_data and not pinned:
-        return Corpus(None, user=user_data)
-    try:
-        return Corpus(world_path(), user=user_data)
-    except OSError as error:
-        raise RunFailed(
-            f"the generated sentences cannot be written to the cache ({error}); set XDG_CACHE_HOME to a folder that you may "
-            f"write in, or give a data folder with --data"
-        ) from error
 
 
 def warn_generated(corpus: Corpus) -> None:

@@ -142,7 +142,7 @@ def _import_text(result: Result) -> str:
 
 def check(data: opt.Data = None) -> Result:
     """List tables, missing ones, problems of files and rows, and unread files."""
-    from raysts.commands.context import corpus_of
+    from raysts.data.corpora import corpus_of
     from raysts.data.derive import DERIVED
     from raysts.data.importing import find_unused
     from raysts.evaluation.harness import check_tasks, default_tasks, taken_names

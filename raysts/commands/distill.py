@@ -144,8 +144,9 @@ def _models_pipeline(
 
     ``before`` is the pipeline of the run that trained them, which gives the settings. It is empty or partial without one.
     """
-    from raysts.commands.context import corpus_of, store_of
+    from raysts.commands.context import store_of
     from raysts.commands.models import locate
+    from raysts.data.corpora import corpus_of
     from raysts.data.spans import are_documents
     from raysts.ids import folder_id
     from raysts.models import pretrained

@@ -63,8 +63,9 @@ def evaluate(
         and :class:`raysts.evaluation.cost.ModelCost`; not of two); with ``mteb`` also mteb (paths of the files).
     """
     from raysts.commands.compare import EmbeddingProgress
-    from raysts.commands.context import corpus_of, open_onnx, store_of, warn_generated
+    from raysts.commands.context import open_onnx, store_of, warn_generated
     from raysts.commands.models import locate
+    from raysts.data.corpora import corpus_of
     from raysts.data.user import UserData, open_text
     from raysts.evaluation import harness, mteb_results, results, retrieval
     from raysts.evaluation.agreement import agreement_sets

@@ -12,10 +12,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysts.commands.context import GENERATED, check_name, checked_plan, corpus_of, executor, store_of
+from raysts.commands.context import GENERATED, check_name, checked_plan, executor, store_of
 from raysts.commands.models import locate
 from raysts.commands.options import Result, RunOptions
 from raysts.commands.result import RunResult
+from raysts.data.corpora import corpus_of
 from raysts.data.world import is_world, tiny_config
 from raysts.errors import InputError, Problems, RunFailed
 from raysts.evaluation import harness
@@ -24,8 +25,8 @@ from raysts.log import log_file, say, screen, showing
 from raysts.models import pretrained, static
 from raysts.models.families import family_of
 from raysts.papers import experiments
+from raysts.pipeline.executor import Executor, LocalExecutor
 from raysts.pipeline.inputs import TINY
-from raysts.pipeline.local import Executor, LocalExecutor
 from raysts.pipeline.plan import Plan, describe
 from raysts.pipeline.price import Rates, add_rates, devices, price, scale_texts
 from raysts.pipeline.step import Context, Step, batches

@@ -13,7 +13,7 @@ from raysts.errors import InputError, RunFailed
 from raysts.evaluation.dev import LOSS
 from raysts.log import log_file, say, screen
 from raysts.pipeline import validate
-from raysts.pipeline.local import Executor, LocalExecutor
+from raysts.pipeline.executor import Executor, LocalExecutor
 from raysts.report.study import write_report
 from raysts.search import scores
 from raysts.search.queue import RunTrials, SearchProgress, run_locally, run_session

@@ -253,7 +253,7 @@ def _shrink(
     The development set is opened and checked here. The function returns None if the vectors stay as they are, and without a
     development set, which it reports.
     """
-    from raysts.commands.context import corpus_of
+    from raysts.data.corpora import corpus_of
     from raysts.data.user import UserData
     from raysts.evaluation.compression import check, cost, judge
 

@@ -17,11 +17,41 @@ from raysts.data.derive import DERIVED
 from raysts.data.spans import Spans
 from raysts.data.tables import Derivation, Table
 from raysts.data.user import DEV, TEXT, UserData, UserText
-from raysts.errors import InputError, nearest
+from raysts.data.world import world_path
+from raysts.errors import InputError, RunFailed, nearest
 from raysts.recipes.recipe import Data
 from raysts.schema import RETRIEVAL, TABLES, TESTS, TRAINING_TABLES, table_columns
 from raysts.storage.parquet import ParquetError
 from raysts.storage.store import Store
+
+
+def corpus_of(
+    data: str | Path | None, recipe: str | None = None, skip_bad: bool = False, user_data: UserData | None = None
+) -> Corpus:
+    """Return the data: ``data``, else ``$RAYSTS_DATA``, else the embedded world.
+
+    ``quickstart`` ignores ``$RAYSTS_DATA``, unless there is user text.
+
+    Args:
+        data: folder or URI in the canonical layout.
+        recipe: name of the recipe.
+        skip_bad: omit unreadable files of training tables.
+        user_data: user data. Only ``quickstart`` mixes them with the embedded world.
+    """
+    pinned = recipe == "quickstart" and not (user_data and user_data.text)
+    if data is None and not pinned:
+        data = os.environ.get("RAYSTS_DATA") or None
+    if data is not None:
+        return Corpus(data if "://" in str(data) else Path(data).absolute(), skip_bad, user_data)
+    if user_data and not pinned:
+        return Corpus(None, user=user_data)
+    try:
+        return Corpus(world_path(), user=user_data)
+    except OSError as error:
+        raise RunFailed(
+            f"the generated sentences cannot be written to the cache ({error}); set XDG_CACHE_HOME to a folder that you may "
+            f"write in, or give a data folder with --data"
+        ) from error
 
 
 class Corpus(dict[str, Table]):

@@ -1,13 +1,19 @@
-"""Readers of users' files, row by row: Parquet, CSV, TSV, JSON lines, plain lines, saved data sets.
+"""Readers of users' files: their rows as they are, and as canonical tables have them.
 
-A reader trusts nothing in a file: each fault is one message with file and line. It unpacks ``.gz`` on the way.
+Files are Parquet, CSV, TSV, JSON lines, plain lines, and saved data sets; ``.gz`` is unpacked on the way. A reader trusts
+nothing in a file: each fault is one message with file and line. Of canonical rows the columns have names, labels are mapped,
+and every value is checked: ``raysts data import`` writes them, ``--text``, ``--dev`` and ``--test`` read them in the same way.
 """
 
 import csv
 import gzip
 import json
+import re
+import shlex
+import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +21,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysts.errors import InputError, first_line, nearest
-from raysts.ids import folder_id
+from raysts.errors import InputError, RunFailed, first_line, nearest
+from raysts.ids import file_state, folder_id
+from raysts.schema import Column
 from raysts.storage.checksums import checksum
 from raysts.storage.foreign import check_ordinary
 from raysts.storage.store import Store
@@ -35,11 +42,25 @@ LONGEST = 1 << 27
 MOST_WAITING = 1_000
 """First lines of JSON that may lack a required column."""
 
+DROP = "drop"
+"""A row with a label that is mapped to this is left out."""
+
+SET_NAME = re.compile(r"[A-Za-z0-9][\w.+=-]{0,99}")
+"""Names that a test set, a development set or a retrieval set of the user can have."""
+
+MOST_PROBLEMS = 20
+
 Row = tuple[str, dict[str, Any]]
 """The place of a row in a text file (`` (line 3)``), and its values by column."""
 
 Choose = Callable[[Sequence[str]], list[str]]
 """Given the columns of a file, return the columns to read, or raise an error."""
+
+Values = tuple[Any, ...]
+"""The values of a row in the order of the table's columns: text, float, or None."""
+
+Names = Callable[[Path, Sequence[str]], Mapping[str, str]]
+"""Given a file and its columns, return the file's column by canonical name, or raise an error."""
 
 
 def format_of(path: Path) -> str:
@@ -114,6 +135,156 @@ def rows_of(path: Path, choose: Callable[[Path, Sequence[str]], Sequence[str]]) 
     check_ordinary(path)
     readers = {".parquet": _read_parquet, ".csv": _read_delimited, ".tsv": _read_delimited, ".jsonl": _read_jsonl}
     return readers.get(format_of(path), _read_lines)(path, choose_single)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnSource:
+    """A user's files as rows of a canonical table."""
+
+    files: tuple[Path, ...]
+    columns: tuple[Column, ...]
+    names: Names
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """A label of the table, or ``drop``, by the file's own word for it."""
+    strict: bool = False
+    """Refuse rows without a value, instead of leaving them out."""
+
+    def rows(self, counts: dict[str, int]) -> Iterator[Values]:
+        """Yield the usable rows in order. ``counts`` counts ``rows_read``, ``empty``, ``left_out``.
+
+        Raises:
+            InputError: up to 20 values that cannot be used, each with its file, row and column.
+            RunFailed: at the end, if a file has changed meanwhile.
+        """
+        counts |= dict.fromkeys(("rows_read", "empty", "left_out"), 0)
+        problems, states = list[str](), self.states()
+        for path, place, names, row in self._raw_rows():
+            counts["rows_read"] += 1
+            values: list[Any] = []
+            faults: list[str] = []
+            empty = False
+            for column in self.columns:
+                name = names.get(column.name, column.name)
+                try:
+                    value = self._parse(row.get(name), column)
+                    values.append(value)
+                    if value is None and not (column.nulls or column.blank):
+                        empty |= column.kind != "number"
+                        if self.strict or column.kind == "number":
+                            fault = "null or missing" if row.get(name) is None else "empty sentence"
+                            raise ValueError(f"{fault}; every row needs a value, correct or remove it")
+                except ValueError as error:
+                    faults.append(f"{path}: row {place}, column '{name}': {error}")
+            if empty and not self.strict:
+                counts["empty"] += 1
+            elif faults:
+                problems += faults
+                if len(problems) >= MOST_PROBLEMS:
+                    raise InputError(problems[:MOST_PROBLEMS])
+            elif any(value == DROP and column.labels for value, column in zip(values, self.columns, strict=True)):
+                counts["left_out"] += 1
+            else:
+                yield tuple(values)
+        if problems:
+            raise InputError(problems)
+        if self.states() != states:
+            raise RunFailed(
+                f"{self.files[0]}: was changed while it was read; leave it as it is while it is read, and run the same command "
+                f"again"
+            )
+
+    def _raw_rows(self) -> Iterator[tuple[Path, str, Mapping[str, str], Mapping[str, Any]]]:
+        """Yield each row with its file, its place there, and the file's columns by canonical name."""
+        names: dict[str, str] = {}
+
+        def choose(path: Path, present: Sequence[str]) -> list[str]:
+            names.clear()
+            names.update(self.names(path, present))
+            return list(dict.fromkeys(names.values()))
+
+        for path in self.files:
+            for index, (line, row) in enumerate(rows_of(path, choose)):
+                yield path, f"{index}{line}", names, row
+
+    def _parse(self, value: Any, column: Column) -> Any:
+        """Return a value as the table holds it, None for nothing, or raise ValueError with its fault."""
+        if value is None or (isinstance(value, str) and not value.strip()):
+            return None
+        if column.labels:
+            return self._label(value, column)
+        if column.kind == "label":
+            return str(value)
+        if column.kind == "number":
+            number = column.number(value)
+            if number is None:
+                raise ValueError(
+                    f"{value!r:.40} must be {column.rule} (decimal point, no thousands separator); correct or remove the row"
+                )
+            return number
+        if not isinstance(value, str):
+            raise ValueError(f"{value!r:.40}; every row needs a text, correct or remove it, or name another column")
+        return value.strip()
+
+    def _label(self, value: Any, column: Column) -> str:
+        word = self.labels.get(str(value), str(value).lower())
+        if word.isdecimal() and int(word) < len(column.labels):
+            word = column.labels[int(word)]
+        if word not in (*column.labels, DROP):
+            # Written together: to a command line that begins with '-', as SNLI's '-' and -1, is an option.
+            option = shlex.quote(f"--labels={value}=")
+            raise ValueError(
+                f"unknown label {value!r}; map it with {option}{'|'.join(column.labels)}, or remove its rows with "
+                f"{option}{DROP}"
+            )
+        return word
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([(c.name, pa.float64() if c.kind == "number" else pa.string()) for c in self.columns])
+
+    def states(self) -> tuple[Any, ...]:
+        """Return what changes when a file, or a file of a saved data set, changes."""
+        return tuple(file_state(path) for file in self.files if file.exists() for path in (file, *file.rglob("*")))
+
+
+def match_columns(
+    columns: Sequence[Column], renames: Mapping[str, str], remedy: Callable[[Sequence[str]], str]
+) -> Names:
+    """Return the names of a source: ``renames``, else the canonical ones.
+
+    Args:
+        columns: columns of the table.
+        renames: the file's column by canonical name.
+        remedy: returns what to do without some of the canonical columns.
+    """
+
+    def names(path: Path, present: Sequence[str]) -> Mapping[str, str]:
+        if format_of(path) == LINES and len(columns) == 1:
+            return {columns[0].name: "text"}
+        names = {column.name: renames.get(column.name, column.name) for column in columns}
+        absent = [name for name in names if names[name] not in present]
+        needed = [c.name for c in columns if c.name in renames or (c.required and not c.nulls)]
+        require_columns(path, [names[name] for name in needed], present, remedy(absent))
+        return {name: column for name, column in names.items() if name not in absent}
+
+    return names
+
+
+def table_of(rows: Sequence[Values], schema: pa.Schema) -> pa.Table:
+    """Return rows as an Arrow table."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    return pa.table([pa.array(list(c), kind) for c, kind in zip(columns, schema.types, strict=True)], schema=schema)
+
+
+def frame_values(values: Sequence[Any]) -> bytes:
+    """Return a row as the fingerprint of its table reads it.
+
+    Each value has its length in front, so that no two tables read alike; a number is its 8 bytes, null the length 2^64 - 1.
+    """
+    parts = []
+    for value in values:
+        content = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else struct.pack(">d", value or 0.0)
+        parts += [b"\xff" * 8] if value is None else [len(content).to_bytes(8, "big"), content]
+    return b"".join(parts)
 
 
 def columns_of_files(files: Sequence[Path]) -> list[str]:

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from raysts.data import readers
 from raysts.data.checks import BATCH_ROWS
 from raysts.data.facts import Facts
-from raysts.data.importing import SET_NAME, ColumnSource, Values, frame_values, match_columns, table_of
 from raysts.data.readers import HUB, LINES, TABLES, files_of, format_of, is_hub, require_columns, title_of
 from raysts.errors import InputError, Problems, RunFailed
 from raysts.schema import DEVS, RETRIEVAL, TESTS, Column, table_columns
@@ -70,7 +70,7 @@ class UserText:
     """The user's text, column ``sentence``."""
 
     title: str
-    source: ColumnSource
+    source: readers.ColumnSource
     scan: Scan
     held_count: int = 0
     """Number of texts of ``scan.smallest`` that are held out: no row with one of them is trained on."""
@@ -123,9 +123,9 @@ class UserText:
         if self.queries:
             schema, rows = schema.append(pa.field(QUERY, pa.bool_())), self._both_sides()
         while texts := [*islice(rows, BATCH_ROWS)]:
-            yield from table_of(texts, schema).to_batches()
+            yield from readers.table_of(texts, schema).to_batches()
 
-    def _both_sides(self) -> Iterator[Values]:
+    def _both_sides(self) -> Iterator[readers.Values]:
         assert self.queries is not None
         queries, done, total = self.queries._texts(), 0, self.query_rows
         for number, row in enumerate(self._texts(), start=1):
@@ -135,11 +135,11 @@ class UserText:
             done = due
         yield from ((*query, True) for query in queries)  # none, and checks them
 
-    def _texts(self) -> Iterator[Values]:
+    def _texts(self) -> Iterator[readers.Values]:
         """Yield the documents that are trained on. Raises as :meth:`batches`."""
         held_out, digest = {key for key, *_ in self.scan.smallest[: self.held_count]}, hashlib.sha256()
         for row in self.source.rows({}):
-            digest.update(frame_values(row))
+            digest.update(readers.frame_values(row))
             if not held_out or _hash(row[0]) not in held_out:
                 yield row
         if digest.hexdigest() != self.scan.sha256:
@@ -190,7 +190,7 @@ def open_text(place: str | Path, column: str | None, option: str = "--text", nam
     return UserText(title_of(str(place)), source, scan)
 
 
-def _text_source(files: tuple[Path, ...], column: str | None, named: str) -> ColumnSource:
+def _text_source(files: tuple[Path, ...], column: str | None, named: str) -> readers.ColumnSource:
     def names(path: Path, present: Sequence[str]) -> Mapping[str, str]:
         if format_of(path) == LINES and not is_hub(path):
             if column not in (None, "text"):
@@ -204,7 +204,7 @@ def _text_source(files: tuple[Path, ...], column: str | None, named: str) -> Col
         require_columns(path, [chosen], present, f"{named} must name the one that holds the text")
         return {"sentence": chosen}
 
-    return ColumnSource(files=files, columns=table_columns(TEXT), names=names)
+    return readers.ColumnSource(files=files, columns=table_columns(TEXT), names=names)
 
 
 @lru_cache(maxsize=8)
@@ -217,7 +217,7 @@ def _scan(files: tuple[Path, ...], column: str | None, states: tuple[Any, ...], 
     smallest: dict[str, str] = {}
     bound = "g"
     for row in _text_source(files, column, named).rows(counts):
-        digest.update(frame_values(row))
+        digest.update(readers.frame_values(row))
         key = _hash(row[0])
         hashes.append(int(key, 16))
         if key < bound:
@@ -303,12 +303,12 @@ def open_retrieval(folder: str | Path, option: str, title: str) -> dict[str, Use
 
 
 def _read(files: tuple[Path, ...], columns: tuple[Column, ...], remedy: str, title: str) -> UserRows:
-    names = match_columns(columns, {}, lambda absent: remedy)
-    source = ColumnSource(files=files, columns=columns, names=names, strict=True)
+    names = readers.match_columns(columns, {}, lambda absent: remedy)
+    source = readers.ColumnSource(files=files, columns=columns, names=names, strict=True)
     rows, digest = list(source.rows({})), hashlib.sha256()
     for row in rows:
-        digest.update(frame_values(row))
-    table = table_of(rows, source.schema())
+        digest.update(readers.frame_values(row))
+    table = readers.table_of(rows, source.schema())
     unused = [c.name for c in columns if not c.required and table.column(c.name).null_count == len(rows)]
     return UserRows(title, files[0], digest.hexdigest(), table.drop_columns(unused))
 
@@ -348,7 +348,7 @@ class UserData:
             for name in sets:
                 if [other.lower() for other in sets].count(name.lower()) > 1:
                     raise InputError(f"{option} {name}: is given twice, in capitals and not; take two names")
-                if not SET_NAME.fullmatch(name):
+                if not readers.SET_NAME.fullmatch(name):
                     raise InputError(
                         f"{option} {name}=...: a name has up to 100 letters, digits and '_', '.', '-', '+'"
                     )

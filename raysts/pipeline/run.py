@@ -12,7 +12,7 @@ from raysts.errors import InputError, RunFailed, StoreFailed, limit_reached
 from raysts.evaluation import harness
 from raysts.log import logger, say
 from raysts.pipeline.deliver import card_of, write_model
-from raysts.pipeline.local import Executor
+from raysts.pipeline.executor import Executor
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.price import ExpectedTime, Price, Rates, clock, price, record_rates, seconds_of
 from raysts.pipeline.step import SCRATCH, Context, State, Step, ready

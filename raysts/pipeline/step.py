@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from raysts.ids import content_id
+from raysts.pipeline.executor import Executor, Worker
 from raysts.pipeline.inputs import Inputs
-from raysts.pipeline.local import Executor, Worker
 from raysts.pipeline.outcome import top
 from raysts.recipes.recipe import Resources
 from raysts.storage.runs import State, record_of

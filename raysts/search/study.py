@@ -22,7 +22,7 @@ from raysts.errors import InputError, RunFailed, nearest
 from raysts.evaluation.cost import latency
 from raysts.evaluation.dev import LOSS, Dev
 from raysts.log import duration, say, screen
-from raysts.pipeline.local import Executor
+from raysts.pipeline.executor import Executor
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.price import Price, Rates, price
 from raysts.pipeline.run import run_batch

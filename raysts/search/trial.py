@@ -12,13 +12,12 @@ import torch
 from raysts.errors import Infeasible, first_line, limit_of
 from raysts.evaluation.dev import RunMetric
 from raysts.log import showing
-from raysts.pipeline.local import LocalExecutor
+from raysts.pipeline.executor import LocalExecutor, attempt
 from raysts.pipeline.step import Context, Step
 from raysts.recipes.recipe import Resources
 from raysts.search.space import Point, text_of
 from raysts.storage.runs import State
 from raysts.storage.store import Store
-from raysts.training.attempt import attempt
 from raysts.training.job import Job
 from raysts.training.loop import train
 from raysts.training.metrics import read_metrics

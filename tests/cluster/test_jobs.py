@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from raysts.cluster.connect import LOOPBACK
 from raysts.commands.run import run as run_recipe
 from raysts.errors import InputError
-from raysts.pipeline.local import LocalExecutor
+from raysts.pipeline.executor import LocalExecutor
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import Context
 from raysts.storage.foreign import read_json

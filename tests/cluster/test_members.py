@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from small_runs import Stage
 
 from raysts.errors import InputError, RunFailed
-from raysts.pipeline.local import LocalExecutor
+from raysts.pipeline.executor import LocalExecutor
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import Context, Step
 from raysts.recipes.recipe import Resources

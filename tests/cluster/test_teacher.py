@@ -14,7 +14,7 @@ from small_runs import tokenize_table
 
 from raysts.data.windows import Windows, shard_name
 from raysts.models.pretrained import load_tokenizer
-from raysts.pipeline.local import LocalExecutor
+from raysts.pipeline.executor import LocalExecutor
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import Context
 from raysts.pipeline.steps import vectors as teacher

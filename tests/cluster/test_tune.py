@@ -18,7 +18,7 @@ from raysts.commands.options import RunOptions
 from raysts.commands.study import plan_study
 from raysts.commands.tune import tune as run_search
 from raysts.errors import InputError
-from raysts.pipeline.local import LocalExecutor
+from raysts.pipeline.executor import LocalExecutor
 from raysts.recipes.recipe import Resources
 from raysts.search.search import SEARCHES
 from raysts.storage.atomic import ASIDE

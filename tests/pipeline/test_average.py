@@ -17,7 +17,7 @@ from small_runs import Interrupted, write_backbone
 from raysts.errors import InputError
 from raysts.evaluation.contamination import trained_on
 from raysts.models.weights import average
-from raysts.pipeline.local import LocalExecutor
+from raysts.pipeline.executor import LocalExecutor
 from raysts.pipeline.run import Driver
 from raysts.pipeline.steps.average import ScoreAverage, greedy
 from raysts.storage.foreign import read_json

@@ -19,7 +19,7 @@ from run_commands import plan_of as plan_recipe
 from small_runs import Interrupted
 
 from raysts import ids
-from raysts.pipeline.local import LocalExecutor
+from raysts.pipeline.executor import LocalExecutor
 from raysts.pipeline.run import Driver
 from raysts.recipes.overrides import parse_overrides
 from raysts.storage.atomic import ASIDE

@@ -15,7 +15,7 @@ from run_commands import EVALUATION, TINY, overrides, plan_of, raysts, result
 
 import raysts as package
 from raysts.data.corpora import Corpus
-from raysts.pipeline.local import LocalExecutor
+from raysts.pipeline.executor import LocalExecutor
 from raysts.pipeline.run import Driver
 from raysts.pipeline.steps.agreement import EmbedTexts
 

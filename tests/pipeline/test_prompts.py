@@ -16,7 +16,7 @@ from raysts.models.modules import describe
 from raysts.models.pretrained import load
 from raysts.models.prompts import Prompts
 from raysts.pipeline import validate
-from raysts.pipeline.local import LocalExecutor
+from raysts.pipeline.executor import LocalExecutor
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import Context
 from raysts.pipeline.steps.train import train_all

@@ -22,7 +22,7 @@ from run_commands import plan_of as plan_recipe
 from raysts.data.corpora import Corpus
 from raysts.evaluation import results
 from raysts.models.pretrained import load
-from raysts.pipeline.local import LocalExecutor
+from raysts.pipeline.executor import LocalExecutor
 from raysts.pipeline.run import run_batch
 from raysts.pipeline.step import Context, batches
 from raysts.recipes.catalog import CATALOG

@@ -17,7 +17,7 @@ from raysts.models.embedders import open_embedder
 from raysts.models.pretrained import load
 from raysts.ops import ensemble
 from raysts.ops.ensemble import TARGETS
-from raysts.pipeline.local import LocalExecutor
+from raysts.pipeline.executor import LocalExecutor
 from raysts.pipeline.step import Context
 from raysts.pipeline.steps import vectors as teacher
 from raysts.recipes.recipe import Data

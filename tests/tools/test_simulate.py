@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from run_commands import plan_of as plan
 
-from raysts.pipeline.local import LocalExecutor
+from raysts.pipeline.executor import LocalExecutor
 from raysts.pipeline.run import Driver
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

@@ -21,7 +21,7 @@ from raysts.data.windows import Windows
 from raysts.errors import RunFailed, StoreFailed
 from raysts.models.pretrained import load
 from raysts.models.tokens import LocalBatch
-from raysts.pipeline.local import LocalExecutor
+from raysts.pipeline.executor import LocalExecutor, attempt
 from raysts.recipes.recipe import DEFAULTS, Optim, Resources, Train
 from raysts.storage.atomic import lock
 from raysts.storage.bucket import Bucket
@@ -30,7 +30,6 @@ from raysts.storage.foreign import read_json
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import Store
 from raysts.training import checkpoint, loop
-from raysts.training.attempt import attempt
 from raysts.training.job import total_steps
 from raysts.training.loop import train
 from raysts.training.record import begin

@@ -1,4 +1,4 @@
-"""Attempts to train a chain of runs: in this process, in a member's worker, in a trial."""
+"""Executors of pipelines, the one in this process, and attempts to train, which every executor makes."""
 
 from __future__ import annotations
 
@@ -6,17 +6,82 @@ import contextlib
 import os
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from raysts.errors import InputError, LockedError, RunFailed, StoreFailed, limit_reached, redact
 from raysts.log import logger
+from raysts.recipes.recipe import Resources
 from raysts.storage.runs import RunFolder, State
 from raysts.storage.store import Store
 from raysts.training.job import Job
-from raysts.training.loop import train
-from raysts.training.runtime import Runtime
+
+if TYPE_CHECKING:
+    from raysts.training.runtime import Runtime
+
+Worker = Callable[..., Callable[[Any], Any]]
+
+
+class Executor(Protocol):
+    """Interface to the processes that run the steps of a pipeline."""
+
+    def map(self, worker: Worker, args: tuple[Any, ...], units: Sequence[Any], resources: Resources) -> Iterator[Any]:
+        """Yield a worker's result for each unit of work, in order of the units.
+
+        Args:
+            worker: a class. Each process makes one, from its device and ``args``, and calls it with one unit after the
+                other. A unit is complete or absent, because it is repeated after a kill.
+            args: picklable.
+            units: picklable.
+            resources: of one process.
+
+        Raises:
+            RunFailed: a unit failed.
+        """
+
+    def slots(self, resources: Resources) -> int:
+        """Return how many processes work at once."""
+
+    def train(self, chains: Sequence[Sequence[Job]], resources: Resources) -> list[str | None]:
+        """Train chains, concurrently if possible. Return each chain's reason of failure, or None."""
+
+
+class LocalExecutor:
+    """Executor in this process: one unit and one chain after the other.
+
+    Args:
+        threads: CPU threads; None: keep torch's setting.
+        device: default: the first GPU, if one exists and the resources request GPUs.
+    """
+
+    def __init__(self, threads: int | None = None, device: str | None = None) -> None:
+        self.threads, self.device = threads, device
+
+    def map(self, worker: Worker, args: tuple[Any, ...], units: Sequence[Any], resources: Resources) -> Iterator[Any]:
+        work = worker(self.device or resources.device, *args) if units else None
+        for unit in units:
+            assert work is not None
+            yield work(unit)
+
+    def slots(self, resources: Resources) -> int:
+        return 1
+
+    def train(self, chains: Sequence[Sequence[Job]], resources: Resources) -> list[str | None]:
+        from raysts.training.monitor import RunMonitor
+        from raysts.training.runtime import Runtime
+
+        reasons: list[str | None] = []
+        with RunMonitor(sum(map(len, chains))) as monitor:
+            runtime = Runtime(
+                self.device or resources.device,
+                threads=self.threads,
+                reports=not monitor.draws,
+                watch=lambda job: monitor.update([job], len(chains) - len(reasons) - 1),
+            )
+            for chain in chains:
+                reasons.append(attempt(chain, runtime).reason)
+        return reasons
 
 
 class Attempt(NamedTuple):
@@ -35,6 +100,8 @@ def attempt(chain: Sequence[Job], runtime: Runtime, before: Sequence[tuple[Job, 
     leaves the others in a collective: such an error is raised, and ends them. ``before``: work that precedes the chain, with
     the run that fails if it does.
     """
+    from raysts.training.loop import train  # imports torch, which a driver of others needs not
+
     record: Any = {}
     tasks: list[tuple[Job, Callable[[], object]]] = [(job, partial(train, job, runtime)) for job in chain]
     for job, work in [*before, *tasks]:
