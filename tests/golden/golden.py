@@ -6,6 +6,7 @@ change of an answer on purpose is recorded in the same commit, with the reason i
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import re
@@ -44,6 +45,8 @@ def differences(before: Any, now: Any, tolerance: float, where: str = "") -> lis
             if key in now
             for line in differences(before[key], now[key], tolerance, f"{where}.{key}")
         ]
+    if isinstance(before, list) and isinstance(now, list) and all(isinstance(line, str) for line in (*before, *now)):
+        return [f"{where}: {line}" for line in difflib.unified_diff(before, now, "recorded", "now", "", "", 0, "")]
     if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         pairs = enumerate(zip(before, now, strict=True))
         return [line for index, pair in pairs for line in differences(*pair, tolerance, f"{where}[{index}]")]
@@ -75,6 +78,12 @@ def _merged(first: Any, second: Any) -> Any:
         return [_merged(first[0], second[0])] if first and second else first or second
     types = {*str(first).split("|"), *str(second).split("|")}
     return first if first == second else "|".join(sorted(types))
+
+
+def lines(page: str) -> list[str]:
+    """Return a page without its style and script, with a line for each tag."""
+    body = re.sub(r"<(style|script).*?</\1>", "", page, flags=re.DOTALL)
+    return [line for line in map(str.strip, body.replace("<", "\n<").splitlines()) if line]
 
 
 def without_places(text: str, *places: Path) -> str:

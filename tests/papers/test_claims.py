@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from evaluation_fakes import accurate, write_table
+from golden.golden import Golden, lines
 
 from raysts.data.corpora import Corpus
 from raysts.evaluation import harness
@@ -123,7 +124,7 @@ def test_a_stand_in_is_of_the_same_task_and_selects_nothing() -> None:
         assert another.listed[0].tables[0] in TEST_TABLES - {*DEVS} and not another.unasked
 
 
-def test_the_page_its_markdown_and_its_json_say_the_same(tmp_path: Path) -> None:
+def test_the_page_its_markdown_and_its_json_say_the_same(tmp_path: Path, golden: Golden) -> None:
     verdicts = conclude([found(0.05, 0.01), found(-0.2, 0.01, False), ClaimVerdict(claim=CLAIM, why="no data: stsb")])
     data = page_of([verdicts[0]._replace(transductive=True), *verdicts[1:]])
     page = render(data)
@@ -132,6 +133,7 @@ def test_the_page_its_markdown_and_its_json_say_the_same(tmp_path: Path) -> None
     )
     assert "Of 3 claims: 1 seen; 1 no gain, as the paper says; 1 not measured." in page
     assert "say nothing about real text" in render(data._replace(backbone="tiny")) and "nothing about" not in page
+    golden.check("pages/claims", [*text(data).splitlines(), *to_markdown(data).splitlines(), *lines(page)])
     width = float(re.search(r'viewBox="0 0 (\d+)', page)[1])  # type: ignore[index]
     verdict = re.search(r'x="([\d.]+)" y="[\d.]+" class="number">no gain, as the paper says<', page)
     assert verdict and float(verdict[1]) + 6.4 * len("no gain, as the paper says") <= width

@@ -9,6 +9,7 @@ from typing import Any
 
 import evaluation_fakes
 import pytest
+from golden.golden import Golden
 
 from raysts.cli import execute
 from raysts.commands.follow import report as write_reports
@@ -312,6 +313,12 @@ def test_the_text_has_both_values_the_run_and_empty_cells(stored: Path) -> None:
     assert lines["BERT-L-CT-Flow"][2:5] == ["69.78 / 69.51", "77.32 / 77.49", "77.71 / 74.53"], "nothing in between"
     assert "[2] mine on some-encoder: 2 members (m0, m1)" in first and "[4] mine on some-encoder: student (s)" in first
     assert "† BERT-L-CT, Avg.: Table 8 has 74.76" in first and "75.71 / 75.49†" in first
+
+
+def test_the_text_is_that_of_the_golden_record(stored: Path, golden: Golden) -> None:
+    text = format_paper(report_data("sed", stored))
+    of_any_machine = [line for line in text.splitlines() if not line.startswith("empty: ")]
+    golden.check("pages/paper-sed", of_any_machine)
 
 
 def test_the_page_is_well_formed_and_loads_nothing(stored: Path) -> None:

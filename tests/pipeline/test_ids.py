@@ -15,6 +15,7 @@ from raysts.data.corpora import Corpus
 from raysts.data.world import EMBEDDED
 from raysts.ids import content_id, derive_seed, folder_id
 from raysts.pipeline.plan import Plan
+from raysts.pipeline.price import Rates, price
 from raysts.pipeline.step import Step
 from raysts.recipes.catalog import BANK_TEMPERATURE, CATALOG
 from raysts.recipes.names import RECIPES, pipeline
@@ -270,7 +271,13 @@ def embedded() -> Corpus:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_ids_are_those_of_the_golden_record(name: str, embedded: Corpus, tmp_path: Path, golden: Golden) -> None:
-    """On the embedded tables: if one moves, everything that anybody has trained is trained again."""
+def test_plans_are_those_of_the_golden_record(name: str, embedded: Corpus, tmp_path: Path, golden: Golden) -> None:
+    """On the embedded tables: if an id moves, everything that anybody has trained is trained again."""
     made = Plan(pipeline=pipeline(name, {"backbone": "tiny"}), corpus=embedded, storage=tmp_path)
     golden.check(f"ids/{name}", {step.title: step.id for step in made.steps})
+    rates, left = Rates(made.store), {}
+    for step in made.steps:
+        left[step.id] = rates.predict(step)
+    steps = {step.title: [step.sentences, step.bytes, round(left[step.id].seconds, 1)] for step in made.steps}
+    cost = price(made.steps, left, made.store, 2, {"cpu-hour": 10.0, "1000-requests": 1.0})
+    golden.check(f"plans/{name}", {"title: sentences, bytes, seconds": steps, "price": cost.text})

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from golden.golden import Golden, lines
 from report_samples import DATASETS, recorded, report_data, run
 
 from raysts.report.run import render, write_report
@@ -89,6 +90,32 @@ def test_the_sections_come_in_order_and_hold_what_the_reader_needs() -> None:
     assert re.findall("<h[12]>(.*?)</h[12]>", text) == [*titles, "How it was made"]
     for wanted in ("raysts run quickstart", "name: quickstart", "labels of STS-B dev chose", "node-1", "AMD EPYC"):
         assert wanted in text
+
+
+def test_the_pages_are_those_of_the_golden_record(golden: Golden) -> None:
+    whole, few = report_data(), report_data(2, ("nli",))
+    models = [
+        ("raw", "backbone", 4, 900.0),
+        ("nli0", "member", 8, 850.0),
+        ("nli1", "member", 8, 450.0),
+        ("sed", "student", 4, 1810.0),
+    ]
+    costs = [
+        {"model": name, "role": role, "parameters": size * 10**6, "bytes": size * 10**6, "dimensions": 9, "tokens": 12.4,
+         "texts_per_second": speed}
+        for name, role, size, speed in models
+    ]  # fmt: skip
+    running = {**few.nodes[0], "status": "running", "seconds_expected": 9.0}
+    pages = {
+        "whole": recorded(whole, models=costs),
+        "stopped": replace(recorded(few, status="stopped"), nodes=[running, *few.nodes[1:]]),
+        "failed": replace(few, runs=[run("nli", "member", 0, status="failed", reason="no <space>")]),
+    }
+    before: set[str] = set()
+    for name, data in pages.items():
+        page = lines(re.sub(r"\d{4}-\d\d-\d\d[T ][\d:+]*", "NOW", render(data)))
+        golden.check(f"pages/run-{name}", [line for line in page if line not in before])
+        before |= {*page}
 
 
 def test_everything_is_escaped() -> None:

@@ -9,10 +9,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from golden.golden import Golden, lines
 
 from raysts.evaluation.dev import RunMetric
 from raysts.report.html import render
 from raysts.report.study import draw_charts
+from raysts.search import scores
 from raysts.search.record import Record
 from raysts.search.scores import PointScores
 
@@ -67,6 +69,24 @@ def test_the_page_says_what_was_tried_and_folds_a_long_command() -> None:
     given |= {"winning": "raysts distill a" + " --set b=1" * 90, "charts": [], "outcomes": {}, "trials": []}
     page = render("study.html", **given)
     assert "<summary>" in page and "No trial has finished." in page
+
+
+def test_the_charts_are_those_of_the_golden_record(golden: Golden) -> None:
+    studies = {
+        "one option": [point({"a": value}, 0.6 + value / 10, 0.62 + value / 10) for value in (0.1, 0.2, 0.4)],
+        "words and numbers": [
+            point({"a": word, "b": 10.0**-n}, 0.5 + n / 50) for n in (1, 2, 3) for word in ("x", "y")
+        ],
+        "costs": [point({"a": n}, 0.7 - 0.01 * (n - 3) ** 2, cost=10.0 * n) for n in range(1, 6)],
+        "one point": [point({"a": 1}, 0.5)],
+    }
+    for name, points in studies.items():
+        options = list(points[0].point)
+        charts = draw_charts(
+            options, points, SPEARMAN, [score for each in points for score in each.values], (0.5, 0.75), "latency"
+        )
+        text = scores.table(points, SPEARMAN, {"a": 1, "b": 0.1}, 0.55, 4, "latency").splitlines()
+        golden.check(f"pages/study-{name.replace(' ', '-')}", [*text, *lines("".join(charts))])
 
 
 def test_the_interval_of_a_correlation_is_fishers_and_that_of_an_area_of_a_share() -> None:
