@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,12 @@ class HashedWords:
 
 
 def _vector(text: str, k: int) -> np.ndarray:
-    words = [np.random.default_rng([k, zlib.crc32(word.encode())]).normal(size=16) for word in text.lower().split()]
-    return np.mean(words, axis=0).astype(np.float32)
+    return np.mean([_word_vector(word, k) for word in text.lower().split()], axis=0).astype(np.float32)
+
+
+@cache
+def _word_vector(word: str, k: int) -> np.ndarray:
+    return np.random.default_rng([k, zlib.crc32(word.encode())]).normal(size=16)
 
 
 def write_table(root: Path, name: str, columns: dict[str, Any]) -> Path:
