@@ -76,7 +76,7 @@ SHARED = {"cluster": "ray", "own_nodes": "nodes", "finished": "finished", "proce
 
 UNITS = (
     "ops/", "storage/", "cpu/", "models/", "objectives/", "recipes/", "data/", "evaluation/", "training/", "pipeline/", "search/",
-    "report/", "papers/", "golden/test_measures.py", "golden/test_tables.py",
+    "report/", "papers/", "golden/test_losses.py", "golden/test_measures.py", "golden/test_tables.py",
     "commands/test_bad_input.py", "commands/test_screen.py", "commands/test_smaller.py",
 )  # fmt: skip
 """Places of tests that are quick, but for these, and those that take what is shared, an object store or real data."""
