@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from golden.golden import Golden
 from report_samples import report_data, score_rows
 
+from raysts.errors import InputError
 from raysts.evaluation.compare import Difference, margin_sentence, margins
 from raysts.evaluation.standings import format_results, main_standings
+from raysts.recipes.names import RECIPES, SCALES, pipeline
+from raysts.recipes.tree import leaves, to_plain
 from raysts.report.scores import as_text, headline
+from raysts.search.search import SEARCHES, find_search
 
 
 def test_tables_of_results(golden: Golden) -> None:
@@ -35,3 +42,38 @@ def test_differences_in_words(golden: Golden) -> None:
         words = [margin_sentence("A", "B", row) for row in margins(rows, 0.01)]
         found[f"{value} +- {half}"] = [Difference.of(gap).describe("B"), *words]
     golden.check("pages/differences", found)
+
+
+def test_recipes_at_every_scale(golden: Golden) -> None:
+    """Of each recipe what differs from those before it, or why it does not exist."""
+    before: dict[str, Any] = {}
+    found: dict[str, Any] = {}
+    for name in scaled(RECIPES):
+        try:
+            settings = leaves(to_plain(pipeline(name)))
+        except InputError as error:
+            found[name] = str(error)
+            continue
+        found[name] = {key: value for key, value in settings.items() if before.get(key, name) != value}
+        before |= settings
+    golden.check("recipes", found)
+
+
+def test_searches_at_every_scale(golden: Golden) -> None:
+    found: dict[str, Any] = {}
+    for name in scaled(SEARCHES):
+        try:
+            search = find_search(name)
+        except InputError as error:
+            found[name] = str(error)
+            continue
+        settings = {
+            key: getattr(search, key) for key in ("seeds", "num_samples", "keep", "by", "sampler", "cost", "race")
+        }
+        space = {key: dimension.text for key, dimension in search.space.items()}
+        found[name] = settings | {"space": space, "recipe": search.pipeline.name}
+    golden.check("searches", found)
+
+
+def scaled(names: Iterable[str]) -> list[str]:
+    return [*names, *(f"{name}@{scale}" for scale in SCALES for name in names)]
