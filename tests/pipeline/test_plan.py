@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import run_commands
-from run_commands import EVALUATION, EVERY, TINY, overrides, raysts, result
+from run_commands import EVALUATION, EVERY, TINY, overrides, plan_of, raysts, result
 
+from raysts.errors import InputError
 from raysts.recipes.names import pipeline
 from raysts.recipes.overrides import load_pipeline
 
@@ -77,6 +79,51 @@ def test_status_before_during_and_after(few_world: Path, tmp_path: Path) -> None
     }  # fmt: skip
     other = {node["title"]: node["status"] for node in plan("nli", few_world, tmp_path / "s", nli__optim__lr=1e-5)}
     assert other["member 0: nli"] == "waiting" and other["tokenise nli/train"] == "done"
+
+
+# -- what is refused before anything starts ------------------------------------------------------------------------------
+
+FITS = {"backbone": "tiny", "members": 2}
+"""Two members of 2 layers and 128 dimensions."""
+
+
+@pytest.mark.parametrize(
+    ("fits", "misfits", "why"),
+    [
+        ({"sed.weights": [1, 2]}, {"sed.weights": [1, 2, 3]}, "there are 2 teachers; give one weight for each"),
+        ({"sed.weights": "agreement"}, {"sed.weights": "agreement", "min_members": 1}, "nobody knows yet which teachers"),
+        ({"sed.weights": "agreement", "select_top": 1}, {"sed.weights": "dev", "select_top": 1}, "nobody knows yet which"),
+        ({"student_start": "member"}, {"student_start": "member", "sed.axes": "student"}, "student_start=member. has their axes"),
+        ({"sed.axes": "student"}, {"sed.axes": "student", "sed.train.init": "random"}, "random weights"),
+        ({"sed.loss": "mse", "sed.batch": 1}, {"sed.loss": "similarity", "sed.batch": 1}, "compares the sentences of a batch"),
+        ({"sed.target": "concat", "sed.projection": 256}, {"sed.target": "concat", "sed.projection": 128}, "have 256 dimensions"),
+        ({"sed.projection": 128}, {"sed.projection": 7}, "gives 128 dimensions .* is projected to 7"),
+        ({}, {"sed.target": "gaussian", "members": 1}, "takes one GaussCSE model"),
+        ({"backbone_layers": 2}, {"backbone_layers": 3}, "has 2 layers, 0 to 1; keep at most"),
+        ({"backbone_layers": [0, 1]}, {"backbone_layers": [0, 2]}, "has 2 layers, 0 to 1; keep at most"),
+        ({"nli.layers": 2}, {"nli.layers": 3}, "nli.layers=3: the backbone 'tiny' has 2 layers"),
+        ({"nli.train.max_length": 40}, {"nli.train.max_length": 1000}, "has positions for"),
+        ({"nli.batch": 400}, {"nli.batch": 20_000, "nli.train.drop_last": True}, "too few rows for one batch"),
+    ],
+)  # fmt: skip
+def test_settings_that_do_not_fit_each_other_are_refused(
+    fits: dict[str, Any], misfits: dict[str, Any], why: str, few_world: Path, tmp_path: Path
+) -> None:
+    assert plan_of("nli-sed", FITS | fits, few_world, tmp_path).steps
+    with pytest.raises(InputError, match=why):
+        plan_of("nli-sed", FITS | misfits, few_world, tmp_path)
+
+
+def test_a_development_set_is_needed_where_it_chooses(few_world: Path, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(few_world, tmp_path / "data"))
+    (data / "sts/stsb_dev.parquet").unlink()
+    assert plan_of("nli-sed", FITS, data, tmp_path).steps
+    chosen: dict[str, dict[str, Any]] = {"sts": {}, "nli": {"nli.train.patience": 2}, "nli-greedy-soup": {}}
+    for name, more in (*chosen.items(), ("nli-sed", {"select_top": 1}), ("nli-sed", {"deliver": "best"})):
+        with pytest.raises(InputError, match="sts/stsb_dev"):
+            plan_of(name, FITS | more, data, tmp_path)
+    with pytest.raises(InputError, match="sed.weights=dev: needs a development set"):
+        plan_of("nli-sed", FITS | {"sed.weights": "dev"}, data, tmp_path)
 
 
 # -- where the data comes from -------------------------------------------------------------------------------------------

@@ -94,18 +94,6 @@ def test_a_student_that_starts_elsewhere_learns_directions(
     assert learnt(trained) == ("mse", papers, "teachers")
 
 
-def test_axes_that_make_no_sense(options: list[str], unlike: list[Path]) -> None:
-    for asked, why in (
-        ({"sed.loss": "similarity"}, "cosines"),
-        ({"sed.projection": 64}, "projection"),
-        ({"student_start": "average"}, "student_start=average"),
-        ({"sed.train.init": "random"}, "random weights"),
-    ):
-        said = overrides({"sed.target": "concat", "sed.axes": "student", **asked})
-        refused = raysts("distill", *unlike, *options, *said)
-        assert refused.code == 2 and "axes=student" in refused.err and why in refused.err
-
-
 def test_a_student_of_unlike_teachers(options: list[str], unlike: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Their mean is refused; what fits is taken unasked, and the ensemble is measured as the target is made. Progress comes from
     inside a block."""
@@ -225,17 +213,21 @@ def test_a_run_that_teaches_has_the_name_that_the_user_gave(
     assert "teacher nli-ct-sed:student" in record["against"] and not any(name in text for name in record["members"])
 
 
-def test_weights_by_the_development_set(options: list[str], unlike: list[Path]) -> None:
-    """A teacher whose vectors say nothing gets little weight; the gain is that of rows that did not choose."""
+def test_a_teacher_that_says_nothing_gets_little_weight() -> None:
+    """The gain is that of rows that did not choose: of teachers that both say nothing there is none."""
     draw, texts = np.random.default_rng(0), [f"text {number}" for number in range(400)]
-    good, noise = draw.normal(size=(400, 8)), draw.normal(size=(400, 8))
-    table = pa.table({"sentence1": texts[:200], "sentence2": texts[200:], "score": [0.0] * 200})
+    good, noise, more = (draw.normal(size=(400, 8)).astype(np.float32) for _ in range(3))
     cosines = (unit(good[:200]) * unit(good[200:])).sum(1)
-    table = table.set_column(2, "score", pa.array(cosines + 0.1 * draw.normal(size=200)))
+    table = pa.table({"sentence1": texts[:200], "sentence2": texts[200:]})
+    table = table.append_column("score", pa.array(cosines + 0.1 * draw.normal(size=200)))
     dev = Dev("mine", CORRELATION, (pairs_from_table(table, "mine", "sha"),))
     order = [texts.index(text) for text in dev.texts]
-    found = weigh(dev, [good[order].astype(np.float32), noise[order].astype(np.float32)], "concat", 200)
+    found = weigh(dev, [good[order], noise[order]], "concat", 200)
     assert found["weights"][0] > 0.9 and found["gain"][1] > 0 and "above that with equal weights" in found["note"]
+    assert weigh(dev, [noise[order], more[order]], "concat", 0)["gain"][0] < 0
+
+
+def test_weights_by_the_development_set(options: list[str], unlike: list[Path]) -> None:
     command = ["distill", *unlike, *options, "--set", "sed.weights=dev", "--name", "weighed"]
     done = result(*command)
     assert any("Weights of the teachers by" in note for note in done["notes"])

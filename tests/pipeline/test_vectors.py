@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from raysts.ops.ensemble import TARGETS
 from raysts.pipeline.executor import LocalExecutor
 from raysts.pipeline.step import Context
 from raysts.pipeline.steps import vectors as teacher
-from raysts.recipes.recipe import Data
+from raysts.recipes.recipe import Data, Resources
 from raysts.storage.store import Store
 
 ROWS, WINDOW = 38, 8
@@ -123,12 +124,17 @@ class Killed(Exception):  # noqa: N818
     pass
 
 
-@pytest.mark.parametrize(("block", "files"), [(1_024, 2), (3, 13)])
+@pytest.mark.parametrize(
+    ("block", "files", "reached"),
+    [(1_024, 2, [16 + 8, 16 + 16, 38]), (3, 13, [38])],  # rows of 38, in windows of 8
+)
 def test_killed_after_some_files_it_goes_on_to_the_same_bytes(
-    block: int, files: int, members: list[Path], store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Blocks are whole windows, or three of the eight rows of one."""
+    block: int, files: int, reached: list[int], members: list[Path], store: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Blocks are whole windows, or three of the eight rows of one. It says from where it goes on."""
     monkeypatch.setattr(teacher, "BLOCK", block)
+    monkeypatch.setattr(teacher, "MOST_SPLIT", 5)  # as many windows as there are
     make(members, store, tmp_path / "whole")
     names = [block.file for block in teacher.blocks_of(Windows(store))]
     assert sorted(path.name for path in (tmp_path / "whole").glob("shard*")) == names == sorted(names)
@@ -148,7 +154,12 @@ def test_killed_after_some_files_it_goes_on_to_the_same_bytes(
             make(members, store, tmp_path / "killed")
     assert not (tmp_path / "killed" / "manifest.json").exists()
     done_before = {path: path.stat().st_mtime_ns for path in written if path.exists()}
+    shares, said = list[float](), list[str]()
+    monkeypatch.setattr(teacher.screen, "within", shares.append)
+    monkeypatch.setattr(teacher, "say", said.append)
     make(members, store, tmp_path / "killed")
+    assert said == [f"teachers: {rows} of 38 texts" for rows in reached]
+    assert shares == [pytest.approx(rows / 38) for rows in reached]
     assert content(tmp_path / "killed") == content(tmp_path / "whole")
     for path, changed in done_before.items():
         assert not path.exists() or path.stat().st_mtime_ns == changed, "a finished shard is not made again"
@@ -157,16 +168,34 @@ def test_killed_after_some_files_it_goes_on_to_the_same_bytes(
 def test_teachers_that_do_not_fit_are_loaded_for_each_window(
     members: list[Path], store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Room for two of three: the same bytes."""
+    """Room for just two of three: the same bytes."""
     make(members, store, tmp_path / "whole")
     size = open_embedder(members[0]).weight_bytes
-    monkeypatch.setattr(teacher, "room_on", lambda *_: 2.5 * size)
+    monkeypatch.setattr(teacher, "room_on", lambda *_: 2 * size)
     loaded: list[Path] = []
     load_one = teacher.load_embedder
     monkeypatch.setattr(teacher, "load_embedder", lambda path, **how: loaded.append(path) or load_one(path, **how))
     make(members, store, tmp_path / "cache")
     assert loaded == [members[0], members[1], *[members[2]] * 5]
     assert content(tmp_path / "cache") == content(tmp_path / "whole")
+
+
+def test_teachers_are_compared_on_the_same_few_texts(
+    members: list[Path], store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teacher, "SAMPLE", 20)
+    sample = teacher.SampleTeachers("cpu", [teacher.TeacherSource(model, store, "mean", 1, "") for model in members])
+    first, second = embeddings(members[:2], store)
+    rows = [int(np.abs(first - vector).sum(axis=1).argmin()) for vector in sample(0)]
+    assert len(rows) == len({*rows}) == 20 and len({row // WINDOW for row in rows}) == 3, "two windows, and half of one"
+    np.testing.assert_allclose(sample(1), second[rows], atol=2e-6)
+
+
+def test_weights_of_teachers_take_half_of_the_memory_of_a_process() -> None:
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert teacher.room_on("cpu", Resources(memory=4)) == 2e9
+    assert teacher.room_on("cpu", Resources(cpus=500)) == whole / 2
+    assert teacher.room_on("cpu", Resources(cpus=1)) == pytest.approx(whole / 2 / (os.cpu_count() or 1))
 
 
 def test_targets_with_weights(members: list[Path], store: Path, tmp_path: Path) -> None:
@@ -218,6 +247,6 @@ def test_a_target_on_the_axes_of_the_student(members: list[Path], store: Path, t
 
 
 def test_vectors_of_different_lengths_have_no_mean() -> None:
-    ones = np.ones((4, 2))
-    assert teacher.norms_problem(["a", "b"], [ones, 1.19 * ones]) is None
-    assert "a 1.41, b 1.71" in str(teacher.norms_problem(["a", "b"], [ones, 1.21 * ones]))
+    ones = np.ones((4, 4))
+    assert teacher.norms_problem(["a", "b"], [ones, 1.2 * ones]) is None
+    assert "a 2.00, b 2.42" in str(teacher.norms_problem(["a", "b"], [ones, 1.21 * ones]))
