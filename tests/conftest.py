@@ -84,7 +84,6 @@ WHOLE = (
     "ops/test_collective.py", "objectives/test_conformance.py", "data/test_hub_text.py", "data/test_remote_data.py",
     "models/test_sentence_transformers.py", "models/test_token_table.py",
     "objectives/test_matryoshka.py::test_loss_and_gradients_are", "pipeline/test_run.py::test_a",
-    "pipeline/test_run.py::test_golden", "pipeline/test_run.py::test_the",
     "pipeline/test_plan.py::test_status", "pipeline/test_plan.py::test_the_environment", "pipeline/test_students.py",
     "pipeline/test_price.py::test_a_run_says", "pipeline/test_price.py::test_a_probe",
     "pipeline/test_average.py::test_a_greedy_average_goes", "pipeline/test_average.py::test_an_average_of",

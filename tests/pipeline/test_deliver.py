@@ -103,4 +103,7 @@ UNTESTED = "The student is delivered. No test set compares it with the starting 
     ],
 )  # fmt: skip
 def test_the_sentence(what: str, known: dict[str, Any], expected: str) -> None:
-    assert Delivered(**({"what": what, "layers": 1, "by": "system"} | known)).sentence == expected
+    delivered = Delivered(**({"what": what, "layers": 1, "by": "system"} | known))
+    assert delivered.sentence == expected
+    few_have = {"agreement", "judge", "teacher", "reference"} - known.keys()
+    assert delivered.as_plain().keys() == {*Delivered.__slots__} - few_have

@@ -91,6 +91,13 @@ def test_own_dev_selects_and_own_test_reports(own: Path, tmp_path: Path) -> None
     assert tested_on_dev in card
     assert all(text in page for text in (tested_on_dev, "Labels of mine-dev chose", "tokenise docs"))
     record = json.loads((tmp_path / "pipelines" / "simcse-unsup-sed.json").read_text())
+    assert tmp_path / record["model"] == Path(result["model"]) and not Path(record["model"]).is_absolute()
+    assert record["maps"].keys() == {"member", "student"} and all(
+        (tmp_path / map_).is_file() for map_ in record["maps"].values()
+    )
+    rates = [json.loads(path.read_text()) for path in (tmp_path / "rates").glob("*.json")]
+    taken = [*record["seconds"].values(), *(row["seconds"] for rate in rates for row in rate["observed"])]
+    assert len(taken) > 8 and max(taken) < 100 < 10 * min(cost["texts_per_second"] for cost in result["models"])
     assert record["data"] is None and record["own"]["test"] == {name: str(own / file) for name, file in TESTED.items()}
     with pytest.raises(InputError, match="table 'nli/train' is missing.*ct-sed or simcse-unsup-sed"):
         raysts.run("nli", {"backbone": str(own / "A")}, text=own / "docs.csv", column="text", storage=tmp_path)
@@ -152,7 +159,7 @@ def test_two_encoders_and_a_file_of_text_give_a_student_and_its_page(
     assert 0 < student["value"] < 1 and student["ci_low"] < student["value"] < student["ci_high"]
     told = result["delivered"]
     of_student = {"what": "student", "beats_input": None, "on": None, "agreement": student["value"]}
-    assert {key: told[key] for key in of_student} == of_student
+    assert {key: told[key] for key in of_student} == of_student and "judge" not in told, "more than one judges"
     card, page = (Path(result["model"]) / "README.md").read_text(), Path(result["report"]).read_text()
     for text in (card, page):
         assert "No agreement shows that it is better than the starting model" in text
@@ -176,10 +183,13 @@ def test_two_encoders_and_a_file_of_text_give_a_student_and_its_page(
     assert (passes.texts["vectors"], passes.texts["agreement"]) == (2 * text.rows, (2 + 4) * text.held_count)
     (path,) = Path(result["storage"], "agreements").glob("*.parquet")
     pairs = pq.read_table(path, filters=[("split", "=", "test")])
-    one, two = (
-        raysts.load(own / "B").encode(pairs[side].to_pylist(), normalize=True) for side in ("sentence1", "sentence2")
+    models, sides = (
+        [raysts.load(own / name) for name in "AB"],
+        [pairs[f"sentence{side}"].to_pylist() for side in (1, 2)],
     )
-    expected = scipy.stats.spearmanr((one * two).sum(1), pairs["score"]).statistic
+    one, two = (np.stack([model.encode(side, normalize=True) for model in models]) for side in sides)
+    np.testing.assert_allclose((one * two).sum(2).mean(0), pairs["score"], atol=1e-4)
+    expected = scipy.stats.spearmanr((one * two).sum(2)[1], pairs["score"]).statistic
     of_members = {"role": "member", "layers": "1", "metric": "spearman"}
     measured = [row["value"] for row in result["results"] if of_members.items() <= row.items()]
     assert measured[1] == pytest.approx(expected, abs=1e-5)

@@ -97,7 +97,7 @@ FITS = {"backbone": "tiny", "members": 2}
         ({"sed.axes": "student"}, {"sed.axes": "student", "sed.train.init": "random"}, "random weights"),
         ({"sed.loss": "mse", "sed.batch": 1}, {"sed.loss": "similarity", "sed.batch": 1}, "compares the sentences of a batch"),
         ({"sed.target": "concat", "sed.projection": 256}, {"sed.target": "concat", "sed.projection": 128}, "have 256 dimensions"),
-        ({"sed.projection": 128}, {"sed.projection": 7}, "gives 128 dimensions .* is projected to 7"),
+        ({"sed.projection": 128}, {"sed.projection": 7}, "model 'the members' gives 128 .* is projected to 7"),
         ({}, {"sed.target": "gaussian", "members": 1}, "takes one GaussCSE model"),
         ({"backbone_layers": 2}, {"backbone_layers": 3}, "has 2 layers, 0 to 1; keep at most"),
         ({"backbone_layers": [0, 1]}, {"backbone_layers": [0, 2]}, "has 2 layers, 0 to 1; keep at most"),

@@ -41,18 +41,6 @@ def test_start_and_slope_are_found_and_never_negative() -> None:
     assert price.fit([1e3, 2e3], [5.0, 1.0]) == (0, 1.0 / 2e3), "whatever was measured, the largest tells most"
 
 
-def test_what_nothing_has_measured_is_assumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """1 s to start; half a millisecond for each of 1,000 sentences; 1e6 weights times 10 tokens of each at 4e10 a second."""
-    rates = price.Rates(Store(tmp_path))
-    assert rates.predict(step("a")) == (1 + 0.5 + 0.25, False)
-    assert rates.predict(replace(step("a", cpus=2), kind="tokens")) == (1 + 0.125, False), "of products alone"
-    # Training takes three times as long, but for the 6,000 tokens that it embeds to be scored.
-    assert rates.predict(training("a", besides=6_000)).seconds == pytest.approx(1 + 0.5 + 3 * 0.25 + 0.15)
-    monkeypatch.setattr(price, "device_of", lambda gpus: "a GPU" if gpus else "a CPU")
-    on_gpu = replace(step("a"), resources={"workers": 1, "cpus": 1, "gpus": 1})
-    assert rates.predict(on_gpu).seconds == pytest.approx(1 + 0.25 / 300), "as 300 CPUs"
-
-
 def test_a_machine_trains_as_many_runs_as_its_devices_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert price.devices(Resources()) == os.cpu_count() and price.devices(Resources(cpus=500)) == 1
     for number in "ab":
@@ -66,6 +54,8 @@ def test_a_machine_trains_as_many_runs_as_its_devices_hold(tmp_path: Path, monke
 
 def test_an_observed_step_prices_others_of_its_kind(tmp_path: Path) -> None:
     store = Store(tmp_path)
+    # 1 s to start, half a millisecond for each of 1,000 sentences, and 1e6 weights times 10 tokens of each at 4e10 a second
+    assert price.Rates(store).predict(step("a")) == (1 + 0.5 + 0.25, False)
     for name, sentences in (("a", 1_000), ("b", 10_000)):
         taken = {name: (1 + sentences / 100) / 2}  # with two devices for its two units
         price.record_rates(store, [step(name, sentences=sentences, units=2)], taken, 4)

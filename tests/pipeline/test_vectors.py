@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from raysts.ops.ensemble import TARGETS
 from raysts.pipeline.executor import LocalExecutor
 from raysts.pipeline.step import Context
 from raysts.pipeline.steps import vectors as teacher
-from raysts.recipes.recipe import Data, Resources
+from raysts.recipes.recipe import Data
 from raysts.storage.store import Store
 
 ROWS, WINDOW = 38, 8
@@ -154,12 +153,10 @@ def test_killed_after_some_files_it_goes_on_to_the_same_bytes(
             make(members, store, tmp_path / "killed")
     assert not (tmp_path / "killed" / "manifest.json").exists()
     done_before = {path: path.stat().st_mtime_ns for path in written if path.exists()}
-    shares, said = list[float](), list[str]()
-    monkeypatch.setattr(teacher.screen, "within", shares.append)
+    said: list[str] = []
     monkeypatch.setattr(teacher, "say", said.append)
     make(members, store, tmp_path / "killed")
     assert said == [f"teachers: {rows} of 38 texts" for rows in reached]
-    assert shares == [pytest.approx(rows / 38) for rows in reached]
     assert content(tmp_path / "killed") == content(tmp_path / "whole")
     for path, changed in done_before.items():
         assert not path.exists() or path.stat().st_mtime_ns == changed, "a finished shard is not made again"
@@ -189,13 +186,6 @@ def test_teachers_are_compared_on_the_same_few_texts(
     rows = [int(np.abs(first - vector).sum(axis=1).argmin()) for vector in sample(0)]
     assert len(rows) == len({*rows}) == 20 and len({row // WINDOW for row in rows}) == 3, "two windows, and half of one"
     np.testing.assert_allclose(sample(1), second[rows], atol=2e-6)
-
-
-def test_weights_of_teachers_take_half_of_the_memory_of_a_process() -> None:
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert teacher.room_on("cpu", Resources(memory=4)) == 2e9
-    assert teacher.room_on("cpu", Resources(cpus=500)) == whole / 2
-    assert teacher.room_on("cpu", Resources(cpus=1)) == pytest.approx(whole / 2 / (os.cpu_count() or 1))
 
 
 def test_targets_with_weights(members: list[Path], store: Path, tmp_path: Path) -> None:
