@@ -9,10 +9,7 @@ import run_commands
 from run_commands import EVALUATION, EVERY, TINY, overrides, plan_of, raysts, result
 
 from raysts.errors import InputError
-from raysts.recipes.names import pipeline
 from raysts.recipes.overrides import load_pipeline
-
-KINDS = {"tokens", "train", "average", "agreement", "vectors", "target", "scores"}
 
 
 def plan(name: object, data: Path, storage: Path, **more: Any) -> list[dict[str, Any]]:
@@ -43,21 +40,14 @@ def test_a_plan_shows_everything_and_writes_nothing_and_what_show_prints_runs(
     found = result("plan", name, *place, *arguments)
     assert not list(tmp_path.iterdir())
     assert found["storage"] == str(tmp_path / "new") and found["name"] == name and found["backbone"]["name"] == "tiny"
-    nodes, chosen = found["nodes"], pipeline(name, COMMON)
-    kinds = [node["kind"] for node in nodes]
-    of_members = sum(len(chosen.stages_of(member)) for member in range(chosen.members))
-    assert kinds.count("train") == of_members + (chosen.sed is not None) + len(chosen.post)
-    assert kinds.count("vectors") == (chosen.sed is not None) and kinds.count("scores") >= 1
+    nodes = found["nodes"]
     assert len(set(ids(nodes))) == len(nodes)
     seen: set[str] = set()
     for node in nodes:
-        assert node["kind"] in KINDS and node["status"] == "waiting"
+        assert node["status"] == "waiting"
         assert set(node["resources"]) - {"memory"} == {"workers", "cpus", "gpus"} and node["sentences"] > 0
         assert set(node["needs"]) <= seen, "a node stands after those it needs"
         seen.add(node["id"])
-    # Steps times batch, times the texts of an example where it has several (three of a pair of pairs would be wrong).
-    counts = [node["sentences"] for node in nodes if node["kind"] == "train"]
-    assert all(count % (7 * 24) == 0 and count <= 7 * 24 * 4 for count in counts)
     file.write_text(raysts("show", name, *arguments).out, encoding="utf-8")
     assert load_pipeline(file).name == name and result("plan", file, *place) == found
 

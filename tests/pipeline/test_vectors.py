@@ -177,17 +177,6 @@ def test_teachers_that_do_not_fit_are_loaded_for_each_window(
     assert content(tmp_path / "cache") == content(tmp_path / "whole")
 
 
-def test_teachers_are_compared_on_the_same_few_texts(
-    members: list[Path], store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(teacher, "SAMPLE", 20)
-    sample = teacher.SampleTeachers("cpu", [teacher.TeacherSource(model, store, "mean", 1, "") for model in members])
-    first, second = embeddings(members[:2], store)
-    rows = [int(np.abs(first - vector).sum(axis=1).argmin()) for vector in sample(0)]
-    assert len(rows) == len({*rows}) == 20 and len({row // WINDOW for row in rows}) == 3, "two windows, and half of one"
-    np.testing.assert_allclose(sample(1), second[rows], atol=2e-6)
-
-
 def test_targets_with_weights(members: list[Path], store: Path, tmp_path: Path) -> None:
     weights = [3.0, 1.0, 0.5]
     alone = [each.astype(np.float64) for each in embeddings(members, store)]
