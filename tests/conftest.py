@@ -81,7 +81,7 @@ UNITS = (
 )  # fmt: skip
 """Places of tests that are quick, but for these, and those that take what is shared, an object store or real data."""
 WHOLE = (
-    "ops/test_collective.py", "objectives/test_conformance.py", "data/test_hub_text.py", "data/test_remote_data.py",
+    "objectives/test_conformance.py", "data/test_hub_text.py", "data/test_remote_data.py",
     "models/test_sentence_transformers.py", "models/test_token_table.py",
     "objectives/test_matryoshka.py::test_loss_and_gradients_are", "pipeline/test_run.py::test_a",
     "pipeline/test_plan.py::test_status", "pipeline/test_plan.py::test_the_environment", "pipeline/test_students.py",
@@ -95,7 +95,7 @@ WHOLE = (
     "pipeline/test_own_text.py::test_queries", "pipeline/test_own_text.py::test_which_of",
     "pipeline/test_outcome.py::test_a_member_that", "pipeline/test_outcome.py::test_an_ensemble_of",
     "pipeline/test_changed_models.py::test_a_model_that_changes_during",
-    "cpu/test_rowwise.py::test_an_update_by_rows", "papers/test_experiments.py",
+    "papers/test_experiments.py",
     "training/test_trackers.py::test_mlflow", "training/test_trackers.py::test_other",
     "training/test_checkpoint_policy.py", "training/test_adapted_layers.py", "training/test_damaged_checkpoints.py",
     "search/test_search.py::test_killed_anywhere", "search/test_search.py::test_the_database",

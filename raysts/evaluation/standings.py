@@ -332,11 +332,7 @@ def format_results(rows: Sequence[ResultRow], brief: bool = False) -> str:
 
     Test rows and cross-validated ones stand side by side. ``brief``: the rank correlations alone, if there are any.
     """
-    plain = [
-        {**row, "split": "test" if row["split"] == "cv" else row["split"]}
-        for row in rows
-        if row["aggregation"] is None and row["subset"] is None
-    ]
+    plain = [{**row, "split": "test" if row["split"] == "cv" else row["split"]} for row in rows]
     correlations = standings(rows, View(None))
     by_metric = [standings(plain, View(None, metric, None)) for metric in dict.fromkeys(row["metric"] for row in plain)]
     tables = [correlations] if brief and correlations.lines else [correlations, *by_metric]

@@ -95,7 +95,7 @@ def best_weights(score: Callable[[tuple[float, ...]], float], count: int) -> tup
                 for number in range(count)
                 for move in (step, -step)
             ]
-            candidates = [tuple(w / sum(row) for w in row) for row in moved if sum(row) > 0]
+            candidates = [tuple(w / sum(row) for w in row) for row in moved]
             value, best = max(((score(row), row) for row in candidates), key=lambda pair: pair[0])
             if value <= reached:
                 break

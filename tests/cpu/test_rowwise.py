@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from raysts.cpu import native
-from raysts.cpu.rowwise import RMSprop, clip
+from raysts.cpu.rowwise import RMSprop, adam_compiles, clip
 from raysts.recipes.recipe import Optim
 from raysts.training.optim import build
 
@@ -130,6 +130,12 @@ def test_an_update_by_rows_is_that_of_the_table(optim: Optim) -> None:
     assert differ(rows, trained(True, (60, 90))) == 0.0
     assert differ(whole, trained(True, (60,), False)) < 3e-5
     assert differ(whole, trained(False, (60,), True)) < 3e-5
+
+
+@pytest.mark.skipif(native.library() is None, reason="there is no C++ compiler")
+def test_adam_updates_tables_of_float32_whose_rows_fill_whole_vectors() -> None:
+    forms = [(16, torch.float32), (17, torch.float32), (16, torch.bfloat16), (16, torch.float64)]
+    assert [adam_compiles(nn.Embedding(3, width, dtype=dtype)) for width, dtype in forms] == [True, False, False, False]
 
 
 def test_rmsprop_leaves_parameters_without_gradient() -> None:

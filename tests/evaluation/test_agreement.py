@@ -73,6 +73,6 @@ def test_the_share_of_nearest_texts(tmp_path: Path) -> None:
     assert shares(2) == pytest.approx(expected) and 0 < np.mean(expected) < 0.9
     again = agreement_sets(HashedWords(), "t", text)[1]
     assert again.texts == nearest.texts and (again.nearest == nearest.nearest).all()
-    path.write_text("a text\nanother\n")
+    path.write_text("a text\nanother\na text\n")
     with pytest.raises(InputError, match="has 2 different texts; agreement needs at least 200"):
         agreement_sets(teacher, "t", open_text(path, None).holding_out())

@@ -40,6 +40,14 @@ def by_key(rows: list[dict]) -> dict[tuple[str, str], dict]:
     return {(row["dataset"], row["metric"]): row for row in rows}
 
 
+def compared(**columns: Any) -> dict[str, Any]:
+    """A row of two models on sts12: 70 against 65, [1, 9] above it, p .01 of the bootstrap and of Williams' test."""
+    values = {"a": 0.7, "b": 0.65, "a_models": 1, "b_models": 1, "difference": 0.05, "ci_low": 0.01, "ci_high": 0.09}
+    tests = {"p": 0.01, "test": "williams", "t": 2.5, "df": 3105, "test_p": 0.01}
+    shared = {"dataset": "sts12", "metric": "spearman", "n": 3108, **values, **tests}
+    return dict.fromkeys(COLUMNS) | shared | columns
+
+
 def test_correlations_against_a_plain_bootstrap() -> None:
     a, b = outcome("sts12", 1.0, 1), outcome("sts12", 2.0, 2)
     rows = by_key(compare_systems([{"sts12": a}], [{"sts12": b}], 300))
@@ -77,7 +85,7 @@ def test_accuracies() -> None:
     assert (row["only_a"], row["only_b"], row["test_p"]) == (only_a, only_b, mcnemar(only_a, only_b))
     variance = (only_a + only_b - (only_a - only_b) ** 2 / N) / N**2
     assert row["ci_high"] - row["ci_low"] == pytest.approx(2 * 1.96 * variance**0.5, rel=0.15)
-    assert whole["dataset"] == OVERALL
+    assert (whole["dataset"], whole["aggregation"]) == (OVERALL, None)
     assert conclusion("x", "y", [row, whole]).startswith("x is better than y: the accuracy on snli-2way is")
 
 
@@ -91,7 +99,8 @@ def test_overall_is_the_mean_over_sets_and_leaves_a_set_inside_another_out() -> 
     rows = by_key(compare_systems([a], [b], 200))
     whole = rows[OVERALL, "spearman"]
     assert whole["a"] == pytest.approx(np.mean([rows[name, "spearman"]["a"] for name in names[:3]]))
-    assert whole["n"] == 360 and "the mean spearman over 3 sets is" in conclusion("x", "y", [*rows.values()])
+    assert (whole["n"], whole["aggregation"]) == (360, "all")
+    assert "the mean spearman over 3 sets is" in conclusion("x", "y", [*rows.values()])
     assert [(row["unit"], row["n"]) for row in margins([*rows.values()], 0.02, draw_sets=True)][-1] == ("sets", 3)
     inner = compare_systems(*([{name: scores[name] for name in names[2:]}] for scores in (a, b)), 20)
     assert "the spearman on sickr is" in conclusion("x", "y", inner)
@@ -133,21 +142,50 @@ def test_equal_systems_show_no_difference_and_nothing_is_tested_without_resample
 
 
 def test_the_table_shows_every_row() -> None:
-    a = {"sts12": outcome("sts12", 1.0, 1), "snli-2way": right("snli-2way", 0.7, 3)}
-    b = {"sts12": outcome("sts12", 2.0, 2), "snli-2way": right("snli-2way", 0.6, 4)}
-    text = format_comparison("x", "y (2 models, mean ± std)", compare_systems([a], [b, b], 50))
-    assert "p of test" not in text, "no column is empty"
-    lines = text.splitlines()
-    assert lines[0] == "A: x" and len(lines) == 5 + 3 + 3 and lines[5].startswith("sts12") and "±0.00 (2)" in lines[5]
+    """With the columns of tests, if there is room and some row has one: several models have none."""
+    accuracy = {"dataset": "snli-2way", "metric": "accuracy", "n": 9824, "test": "mcnemar", "t": None, "df": None}
+    rows = [compared(), compared(**accuracy, only_a=100, only_b=198, p=1e-4, test_p=9e-5)]
+    lines = [
+        "dataset    metric        n      A      B  A - B   95 % interval       p  test            t (df)  p of test",
+        "-" * 106,
+        "sts12      spearman  3,108  70.00  65.00  +5.00  [+1.00, +9.00]    0.01  williams  +2.50 (3105)       0.01",
+        "snli-2way  accuracy  9,824  70.00  65.00  +5.00  [+1.00, +9.00]  0.0001  mcnemar        100:198      <1e-4",
+    ]
+    assert format_comparison("x", "y", rows, width=106) == "\n".join(["A: x", "B: y", "x100", *lines])
+    short = [line[:71] for line in lines]
+    assert format_comparison("x", "y", rows, width=105).splitlines()[3:] == short
+    several = compared(b_models=2, b_std=0.0123, test=None, t=None, df=None, test_p=None)
+    assert format_comparison("x", "y", [several]).splitlines()[3:] == [
+        "dataset  metric        n      A                B  A - B   95 % interval     p",
+        "-" * 77,
+        "sts12    spearman  3,108  70.00  65.00 ±1.23 (2)  +5.00  [+1.00, +9.00]  0.01",
+    ]
+
+
+def test_of_an_interval_and_a_p_that_disagree_the_more_careful_one_counts() -> None:
+    def said(**columns: Any) -> str:
+        return conclusion("x", "y", [compared(**columns), compared(**columns, dataset=OVERALL)])
+
+    numbers = "the spearman on sts12 is 70.00 against 65.00 (x100), a difference of +5.00"
+    assert said() == (
+        f"x is better than y: {numbers} (95 % interval +1.00 to +9.00, p = 0.01, paired bootstrap). Set by set (Williams' "
+        "test, p < 0.05 after Holm's correction): x is better on 1, y on 0, neither on 0."
+    )
+    for careful in ({"p": 0.05}, {"ci_low": 0.0}):
+        assert said(**careful).startswith("No difference is shown between x and y: the spearman")
+    assert said(test_p=0.05).endswith("x is better on 0, y on 0, neither on 1.")
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_difference_that_rounds_to_zero_has_one_look(sign: int) -> None:
     gap = Difference(sign * 1e-6, -2e-6, 2e-6)
     assert gap.describe("it") == "not shown to differ from it (+0.00 [0.00, 0.00])"
-    model = {"sts12": outcome("sts12", 1.0, 1)}
-    rows = [row | {"difference": gap.value, "ci_low": gap.low} for row in compare_systems([model], [model], 50)]
-    assert "a difference of +0.00 (95 % interval +0.00 to" in conclusion("A", "B", rows)
+    assert Difference(sign * 0.01, *sorted([0.0, sign * 0.02])).sign == 0, "an interval that ends at 0 shows nothing"
+    assert Difference(0.01, None, None).describe("it") == "with no interval that would tell it from it (+1.00)"
+    rows = [
+        compared(difference=gap.value, ci_low=gap.low, ci_high=gap.high, dataset=name) for name in ("sts12", OVERALL)
+    ]
+    assert "a difference of +0.00 (95 % interval +0.00 to +0.00, p" in conclusion("A", "B", rows)
     assert " +0.00  [+0.00, +0.00]" in format_comparison("A", "B", rows)
     assert "A is 0.00 points above B" in margin_sentence("A", "B", margins(rows, 0.02)[0])
 
@@ -176,23 +214,11 @@ def test_a_margin_is_kept_broken_or_not_shown() -> None:
     assert [gap.within(0.02) for gap in gaps] == [True, False, None]
     assert Difference(-0.01, None, None).within(0.02) is Difference(-0.01, None, None).rows_needed(0.02, 100) is None
     assert gaps[1].rows_needed(0.02, 100) is None, "below the margin: more rows would only show that"
+    assert Difference(-0.02, -0.03, -0.01).rows_needed(0.02, 100) is None, "nor at the margin itself"
     error = 0.04 / 2 / 1.959964
     assert gaps[2].rows_needed(0.02, 300) == pytest.approx(300 * ((1.959964 + 0.841621) * error / 0.01) ** 2, abs=1)
-
-
-def test_the_number_of_queries_that_a_margin_needs() -> None:
-    """Of differences with mean -.01 and deviation .1, as the formula has it; in words too."""
-    differences = np.random.default_rng(0).normal(size=200)
-    differences = -0.01 + 0.1 * (differences - differences.mean()) / differences.std()
-    known: dict[str, Any] = {"metrics": ("ndcg@10",), "draw": "x/test", "similarity": "cosine"}
-    a, b = (
-        {"x": RowScores(dataset="x", split="test", sha256="s", values=values, **known)}
-        for values in (0.5 + differences, np.full(200, 0.5))
-    )
-    (row,) = margins(compare_systems([a], [b], 400), 0.02)
-    assert row["within"] is None and row["unit"] == "queries" and row["n"] == 200
-    assert row["rows_needed"] == pytest.approx((2.8016 * 0.1 / 0.01) ** 2, rel=0.15)
-    assert "queries would show it" in margin_sentence("A", "B", row)
+    alone = [compared(metric="ndcg@10", dataset=name) for name in ("x", OVERALL)]
+    assert [row["unit"] for row in margins(alone, 0.02)] == ["queries"], "the mean over one set says nothing more"
 
 
 def test_drawn_sets_widen_the_interval_of_their_mean() -> None:
@@ -201,6 +227,7 @@ def test_drawn_sets_widen_the_interval_of_their_mean() -> None:
     a = {"sts12": outcome("sts12", 0.2, 1), "stsb": outcome("stsb", 3.0, 2)}
     b = {"sts12": outcome("sts12", 3.0, 3), "stsb": outcome("stsb", 0.2, 4)}
     rows, drawn = (compare_systems([a], [b], 400, ("spearman",), draw_sets=draw) for draw in (False, True))
+    assert "A is better on 1, B on 1, neither on 0" in conclusion("A", "B", rows)
     assert rows[:2] == drawn[:2] and rows[2]["difference"] == drawn[2]["difference"]
     assert drawn[2]["ci_low"] < rows[2]["ci_low"] < rows[2]["ci_high"] < drawn[2]["ci_high"]
     low, high = sorted(rows[i]["difference"] for i in range(2))

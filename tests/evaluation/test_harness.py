@@ -73,6 +73,8 @@ def test_unknown_and_absent_tasks(corpus: Corpus, tmp_path: Path) -> None:
     write_table(tmp_path / "flat", "tests/flat", scored_pairs(20) | {"score": [1.0] * 20})
     (problem,) = check(tmp_path / "flat")["problems"]
     assert problem.startswith("flat: has 20 row(s) and 1 distinct score(s)")
+    write_table(tmp_path / "flat", "tests/flat", scored_pairs(20) | {"score": [1.0] * 19 + [2.0]})
+    assert not check(tmp_path / "flat")["problems"]
 
 
 def test_rows_that_cannot_be_used_are_named_before_anything_is_embedded(corpus: Corpus, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from raysts.evaluation.statistics import (
     correlation_samples,
     holm,
     mcnemar,
+    paired_t,
     pearson,
     percentile_interval,
     resample_counts,
@@ -132,8 +133,17 @@ def test_williams_of_a_published_example_and_at_the_edges() -> None:
     assert found is not None and found.df == 100
     assert found.t == pytest.approx(-0.89, abs=0.005)
     assert found.p == pytest.approx(2 * stats.t.cdf(found.t, 100))
-    assert williams(0.5, 0.4, 0.3, 3) is None
-    assert same is not None and (same.t, same.p) == (0.0, 1.0)
+    assert same == (0.0, 97, 1.0)
+    assert williams(0.5, 0.4, 0.3, 3) is None and williams(0.5, 0.4, 0.3, 4) is not None
+    assert williams(0.8, 0.9, 1.0, 50) is None, "equal ranks cannot correlate differently"
+    assert williams(0.5, -0.4, -1.0, 50) is None, "nor can opposite ones, but for the sign"
+
+
+def test_paired_t_by_hand() -> None:
+    # Mean 2, standard error sqrt(2) / sqrt(2): t = 2 with 1 degree of freedom, p = 1 - 2 arctan(2) / pi.
+    assert paired_t(np.array([1.0, 3.0])) == pytest.approx((2.0, 1, 1 - 2 * math.atan(2) / math.pi))
+    assert paired_t(np.zeros(3)) == (0.0, 2, 1.0) and paired_t(np.zeros(1)) is None
+    assert paired_t(np.ones(3)) is None, "without a deviation t is infinite"
 
 
 def test_mcnemar_by_hand_and_against_scipy() -> None:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from evaluation_fakes import HashedWords, measured, scored_pairs, write_table
+from evaluation_fakes import HashedWords, correlated, measured, scored_pairs, write_table
 from scipy import stats
 
 from raysts.data.corpora import Corpus
@@ -37,6 +38,7 @@ def correlation_rows(pairs: Pairs, predicted: np.ndarray, resamples: int = 1000)
         return {"vectors": np.zeros((len(texts), 1))}
 
     (scores,) = pairs.row_scores(represent, {"given": lambda *_: predicted})
+    np.testing.assert_array_equal(scores.values, predicted, "the mean over both orders")
     return result_rows(scores, resamples)
 
 
@@ -59,6 +61,8 @@ def test_aggregations_by_hand(small: Corpus) -> None:
     assert found["pearson", "wmean"]["value"] == pytest.approx((3 * first + 4 * second) / 7, abs=1e-12)
     assert [found["spearman", name]["n"] for name in expected] == [7, 7, 7, 3, 4]
     assert len(found) == 10
+    alone = replace(correlated("sts12", PREDICTED, pairs.gold), subsets={"one": np.arange(7)})
+    assert {row["subset"] for row in result_rows(alone, 0)} == {None}, "a single subset is the set"
     for (_, name), row in found.items():
         assert row["subset"] == (name if name in {"one", "two"} else None)
         assert row["ci_low"] <= row["ci_high"]

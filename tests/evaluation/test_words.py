@@ -144,6 +144,10 @@ def test_analogies_are_those_of_a_double_loop(block: int, monkeypatch: pytest.Mo
     monkeypatch.setattr(word_scores, "_QUESTIONS", 2 * block)
     found = word_scores.analogies(words, dict(zip("abcd", zip(*asked, strict=True), strict=True)))
     assert found.tolist() == expected and 0 < sum(expected) < len(expected)
+    up, right = [0.0, 1.0], [1.0, 0.0]
+    same = WordTable({name: row for row, name in enumerate("dabce")}, np.float32([up, right, up, right, up]))
+    asked = {"a": "aa", "b": "bb", "c": "cc", "d": "de"}  # b - a + c is d, and e: the first counts
+    assert word_scores.analogies(same, asked).tolist() == [True, False]
 
 
 def test_degrees_of_a_relation() -> None:
@@ -234,7 +238,7 @@ def test_the_sets_that_are_there_are_measured_and_the_rest_is_named(
 
 def test_degrees_are_measured_where_there_are_scores(static: SentenceModel, tmp_path: Path) -> None:
     """Elsewhere they may be null."""
-    pairs = (("dog", "car", 1.0), ("car", "cat", 2.5), ("cat", "t-shirt", -3.0))
+    pairs = (("dog", "car", 1.0), ("car", "cat", 2.5), ("cat", "t-shirt", 1.0))
     questions = [("SemEval2012_2", "1a", "cat", "dog", *pair) for pair in pairs]
     corpus = web(tmp_path, word_analogy=[*questions, ("MSR", "x", "cat", "dog", "car", "t-shirt")])
     rows = {row["dataset"]: row for row in harness.evaluate(static, corpus, ["words"]) if row["metric"] != "coverage"}

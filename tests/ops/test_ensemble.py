@@ -76,7 +76,9 @@ def test_agreement_is_the_mean_rank_correlation_with_the_others() -> None:
 
 
 def test_weights_are_found_where_the_score_is_highest() -> None:
-    best = (0.6, 0.1, 0.3)
-    found = ensemble.best_weights(lambda w: -float(np.square(np.subtract(w, best)).sum()), 3)
-    assert found == pytest.approx(best, abs=0.03) and sum(found) == pytest.approx(1)
+    # One move from equal weights: (1/3 + 1/4) / (5/4) is 7/15.
+    for best, most in (((0.6, 0.1, 0.3), 0.03), ((7 / 15, 4 / 15, 4 / 15), 1e-9)):
+        found = ensemble.best_weights(lambda w, best=best: -float(np.square(np.subtract(w, best)).sum()), 3)
+        assert found == pytest.approx(best, abs=most) and sum(found) == pytest.approx(1)
     assert ensemble.best_weights(lambda w: 0.0, 2) == (0.5, 0.5), "equal ones stay where none is better"
+    assert ensemble.best_weights(lambda w: -abs(w[0] - 1 / 3), 3) == (1 / 3,) * 3

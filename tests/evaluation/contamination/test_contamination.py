@@ -68,8 +68,13 @@ def test_pairs_in_either_order_are_unclean_and_single_sentences_are_counted(corp
 
 def test_sentences_alone_make_no_pair(corpus: Corpus) -> None:
     """Both sentences of three rows are among the Wikipedia sentences."""
-    stsb = find_contamination(corpus, text_of(corpus, "wikipedia/sentences")).tasks["stsb"]
+    found = find_contamination(corpus, text_of(corpus, "wikipedia/sentences"), tasks=("stsb",))
+    stsb = found.tasks["stsb"]
     assert (stsb.trained_rows, stsb.sentence_rows, stsb.masks) == (0, 3, {})
+    (line,) = found.lines("m")
+    assert line == (
+        "m: stsb: none of 60 rows is a training row (wikipedia/sentences); 3 hold a sentence of the training text"
+    )
     texts = text_of(corpus, "wikipedia/sentences"), text_of(corpus, "sts/stsb_train")
     both = find_contamination(corpus, *texts).tasks["stsb"]
     assert (both.trained_rows, both.sentence_rows) == (FIRST, FIRST + 5 + 3)
@@ -110,17 +115,23 @@ def test_rows_that_a_task_does_not_measure_do_not_count(tmp_path: Path) -> None:
     assert (retrieval.rows, retrieval.trained_rows, retrieval.clean_rows) == (14, 2, 12)
 
 
-@pytest.mark.parametrize(("trained", "free"), [("trained", "free"), (1, 2)])
-def test_subsets_with_too_few_clean_rows_are_left_out(trained: Any, free: Any, corpus: Corpus) -> None:
+@pytest.mark.parametrize(("trained", "small", "free"), [("trained", "small", "free"), (1, 2, 3)])
+@pytest.mark.parametrize(("left", "clean"), [(9, 31), (10, 40)])
+def test_subsets_with_too_few_clean_rows_are_left_out(
+    trained: Any, small: Any, free: Any, left: int, clean: int, corpus: Corpus
+) -> None:
+    """Ten are enough, and fewer where none was trained on: of 60 rows 20 were."""
     table = corpus.read("sts/stsb_test").to_pydict()
-    names = [trained] * (FIRST + 4) + [free] * (60 - FIRST - 4)
+    names = [trained] * (FIRST + left) + [small] * 5 + [free] * (60 - FIRST - left - 5)
     write_table(corpus.root, "sts/stsb_test", table | {"subset": names})
     again = Corpus(corpus.root)
     found = find_contamination(again, text_of(again, "sts/stsb_train"))
-    assert found.tasks["stsb"].clean_rows == 60 - FIRST - 4
+    assert found.tasks["stsb"].clean_rows == clean
     rows = harness.evaluate(HashedWords(), again, ["stsb"], layers=(1,), resamples=0, clean=found.clean)
-    assert {row["n"] for row in rows if row["rows"] == "clean"} == {36}
-    assert {row["subset"] for row in rows if row["rows"] == "all"} == {None, str(trained), str(free)}
+    counted = {row["subset"]: row["n"] for row in rows if row["rows"] == "clean"}
+    kept = {str(trained): left} if left == 10 else {}
+    assert counted == {None: clean, **kept, str(small): 5, str(free): 35 - left}
+    assert {row["subset"] for row in rows if row["rows"] == "all"} == {None, str(trained), str(small), str(free)}
 
 
 def test_a_set_that_is_wholly_trained_on_has_no_clean_score(corpus: Corpus) -> None:
@@ -151,8 +162,10 @@ def test_a_table_that_has_changed_since_is_unknown(corpus: Corpus) -> None:
     text = TrainingText("sts/stsb_train", Data(), "another")
     found = find_contamination(corpus, text)
     assert not found.tasks and not found.refuse("m")
-    (line,) = found.lines("m")
-    assert "not on record" in line and "sts/stsb_train" in line
+    assert found.lines("m") == [
+        "m: test sentences were not looked for in training text that is not on record: "
+        f"table 'sts/stsb_train' as it was trained on (not in {corpus.root})"
+    ]
     (entry,) = found.entries("m")
     assert entry["task"] is None and entry["unknown"]
     parts = [TrainingText("nli/train", Data(sample=rows), "gone") for rows in (5, 6)]  # of a teacher and its student
@@ -171,7 +184,8 @@ def test_thresholds_and_targets_are_not_searched(corpus: Corpus) -> None:
     )
     again = Corpus(corpus.root)
     task = find_contamination(again, text_of(again, "nli/train"), tasks=("snli-2way",)).tasks["snli-2way"]
-    assert (task.rows, task.trained_rows, task.sentence_rows) == (30, 6, 30), "SNLI dev gives thresholds alone"
+    counts = (task.rows, task.trained_rows, task.sentence_rows, task.clean_rows)
+    assert counts == (30, 6, 30, 24), "SNLI dev gives thresholds alone"
     triplets = find_contamination(again, text_of(again, "nli/triplets"), tasks=("snli-2way",)).tasks["snli-2way"]
     assert triplets.trained_rows == 6, "an anchor with its positive, or with its negative"
     alone = find_contamination(again, text_of(again, "nli/sentences"), tasks=("snli-2way",)).tasks["snli-2way"]

@@ -92,6 +92,8 @@ def test_only_records_say_that_a_backbone_was_trained_on_nothing(store: Store) -
     assert of(store.path("backbones/tiny-a")) == TrainedOn()
     for other in ("backbones/tiny-b", "backbones/average-a", "models/tiny-a", "tiny-a", "backbones/tiny-"):
         assert of(store.path(other)).unknown, other
+    write_run(store, "ct0", "nli/train", ["c"], backbone_id="c")
+    assert of(store.path("backbones/tiny-b")).unknown
     write_run(store, "nli0", "nli/train", ["b"], backbone_id="b")
     assert of(store.path("backbones/tiny-b")) == TrainedOn()
 
@@ -103,7 +105,7 @@ def test_teachers_known_by_their_content_are_looked_up_in_one_reading_of_the_rec
     store = Store.open(tmp_path / "storage")
     for run, table in (("nli0", "nli/train"), ("ct0", "wikipedia/sentences")):
         write_run(store, run, table, ["tinyid"])
-    store.write_json("embeddings/means/manifest.json", {"members": ["of nli0", "of ct0", "elsewhere"]})
+    store.write_json("embeddings/means/manifest.json", {"members": ["of nli0", "of ct0", "elsewhere", "gone"]})
     student = write_run(store, "sed", "sts/stsb_train", ["tinyid", "means"])
     records = {"a": {"of nli0": "nli0"}, "b": {"of ct0": "ct0", "gone": "gone"}, "c": {}}
     for name, reads in records.items():
@@ -120,7 +122,8 @@ def test_teachers_known_by_their_content_are_looked_up_in_one_reading_of_the_rec
     monkeypatch.setattr(Store, "read_json", reading)
     trained = trained_on(student)
     assert tables(trained) == {"nli/train", "wikipedia/sentences", "sts/stsb_train"}
-    assert trained.unknown == ("teacher elsewhere (not a run of this storage)",)
+    gone = f"'{store.path('runs/gone/model')}' (no record of a run beside it)"
+    assert trained.unknown == ("teacher elsewhere (not a run of this storage)", gone)
     assert read.count("pipelines") == 4, "each record once"
 
 
@@ -156,26 +159,4 @@ def test_teachers_that_a_distillation_names(named: str, trained_nli: tuple[Path,
     named = str(teacher) if named == "folder" else named
     done = result("distill", named, "--name", "b", *place, *overrides(FEW))
     trained = trained_on(Path(done["model"]))
-    assert not trained.unknown and tables(trained) == LEARNT
-
-
-def test_models_without_a_record_have_the_names_that_the_user_gave(
-    tmp_path: Path, few_world: Path, tiny_backbone: Path
-) -> None:
-    """Each once, also two models of one folder."""
-    for name in ("a", "b"):
-        shutil.copytree(tiny_backbone, tmp_path / name)
-    (config := tmp_path / "b" / "config.json").write_text(config.read_text() + "\n")  # another content
-    place = ["--data", few_world, "--storage", tmp_path / "s", "--address", "none"]
-    few = overrides({**FEW, "backbone": tmp_path / "a"})
-    done = result("distill", tmp_path / "a", tmp_path / "b", *place, *few)
-    assert trained_on(Path(done["model"])).unknown == tuple(
-        f"'{tmp_path / name}' (no record of a run beside it)" for name in ("a", "b")
-    )
-
-
-@pytest.mark.parametrize("layers", [1, pytest.param(None, marks=pytest.mark.slow)])
-def test_a_backbone_that_is_a_run_of_the_storage(layers: int | None, trained_nli: tuple[Path, list[object]]) -> None:
-    other = {**ONE, "backbone": "a"} | ({"backbone_layers": layers} if layers else {})
-    trained = trained_on(Path(result("run", "ct", *trained_nli[1], *overrides(other))["model"]))
     assert not trained.unknown and tables(trained) == LEARNT
