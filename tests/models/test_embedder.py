@@ -22,7 +22,7 @@ TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house", 
 
 
 def test_vectors_are_found_by_their_texts(tmp_path: Path) -> None:
-    vectors = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
+    vectors = np.random.default_rng(0).normal(scale=10, size=(3, 5)).astype(np.float32)
     path = write_vectors(tmp_path / "vectors.parquet", TEXTS, vectors)
     teacher = load_embedder(path)
     assert open_embedder(path).kind == open_embedder(tmp_path).kind == "vectors" and teacher.dim == 5

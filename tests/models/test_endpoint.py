@@ -29,6 +29,7 @@ class Server:
 
     def __init__(self, model: SentenceModel) -> None:
         self.model, self.texts, self.faults, self.most = model, list[str](), list[tuple[int, str]](), 10**9
+        self.retry_after = "0"
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -48,7 +49,7 @@ class Server:
 
             def answer(self, code: int, text: str) -> None:
                 self.send_response(code)
-                self.send_header("Retry-After", "0")
+                self.send_header("Retry-After", outer.retry_after)
                 self.send_header("Location", "http://localhost:1/")
                 self.end_headers()
                 self.wfile.write(text.encode())
@@ -139,7 +140,10 @@ def test_addresses_that_are_refused() -> None:
     for url, model, why in (
         ("http://h/v1", None, "belong together"),
         ("ftp://h/v1", "m", "must look like http://HOST"),
+        ("http:///v1", "m", "must look like http://HOST"),
+        ("http://h/v1#part", "m", "must look like http://HOST"),
         ("http://me:pass@h/v1", "m", "holds a secret"),
+        ("http://me@h/v1", "m", "holds a secret"),
         ("https://h/v1?api-key=1", "m", "holds a secret"),
     ):
         with pytest.raises(InputError, match=why) as refused:
@@ -154,4 +158,12 @@ def test_a_rate_is_kept(server: Server, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(endpoint.time, "monotonic", lambda: 100.0)
     asked = endpoint.Endpoint(tmp_path / str(endpoint.folder_of(endpoint.name_of(server.url, "tiny"))))
     asked.vectors([f"text {number}" for number in range(70)])
-    assert slept[1:3] == [2.0, 2.0], "two seconds after the request before"
+    assert slept == [0.0, 2.0, 2.0], "three requests, two seconds after the one before"
+    monkeypatch.delenv(endpoint.RATE)
+    monkeypatch.setattr(endpoint, "PAUSE", 3.0)
+    for after, pauses in (("", [3, 6, 12, 24, 48, 60]), ("45", [45] * 6), ("99", [60] * 6)):
+        server.retry_after, server.faults = after, [(503, "")] * 7
+        slept.clear()
+        with pytest.raises(RunFailed, match="HTTP 503"):
+            asked.vectors(["another"])
+        assert [seconds for seconds in slept if seconds] == pauses, "none after the last of seven requests"

@@ -109,6 +109,9 @@ WRONG: dict[str, Callable[[Path], None]] = {
 SAYS: dict[str, str] = {
     "config.json model_type=bart": "bart",
     "config.json model_type=nonsense": "nonsense",
+    "config.json hidden_size=20000": "hidden_size=20000, and no weights",
+    "config.json intermediate_size=1000000": "intermediate_size=1000000, and no weights",
+    "config.json intermediate_size=48": "has no weights of the shape",
     "no weights": WEIGHTS,
     "weights of one layer": "layer.1",
     "no tokenizer": "tokenizer",

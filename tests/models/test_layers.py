@@ -12,7 +12,7 @@ import transformers
 from small_runs import write_backbone
 
 from raysts.data.world import world_tokenizer, world_vocabulary
-from raysts.models.layers import as_layers, check_layers, layer_indices, layer_weights, layers_of
+from raysts.models.layers import as_layers, check_layers, layer_indices, layer_weights, layers_of, layers_text
 from raysts.models.pretrained import load
 from raysts.models.weights import keep_layers, spaced_layers
 
@@ -30,6 +30,8 @@ def test_indices(layers: int | str, indices: tuple[int, ...]) -> None:
 
 
 def test_what_is_no_choice_of_layers_is_refused() -> None:
+    assert layer_indices("first_last", 1) == (1,), "which is one layer"
+    assert [*map(layers_text, (1, 2, "only-2"))] == ["last layer", "last 2 layers", "layer 2"]
     no_choices: tuple[Any, ...] = (0, -1, "last", "only-", "only-x", "2", (1, 2), 1.5)
     for layers in no_choices:
         with pytest.raises(ValueError, match="must be a number of last layers"):
@@ -43,6 +45,7 @@ def test_what_is_no_choice_of_layers_is_refused() -> None:
 def test_weights_of_layers(weights: tuple[float, ...]) -> None:
     layers = layers_of(weights)
     assert layer_weights(layers) == weights and layers_of(weights) == layers
+    assert layers_text(layers) == "all layers, by trained weights"
     with pytest.raises(ValueError, match="the encoder has 2 layers and the embedding layer"):
         layer_indices(layers, 2)
     for wrong in ("weights-1,-1", "weights-1,x", "weights-nan,1"):

@@ -64,10 +64,22 @@ def test_options_win_over_the_directory(tiny_backbone: Path, tmp_path: Path) -> 
     assert (tmp_path / "model" / "README.md").read_text() == "# a card\n"
     model = load(tmp_path / "model", pooling="max", layers=1, max_length=5, device="cpu")
     assert (model.pooling, model.layers, model.max_length) == ("max", 1, 5)
+    assert repr(model).startswith("SentenceModel(0.0 M parameters, 2 layers, 32 dimensions, 5 tokens")
     assert model.tokenize(TEXTS).lengths.max() == 5
-    assert load(tiny_backbone, max_length=10_000, device="cpu").max_length == 130, "no more than there are positions"
+    lengths = [load(tiny_backbone, max_length=most, device="cpu").max_length for most in (1, 10_000)]
+    assert lengths == [1, 130], "no more than there are positions"
     with pytest.raises(InputError, match="max_length=0: must be at least 1"):
         load(tiny_backbone, max_length=0, device="cpu")
+
+
+def test_the_size_of_a_model_is_that_of_its_weights(tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = load_file(tiny_backbone / "model.safetensors")
+    whole = sum(value.numel() for value in weights.values())
+    assert pretrained.weight_bytes(tiny_backbone) == 4 * whole
+    words = weights["embeddings.word_embeddings.weight"].numel()
+    assert pretrained.token_parameters(tiny_backbone) == whole - words
+    monkeypatch.setattr(pretrained, "weight_bytes", lambda folder: 0.4e9)  # 8 or 3 of it beside the 1.3 GB of a worker
+    assert [pretrained.worker_gigabytes(tiny_backbone, on_gpu) for on_gpu in (False, True)] == [4.5, 2.5]
 
 
 def test_a_masked_language_model_loads_without_its_head(tmp_path: Path) -> None:

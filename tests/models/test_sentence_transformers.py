@@ -24,7 +24,7 @@ from raysts.data.world import world_tokenizer
 from raysts.errors import InputError
 from raysts.models.embedders import open_embedder
 from raysts.models.pretrained import check, load, tokenizer_id
-from raysts.models.sentence_model import SentenceModel
+from raysts.models.sentence_model import SentenceModel, quantize
 
 TEXTS = ["a dog runs", "a cat", "the small dog and the cat are sleeping near the house", "dog", "A CAT sleeps", "a"]
 ENCODERS = (
@@ -180,10 +180,12 @@ def test_encode_as_sentence_transformers_does(tiny_backbone: Path, capfd: pytest
         model.encode(TEXTS, batch_size=2, device="cpu", show_progress=True), vectors, rtol=0, atol=1e-6
     )
     assert "encode" in capfd.readouterr().err
+    with_zeros = np.array([[0.0, 1.0] * 8, [-1.0, 0.0] * 8], np.float32)
     for precision in ("int8", "uint8", "binary", "ubinary"):
         found, expected = model.encode(TEXTS, precision=precision), quantize_embeddings(vectors, precision)  # type: ignore[arg-type]
         assert found.dtype == expected.dtype
         np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(quantize(with_zeros, precision), quantize_embeddings(with_zeros, precision))  # type: ignore[arg-type]
     for wrong in ({"precision": "int4"}, {"batch_size": 0}):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))}="):
             model.encode(TEXTS, **wrong)  # type: ignore[arg-type]

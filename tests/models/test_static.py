@@ -109,6 +109,10 @@ def test_case_counts_where_the_vocabulary_has_it_and_texts_are_cut(tmp_path: Pat
     path = write(tmp_path / "cased.txt", ["Dog", "dog", "the"])
     encode = load(path, device="cpu").encode
     np.testing.assert_array_equal(encode(["Dog", "dog", "DOG"]), [vector("Dog"), vector("dog"), np.zeros(DIM)])
+    rarely = ["Dog", "dog", *(f"w{number}" for number in range(999))]  # one word of 1001 is a typing error
+    (found,) = load(write(tmp_path / "rarely.txt", rarely), device="cpu").encode(["DOG"])
+    np.testing.assert_array_equal(found, vector("dog"))
+    np.testing.assert_array_equal(load(write(tmp_path / "one.txt", ["dog"]), device="cpu").encode("dog"), vector("dog"))
     cut = load(path, max_length=2, device="cpu")
     np.testing.assert_array_equal(cut.encode(["zebra dog zebra the Dog"]), encode(["dog the"]))
 

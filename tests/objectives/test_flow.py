@@ -49,7 +49,11 @@ def test_the_first_batch_alone_initialises_and_only_with_rows_that_count() -> No
     for name, value in with_fillers.state_dict().items():
         torch.testing.assert_close(value, first[name], rtol=0, atol=1e-5, msg=name)
     without(batch(without, [1.0] * 8))
-    assert all(torch.equal(value, first[name]) for name, value in without.state_dict().items())
+    resumed = made()
+    resumed.load_state_dict(first)
+    resumed(batch(resumed, [1.0] * 8))
+    for objective in (without, resumed):
+        assert all(torch.equal(value, first[name]) for name, value in objective.state_dict().items())
 
 
 def test_the_model_is_frozen_and_the_flow_is_its_head() -> None:

@@ -127,7 +127,16 @@ def test_the_loss_and_its_gradients_by_hand(settings: AutoencoderSettings) -> No
         tokens = objective.encoder.tokens(batch["sentence"], batch["sentence_length"]).double().numpy()
     u = [row[:n] for row, n in zip(tokens, batch["sentence_length"].tolist(), strict=True)]
     state = {name: p.detach().numpy().copy() for name, p in trained.items()}
+    decoded: list[torch.Tensor] = []
+    objective.decoder.register_forward_hook(lambda module, given, out: decoded.append(out.detach()))
     loss, scalars = objective(batch)
+    if settings.inputs == "raw":
+        counted = np.repeat(batch["weight"].numpy(), batch["sentence_length"].numpy()) > 0
+        read = np.concatenate(u)[counted]
+        error = ((decoded[0].numpy()[counted] - read) ** 2).sum(1)
+        assert float(scalars["explained"]) == pytest.approx(1 - error.mean() / read.var(0).sum(), rel=1e-5)
+        width = 1 if settings.reconstruction == "sum" else read.shape[1]
+        assert float(scalars["reconstruction"]) == pytest.approx(error.mean() / width, rel=1e-5)
     assert float(loss.detach()) == pytest.approx(in_numpy(objective, state, batch, u), rel=1e-6, abs=1e-6)
     if not isinstance(objective, Autoencoder):
         warm = min(1.0, 0.3 / (settings.beta_warmup_fraction or 0.3))  # type: ignore[attr-defined]
@@ -162,6 +171,8 @@ def test_a_text_is_represented_at_the_test_temperature() -> None:
 def test_what_may_be_kept(settings: AutoencoderSettings) -> None:
     """The trained head, and the one that training began with; both read raw token vectors, whatever the loss does."""
     objective = build(settings)
+    heads = [encoder.heads[-1].state_dict() for encoder in objective.candidates().values()]
+    assert all(value.isfinite().all() for head in heads for value in head.values()), "before the first text too"
     batch = batch_of(objective)
     optimizer = torch.optim.SGD([p for p in objective.parameters() if p.requires_grad], 0.05)
     first = {name: value.clone() for name, value in objective.latent.state_dict().items()}

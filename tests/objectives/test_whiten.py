@@ -84,10 +84,13 @@ def test_directions_without_variance_stay_empty() -> None:
     np.testing.assert_allclose(np.cov(few.T), np.diag([1.0] * 8 + [0.0] * 8), atol=2e-3)
     np.testing.assert_allclose(np.cov(of_one_layer.T), np.diag([1.0] * (DIM - 1) + [0.0]), atol=1e-3)
     np.testing.assert_array_equal(whitening_matrix(torch.zeros(4, 4).double(), 4), torch.zeros(4, 4).double())
+    small = whitening_matrix(torch.tensor([1e-4, 1e-12]).diag().double(), 2)  # of which the second is rounding error
+    np.testing.assert_allclose(small.abs(), [[100, 0], [0, 0]], rtol=1e-5)
 
 
-def test_before_it_has_seen_sentences_vectors_stay() -> None:
-    np.testing.assert_allclose(whitened(made(dimensions=3)), vectors()[:, :3], atol=1e-6)
+def test_before_it_has_seen_two_sentences_vectors_stay() -> None:
+    for rows in (0, 1):
+        np.testing.assert_allclose(whitened(fitted(made(dimensions=3), rows)), vectors()[:, :3], atol=1e-6)
 
 
 def test_it_stands_behind_other_heads(tiny_backbone: Path, tmp_path: Path) -> None:
@@ -108,6 +111,7 @@ def test_it_stands_behind_other_heads(tiny_backbone: Path, tmp_path: Path) -> No
 def test_wrong_dimensions_are_refused() -> None:
     with pytest.raises(ValueError, match="dimensions=17 .* 16"):
         made(dimensions=17)
+    assert made(dimensions=16).settings.dimensions == 16
 
 
 def test_centred_vectors_keep_their_differences() -> None:

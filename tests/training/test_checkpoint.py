@@ -46,5 +46,7 @@ def test_a_torn_line_is_left_out(tmp_path: Path) -> None:
     assert len(read_metrics(path)) == 500 and last_metrics(path) == {"step": 499, "text": "x" * 50}
     MetricsLog(path, 600).close()
     assert path.read_text() == "".join(lines)
+    path.write_text('{"step": 1}\n{"step": true}\n{"step": 3}\n')
+    assert read_metrics(path) == [{"step": 1}], "no number of a step: the file is damaged from there"
     path.write_text("")
     assert last_metrics(path) is None

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -139,7 +142,7 @@ def test_a_checkpoint_that_cannot_be_sent_ends_the_run(stage: Stage, s3: str, mo
 
 
 def test_a_run_leaves_its_record_its_metrics_and_its_model(stage: Stage, tmp_path: Path) -> None:
-    job = stage.job("nli", tmp_path / "run", export_layers=2, eval_every=4, gradient_checkpointing=True)
+    job = stage.job("nli", tmp_path / "run", export_layers=2, gradient_checkpointing=True)
     runtime = Watched()
     record = train(job, runtime)
     assert runtime.module is not None
@@ -148,6 +151,8 @@ def test_a_run_leaves_its_record_its_metrics_and_its_model(stage: Stage, tmp_pat
     assert record["status"] == "done" and record["steps"] == 15 and record["run_id"] == job.id and record["seed"] == 7
     assert record["stage"] == "nli" and record["layout"]["world_size"] == 1 and record["layout"]["precision"] == "fp32"
     assert {"torch", "raysts", "transformers"} <= set(record["versions"]) and record["timings"]["train_seconds"] > 0
+    started, finished = (datetime.fromisoformat(record[name]) for name in ("started_at", "finished_at"))
+    assert timedelta(0) <= finished - started < timedelta(minutes=10)
     assert record["kept"] == {"step": 15, "candidate": "encoder"} and record["selected_by"] is None
     assert read_json(tmp_path / "run" / "recipe.json")["batch"] == 16
     assert not (tmp_path / "run" / "checkpoints").exists()
@@ -155,7 +160,7 @@ def test_a_run_leaves_its_record_its_metrics_and_its_model(stage: Stage, tmp_pat
     lines = metrics(tmp_path / "run")
     assert [line["step"] for line in lines] == list(range(1, 16)) and lines[-1]["epoch"] == 3.0 and lines[-1]["lr"] > 0
     assert all(line["steps"] == 15 and np.isfinite(line["loss"]) and 0 <= line["accuracy"] <= 1 for line in lines)
-    assert [line["step"] for line in lines if "dev" in line] == [4, 8, 12, 15]
+    assert [line["step"] for line in lines if "dev" in line] == [4, 8, 12, 15], "unasked, after every quarter"
     assert [line["step"] for line in runtime.lines] == [4, 8, 12, 15], "progress is reported when there is news"
     assert record["dev"]["kept"] == lines[-1]["dev"]
 
@@ -163,6 +168,35 @@ def test_a_run_leaves_its_record_its_metrics_and_its_model(stage: Stage, tmp_pat
     assert (model.layers, model.pooling, model.max_length) == (2, "mean", load(job.parent).max_length)
     assert difference(model.encoder.state_dict(), trained) == 0.0
     assert difference(trained, load(stage.backbone, device="cpu").encoder.state_dict()) > 1e-3
+
+
+def test_seconds_progress_and_checkpoints_by_the_clock_go_on_where_a_killed_run_has_been(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch takes 4 s to come and all else no time; the first of a process is part of its start. The first checkpoint is due
+    3 s after that, the next 10 s after it: at steps 2 and 5."""
+    now = [1000.0]
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def slow(stop: int) -> Any:
+        def read(*args: Any) -> Iterator[LocalBatch]:
+            for share in interrupted_at(stop)(*args):
+                now[0] += 4
+                yield share
+
+        return read
+
+    warm = {"beta_warmup_fraction": 0.5, "beta": 0.8}
+    job = stage.job("latte", tmp_path / "run", rows=128, epochs=1.0, dev=False, settings=warm)
+    with pytest.raises(Interrupted):
+        train(job, Watched(read=slow(6)))
+    assert [path.name for path in (job.folder / "checkpoints").glob("step-*.pt")] == ["step-0000005.pt"]
+    record = train(job, Watched(read=slow(8)))
+    lines = [json.loads(line) for line in (job.folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["seconds"] for line in lines] == [0, 4, 8, 12, 16, 16, 20, 24]
+    assert [line["examples_per_second"] for line in lines if line["step"] not in (1, 6)] == [16 / 4] * 6
+    assert [line["beta"] for line in lines] == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 0.8, 0.8, 0.8])
+    assert record["timings"] == {"startup_seconds": 4.0, "train_seconds": 24.0, "last_start_seconds": 3 * 4.0}
 
 
 def test_too_few_rows(stage: Stage, tmp_path: Path) -> None:
@@ -331,28 +365,28 @@ def test_the_best_encoder_on_dev_is_kept_and_no_checkpoint_but_it_and_the_last(s
 
 
 @pytest.mark.parametrize(
-    ("patience", "scores", "killed", "steps", "best"),
+    ("options", "scores", "killed", "steps", "best"),
     [
-        (2, (0.1, 0.0, 0.2, 0.1, 0.1), None, 5, 3),
-        (3, (0.1, 0.1, 0.1, 0.1), None, 4, 1),
-        (4, (0.1, 0.2, 0.1, 0.1, 0.1, 0.1), Watched(read=interrupted_at(3)), 6, 2),
-        (2, (0.1, 0.0, 0.0), DiesAfter(3), 3, 1),
+        ({"patience": 2}, (0.1, 0.0, 0.2, 0.1, 0.1), None, 5, 3),
+        ({"patience": 3}, (0.1, 0.1, 0.1, 0.1), None, 4, 1),
+        ({"patience": 4}, (0.1, 0.2, 0.1, 0.1, 0.1, 0.1), Watched(read=interrupted_at(3)), 6, 2),
+        ({"patience": 2}, (0.1, 0.0, 0.0), DiesAfter(3), 3, 1),
+        ({"patience": 2, "eval_first": True}, (0.3, 0.1, 0.2), None, 2, 0),
     ],
     ids=[
         "a better score begins anew",
         "an equal score is no better",
         "killed on the way",
         "killed when it has stopped",
+        "the untrained model is the best",
     ],
 )
 def test_patience_ends_a_run_so_many_evaluations_after_the_best(
-    patience: int, scores: tuple[float, ...], killed: Watched | None, steps: int, best: int,
+    options: dict[str, Any], scores: tuple[float, ...], killed: Watched | None, steps: int, best: int,
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     every = None if isinstance(killed, DiesAfter) else 1
-    job = stage.job(
-        "sts", tmp_path / "run", keep="best", patience=patience, eval_every=1, checkpoint_every=every, epochs=9.0
-    )
+    job = stage.job("sts", tmp_path / "run", keep="best", eval_every=1, checkpoint_every=every, epochs=9.0, **options)
     coming = iter(scores)
     monkeypatch.setattr(type(job.dev), "scores", lambda *_: {"spearman": next(coming), "pearson": 0.0})
     if killed is not None:
@@ -391,7 +425,7 @@ def test_weights_that_are_not_finite_are_neither_kept_nor_saved(
     """The loss of a step is that of the weights before it; after the last step there is no next loss."""
     beyond_float32 = Optim(name="adamw", lr=1e39, schedule="constant", warmup=0.0, clip=None)
     job = stage.job("nli", tmp_path / "run", dev=False, optim=beyond_float32, **options)
-    with pytest.raises(RunFailed, match=r"weights are not finite after step \d+; lower nli.optim.lr"):
+    with pytest.raises(RunFailed, match=r"weights are not finite after step 0; lower nli.optim.lr"):
         train(job, Watched())
     states = [torch.load(path, weights_only=True)["module"] for path in job.folder.rglob("step-*.pt")]
     assert all(bool(value.isfinite().all()) for state in states for value in state.values())

@@ -25,7 +25,8 @@ def job(path: Path, number: int) -> Job:
 def stand(of: Job, step: int, status: str = "running", **more: float) -> None:
     line = {"step": step, "steps": 100, "loss": 0.5, "examples_per_second": 10.0, **more}
     (of.folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
-    write_record(of.folder / "run.json", {"status": status, "steps": step})
+    record = {"status": status, "steps": step, "timings": {"train_seconds": 12.34}, "dev": {"kept": 0.875}}
+    write_record(of.folder / "run.json", record)
 
 
 def test_how_all_of_it_stands_is_said_where_there_is_no_terminal(
@@ -35,17 +36,19 @@ def test_how_all_of_it_stands_is_said_where_there_is_no_terminal(
     monkeypatch.setattr(monitor.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(log.sys, "stderr", SimpleNamespace(isatty=lambda: False, write=len, flush=int))
     said: list[str] = []
-    jobs = [job(tmp_path, number) for number in range(3)]
+    jobs = [job(tmp_path, number) for number in range(4)]
     with listening(said.append), log.screen.working(), RunMonitor(10) as watched:
         log.screen.follow("10 runs train", 10.0, 10.0)
         stand(jobs[0], 100, "done")
         stand(jobs[1], 50, dev=0.75)
         stand(jobs[2], 50, loss=1.0)
+        stand(jobs[3], 0, "failed", loss=9.0)
         now[0] += 30
         watched.update(jobs, 7)
-        assert [text.split(":")[0] for text in said] == ["member 0 nli"]
+        assert said == ["member 0 nli: 100 steps in 12.3 s, loss 0.5000, dev 87.50"]
+        assert watched.status().startswith("1 of 10 runs done; 3 training"), "a run that is tried again is no failure"
         now[0] += 30
-        watched.update(jobs, 7)
+        watched.update(jobs[:3], 7)
         assert said[1:] == [
             "1 of 10 runs done; 2 training, 7 waiting; loss 0.7500; dev 75.00; 40 sentences/s; about 4 min 00 s left"
         ]

@@ -59,6 +59,9 @@ def test_warmup_then_linear() -> None:
 def test_other_warmups_and_short_runs() -> None:
     optim = Optim(lr=2e-5, schedule="constant", warmup=0.1)
     assert [learning_rate(optim, step, 50) for step in (0, 4, 5, 49)] == pytest.approx([4e-6, 2e-5, 2e-5, 2e-5])
+    linear = optim.replace(schedule="linear", floor=4e-6)  # rises and falls by 16e-6
+    rates = [learning_rate(linear, step, 50) for step in (0, 4, 5, 41, 49)]
+    assert rates == pytest.approx([7.2e-6, 2e-5, 2e-5, 7.2e-6, 4e-6 + 16e-6 / 45])
     assert learning_rate(Optim(lr=1.0, warmup=0.0), 0, 10) == 1.0
     assert learning_rate(Optim(lr=1.0, warmup=0.1), 0, 1) == learning_rate(optim.replace(lr=1.0), 0, 3) == 1.0
 

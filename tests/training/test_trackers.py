@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ from run_commands import listening
 
 import raysts
 from raysts.commands import parser
+from raysts.recipes.recipe import DEFAULTS
 from raysts.storage import store as store_module
+from raysts.storage.checksums import write_record
 from raysts.storage.store import Store
 from raysts.training import trackers
+from raysts.training.job import Job
 
 FEW = {
     "backbone": "tiny", "members": 2, "train.max_steps": 4, "train.eval_every": 2, "evaluation.resamples": 0,
@@ -46,53 +50,78 @@ def test_a_tool_that_cannot_take_runs_is_refused(tmp_path: Path, monkeypatch: py
     assert "cannot be used" in refuse("mlflow=nothing://here")
 
 
-def test_mlflow_sees_a_run_while_it_trains_and_when_it_goes_on(
-    few_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Notebook(trackers.Tracker):
+    """A tool that writes down what it is told, and is the run that it opens."""
+
+    def __init__(self, broken: bool = False) -> None:
+        super().__init__("", "", Path())
+        self.broken, self.told = broken, list[Any]()
+
+    def begin(self, run: trackers.TrackedRun, key: str | None) -> str:
+        if self.broken:
+            raise OSError("http://alice:hunter22@host/ is full")
+        self.told.append(("begin", run.name, key))
+        self.runs[run.id] = self
+        return run.id
+
+    def log(self, numbers: dict[str, float], step: int | None = None) -> None:
+        self.told.append((numbers, step))
+
+    def finish(self) -> None:
+        self.told.append("finish")
+
+
+def test_tools_get_each_line_once_and_the_score_that_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that is interrupted, and one that goes on to the end; a tool that fails stops no other."""
     mlflow = pytest.importorskip("mlflow")
-    uri = str(tmp_path / "runs")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    client = mlflow.MlflowClient(tracking_uri=uri)
-    monkeypatch.setattr(trackers, "EVERY", 0.02)
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
+    uri, live = str(tmp_path / "mlruns"), tmp_path / trackers.LIVE
+    store, folder, said = Store.open(str(tmp_path)), tmp_path / "runs" / "abc", list[str]()
+    folder.mkdir(parents=True)
+    facts = {"stage": "nli", "role": "member", "member": 0}
+    job = Job(id="abc", recipe=DEFAULTS["nli"], seed=7, folder=folder, parent=folder, store=folder, facts=facts)
+    lines = [{"step": step, "steps": 2, "loss": 1 / step, "best": True, "seconds": 10.0 * step} for step in (1, 2)]
 
-    def states() -> dict[str, str]:
-        experiment = client.get_experiment_by_name("nli")
-        runs = client.search_runs([experiment.experiment_id]) if experiment else []
-        return {run.info.run_name: run.info.status for run in runs}
+    def command(known: int, record: dict[str, Any], **results: float) -> tuple[Notebook, Any]:
+        """What a command tells a notebook and MLflow while a run gets so many lines and then this record."""
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines[:known]))
+        write_record(folder / "run.json", record)
+        tools = {"broken": Notebook(True), "notebook": Notebook(), "mlflow": trackers.MLflow(uri, "nli", tmp_path)}
+        tools["tensorboard"] = trackers.TensorBoard("", "", live)
+        with trackers.TrackerThread(tools, store, "pipelines/a") as thread:
+            trackers.follow(job)
+            if results:
+                thread.add_results("dev", results)
+        client = mlflow.MlflowClient(tracking_uri=uri)
+        runs = client.search_runs([client.get_experiment_by_name("nli").experiment_id])
+        return tools["notebook"], {run.info.run_name: (run, client) for run in runs}
 
-    def train(**more: Any) -> Any:
-        options = {"address": "none", "track": {"mlflow": uri, "tensorboard": ""}}
-        return raysts.run("nli", {**FEW, **more}, few_world, tmp_path / "s", **options)
+    with listening(said.append):
+        told, runs = command(1, {"status": "running"})
+    (failure,) = said
+    assert failure.startswith("broken: ") and failure.endswith("the run goes on") and "hunter22" not in failure
+    first = {"loss": 1.0, "seconds": 10.0}
+    assert told.told == [("begin", "nli member 0", None), (first, 1), "finish"]
+    assert runs["nli member 0"][0].info.status == "KILLED", "the command has ended before the run"
+    assert not [*live.glob("[!.]*")], "the page's files take their place"
 
-    seen = []
-    with listening(lambda text: seen.append(states()) if "1 nli: step 4/4" in text else None):
-        result = train()
-    assert seen and "nli member 0" in seen[0], "while the other trains"
-    assert states() == dict.fromkeys(("nli member 0", "nli member 1", "results"), "FINISHED")
-    found = {run.info.run_name: run for run in client.search_runs([client.get_experiment_by_name("nli").experiment_id])}
-    member = found["nli member 1"]
-    assert member.data.params["optim.lr"] and member.data.params["seed"]
-    history = [(metric.step, metric.value) for metric in client.get_metric_history(member.info.run_id, "loss")]
-    (folder,) = [
-        path.parent for path in (tmp_path / "s" / "runs").glob("*/run.json") if '"member": 1' in path.read_text()
-    ]
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert history == [(line["step"], line["loss"]) for line in lines if "loss" in line]
-    scores = found["results"].data.metrics
-    assert scores.keys() == result.main_scores().keys() and "backbone/stsb" in scores
-    assert len([*(tmp_path / "s" / "reports" / "nli" / "tensorboard").glob("nli member */events*")]) == 2
-    train()  # all is done
-    assert len(client.search_runs([client.get_experiment_by_name("nli").experiment_id])) == 3, "none was sent again"
+    told, runs = command(2, {"status": "done", "dev": {"kept": 0.75}}, stsb=0.5)
+    assert told.told[:3] == [("begin", "results", None), ({"stsb": 0.5}, 0), "finish"]
+    assert (store.read_json("pipelines/a/tracked.json") or {}).keys() == {"abc", "results-a-dev"}
+    second, kept = ({"loss": 0.5, "seconds": 20.0}, 2), ({"kept": 0.75}, None)
+    assert told.told[3:] == [("begin", "nli member 0", "abc"), second, kept, "finish"]
+    run, client = runs["nli member 0"]
+    assert run.info.status == "FINISHED" and run.data.metrics["kept"] == 0.75
+    assert (run.data.params["seed"], run.data.params["optim.lr"]) == ("7", str(DEFAULTS["nli"].optim.lr))
+    history = client.get_metric_history(run.info.run_id, "loss")
+    assert [(metric.step, metric.value) for metric in history] == [(1, 1.0), (2, 0.5)]
+    assert 0 <= time.time() - history[-1].timestamp / 1000 < 600
 
-    def full(*given: Any, **more: Any) -> None:
-        raise mlflow.exceptions.MlflowException("http://alice:hunter22@host/ is full")
-
-    monkeypatch.setattr(mlflow.MlflowClient, "log_batch", full)
-    messages: list[str] = []
-    with listening(messages.append):
-        assert train(seed=7, members=1)["status"] == "done"
-    (failure,) = [text for text in messages if text.startswith("mlflow: ")]
-    assert "the run goes on" in failure and "hunter22" not in failure
+    trackers.TensorBoard("", "", live).send("abc", lines, -1)
+    events = reader.EventAccumulator(str(live / "abc")).Reload().Scalars("loss")
+    assert events[1].wall_time - events[0].wall_time == pytest.approx(10.0)
+    assert 0 <= time.time() - events[1].wall_time < 600, "the last line is of now"
 
 
 @pytest.mark.parametrize("tool", ["wandb", pytest.param("trackio", marks=pytest.mark.slow)])
