@@ -92,12 +92,14 @@ WHOLE = (
     "pipeline/test_overlap.py", "pipeline/test_own_text.py",
     "pipeline/test_outcome.py::test_a_member_that", "pipeline/test_outcome.py::test_an_ensemble_of",
     "pipeline/test_changed_models.py::test_a_model_that_changes_during",
-    "cpu/test_rowwise.py::test_an_update_by_rows", "papers/test_experiments.py",
+    "cpu/test_rowwise.py::test_an_update_by_rows", "papers/test_experiments.py::test_tables_of_sed",
     "training/test_trackers.py::test_mlflow", "training/test_trackers.py::test_other",
     "training/test_checkpoint_policy.py", "training/test_adapted_layers.py", "training/test_damaged_checkpoints.py",
-    "pipeline/test_prompts.py", "search/test_search.py::test_killed_anywhere", "search/test_search.py::test_the_database",
-    "search/test_whole_search.py", "search/test_metric.py", "search/test_progress.py",
-    "papers/test_measured.py", "papers/test_filled_tables.py", "storage/test_remote_storage.py",
+    "pipeline/test_prompts.py", "search/test_search.py::test_killed_anywhere", "search/test_progress.py",
+    *(f"search/test_whole_search.py::test_{name}" for name in ("a_f", "a_s", "the_", "w", "o", "te", "m", "s", "b")),
+    *(f"search/test_metric.py::test_{name}" for name in ("one_grid", "without_a_dev", "samplers_and_early")),
+    *(f"papers/test_measured.py::test_{name}" for name in ("a_pipeline", "a_member", "the_probes")),
+    "papers/test_filled_tables.py", "storage/test_remote_storage.py",
 )  # fmt: skip
 """They start processes, run a pipeline or a search whole, compute for seconds what a unit need not, or hold models against a
 library that takes seconds to import."""

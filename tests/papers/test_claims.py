@@ -68,6 +68,8 @@ def plan_of(resamples: int) -> Any:
         (-0.05, 0.01, True, CONTRADICTED),
         (0.005, 0.4, True, NOT_SEEN),
         (0.05, 0.2, True, NOT_SEEN),  # the interval lies above 0, and p says no
+        (-0.05, 0.2, True, NOT_SEEN),
+        (0.005, 0.01, True, NOT_SEEN),  # p says yes, and the interval holds 0
         (0.05, 0.01, False, CONTRADICTED),
         (-0.05, 0.01, False, AS_NO),
         (0.005, 0.4, False, AS_NO),
