@@ -249,6 +249,17 @@ def test_a_storage_says_which_run_and_which_backbone(stored: Path) -> None:
     assert {tuple(each.stages) for each in every_row(stored)} == {("ct",), ("ct", "sed"), ()}
 
 
+def test_an_evaluation_names_its_model_and_a_set_without_subsets_is_its_own_mean(tmp_path: Path) -> None:
+    parted = row("my/encoder", "sts12", 0.4, role="backbone", run_id="content")
+    stsb = parted | {"dataset": "stsb", "aggregation": "all", "study": "s", "trial": "t"}
+    results.write(tmp_path, f"{results.EVALUATION}0123456789", [stsb, parted, parted | {"aggregation": "all"}])
+    rows = every_row(tmp_path)
+    found = sorted((each.row["dataset"], each.row["aggregation"]) for each in rows)
+    assert found == [("sts12", "all"), ("sts12", "mean"), *(("stsb", name) for name in ("all", "mean", "wmean"))]
+    assert {each.run for each in rows} == {"evaluation 01234567", "s/t"}
+    assert {each.backbone for each in rows} == {"my/encoder"}
+
+
 def test_the_trials_of_a_search_fill_the_table_of_its_grid(tmp_path: Path) -> None:
     folder, tree = (
         tmp_path / "studies" / "edge",

@@ -11,13 +11,15 @@ from run_commands import result
 from raysts.errors import InputError
 from raysts.recipes.catalog import (
     CATALOG,
+    DistillationSettings,
     GaussCSESettings,
     SimCSESettings,
     STSRegressionSettings,
+    student_defaults,
 )
 from raysts.recipes.names import RECIPES, pipeline
 from raysts.recipes.overrides import apply_overrides, dump, load_pipeline, parse_overrides
-from raysts.recipes.recipe import Data, Optim, Pipeline, Recipe, Train
+from raysts.recipes.recipe import Data, Optim, Pipeline, Recipe, Resources, Train
 from raysts.recipes.tree import Tree, to_plain
 from raysts.schema import TABLES, TEST_TABLES
 
@@ -258,6 +260,47 @@ def test_what_is_wrong_is_said(name: str, overrides: dict[str, Any], messages: l
     text = "\n".join(problems_of(name, overrides))
     assert all(message in text for message in messages), text
     assert "Input should be" not in text and "pydantic" not in text
+
+
+def test_what_is_at_the_edge_of_a_rule_is_taken() -> None:
+    edges = {
+        "name": "sts", "backbone_layers": [0, 2], "members": 2, "min_members": 2, "select_top": 2, "sed.matryoshka": [1],
+        "trials": [{"point": {}}, {"point": {}, "seed": 1}], "train.max_length": 3, "train.compile": True,
+        "optim.floor": 2e-5, "optim.schedule": "steps", "optim.milestones": [5], "optim.factors": [1.0, 0.5],
+        "resources.workers": 2, "resources.min_workers": 2, "resources.gpus": 0,
+    }  # fmt: skip
+    made = pipeline("nli-sed", edges)
+    assert (made.name, made.backbone_layers, made.resources.least, made.resources.device) == ("sts", (0, 2), 2, "cpu")
+    assert made.resources.bundle == {"CPU": 1.0}
+    asked = Resources(cpus=2, gpus=0.5, memory=3.0, accelerator_type="L4")
+    assert asked.bundle == {"CPU": 2.0, "GPU": 0.5, "memory": 3e9, "accelerator_type:L4": 0.001}
+    assert asked.device is None, "what the machine has"
+    # Two levels of a flow halve the dimensions twice; the others are as many as the model has.
+    halved, others = ("flow", {"levels": 2}, 6), [("whiten", {"dimensions": 8}, 7), ("ct", {"matryoshka": (8,)}, 7)]
+    for objective, option, wrong in (halved, *others):
+        problem, settings = CATALOG[objective].settings_problem, CATALOG[objective].settings(**option)
+        assert problem(settings, 8) is None and problem(settings, wrong)
+    assert CATALOG["whiten"].settings_problem(CATALOG["whiten"].settings(), 7) is None
+
+
+def test_what_a_student_learns_follows_from_its_target_and_its_start() -> None:
+    of = DistillationSettings
+    reduced, wide = of(target="concat"), of(target="concat", projection=8)
+    for settings, expected in (
+        (reduced, (True, True, False)), (wide, (False, False, False)), (of(projection=8), (False, False, True)),
+        (of(target="concat", loss="similarity"), (False, False, False)), (of(axes="student"), (False, True, False)),
+    ):  # fmt: skip
+        assert (settings.is_reduced, settings.learns_map, settings.keeps_projection) == expected, settings
+    turned = [(of(), None), (reduced, "some"), (of(), "some"), (wide, None), (of(matryoshka=(8,)), None)]
+    axes = ["settings.axes" in student_defaults(settings, True, within) for settings, within in turned]
+    assert axes == [True, True, False, False, False]
+    assert student_defaults(of(), False) == {}
+    assert student_defaults(of(loss="mse"), True) == {"settings.axes": "student"}
+    assert student_defaults(of(loss="similarity"), True) == {"optim.lr": 1e-4}
+    directions = {"optim.lr": 3e-4, "optim.schedule": "linear"}
+    assert student_defaults(of(target="gaussian"), True) == directions
+    assert student_defaults(of(projection=8), True) == {"settings.loss": "cosine", **directions}
+    assert student_defaults(of(projection=8, loss="nll"), True) == {"settings.loss": "nll", **directions}
 
 
 def test_parse_overrides() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -97,3 +98,17 @@ def test_importance_has_an_interval() -> None:
     found = importance(made, group_by_point([scored(p, math.log10(p[rate])) for p in points], 1))
     (first, (share, low, high)), *_ = found.items()
     assert first == rate and low - 0.01 < share < high + 0.01 and share > 0.5
+
+
+def test_importance_needs_points_that_differ_and_leaves_a_twentieth_of_its_draws_out_at_both_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = search(num_samples=60)
+    rate, batch = made.space
+    every = [scored({rate: 1e-4, batch: 8 + n}, 0.5 + 0.1 * (n > 3)) for n in range(8)]
+    shares = iter([{rate: float(n), batch: 0.0} for n in range(40)] + [{rate: 7.0, batch: 0.0}])
+    monkeypatch.setattr("optuna.importance.get_param_importances", lambda *_, **__: next(shares))
+    assert importance(made, group_by_point(every[:7], 1)) == {}, "four points for each option"
+    assert importance(made, group_by_point([replace(each, value=0.5) for each in every], 1)) == {}
+    assert importance(search(num_samples=60, **{"space.batch": None}), group_by_point(every, 1)) == {}
+    assert importance(made, group_by_point(every, 1)) == {rate: (7.0, 2.0, 37.0), batch: (0.0, 0.0, 0.0)}

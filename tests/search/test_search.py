@@ -21,8 +21,10 @@ from raysts.commands.study import plan_study
 from raysts.errors import InputError
 from raysts.evaluation.dev import RunMetric
 from raysts.pipeline.plan import Plan
+from raysts.pipeline.price import Rates
 from raysts.recipes.names import pipeline
 from raysts.recipes.overrides import dump, parse_overrides
+from raysts.recipes.tree import to_plain
 from raysts.report.study import winning_command, write_report
 from raysts.search import exports, scores
 from raysts.search.exports import exporter
@@ -32,7 +34,7 @@ from raysts.search.sampler import Sampler
 from raysts.search.scores import PointScores
 from raysts.search.search import Asha, Search, configure, find_search, pipeline_overrides, search_overrides
 from raysts.search.space import Dimension, contains, corners, grid, key_of, select, sort
-from raysts.search.study import Study, best_trials
+from raysts.search.study import Study, best_point, best_trials, earlier_points
 from raysts.search.trial import TrialOutcome
 from raysts.storage.atomic import write_json
 from raysts.storage.checksums import write_record
@@ -106,6 +108,17 @@ def test_a_dimension_is_read_from_text_and_written_back(value: Any, text: str, i
 def test_a_dimension_that_makes_no_sense_is_refused(value: Any, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         Dimension.of(value)
+
+
+@pytest.mark.parametrize(
+    ("choices", "low", "high", "log"), [("2,20", 2, 20, True), ("2,19", 2, 19, False), ("0,0.5", 0, 0.5, False)]
+)
+def test_numbers_stand_on_a_scale_of_logarithms_from_ten_times_the_first_on(
+    choices: str, low: float, high: float, log: bool
+) -> None:
+    axis = Dimension.of(choices).axis()
+    assert (axis.low, axis.high, axis.log) == (low, high, log)
+    assert Dimension.of("2").axis().choices == (2,) and Dimension.of("a,2").axis().choices == ("a", 2)
 
 
 def test_a_range_of_whole_numbers_is_a_grid_of_at_most_so_many_points() -> None:
@@ -359,6 +372,48 @@ def test_killed_anywhere_no_trial_is_lost_doubled_or_repeated(
     assert end.complete and TrialQueue(end).next() is None
 
 
+def test_a_sampled_search_goes_on_with_what_it_had_begun(study: StudyMaker) -> None:
+    options = {"space.optim.lr": "log(1e-8,1e-2)", "num_samples": 3, "seeds": 2}
+    made = study("lower-bound", options)
+    began, tasks = made.about["created_at"], TrialQueue(made)
+    first, second, third = tasks.next(), tasks.next(), tasks.next()
+    assert first and second and third and first.point == second.point != third.point
+    for trial in (first, second):
+        tasks.done(trial.id, finished(0.5))
+    again = study("lower-bound", options)  # after a kill
+    assert again.asked == [first.point, third.point] and again.about["created_at"] == began is not None
+    handed = run_until(again, None, random.Random(0), lambda trial: finished(0.5))
+    assert handed[0] == third.id and len(handed) == 4 and again.complete
+
+
+def test_the_price_of_a_search_is_that_of_the_steps_that_are_left(study: StudyMaker) -> None:
+    made = study("lower-bound", {"space.lower_bound": "0,.1", "seeds": 2})
+    rates = Rates(made.store)
+    seconds = {step.id: rates.predict(step).seconds for step in made.steps()}
+    whole = made.price(1).device_seconds
+    assert whole == pytest.approx(sum(seconds.values()))
+    ended = made.trials({BOUND: 0.1})[1].id
+    made.records = {ended: record(0.1, 1)}
+    assert whole - made.price(1).device_seconds == pytest.approx(seconds[ended])
+
+
+def test_the_record_of_a_trial_says_how_far_it_came(study: StudyMaker) -> None:
+    made = study("lower-bound", {"space.lower_bound": "0,.1", "seeds": 1, "cost": "seconds"})
+    whole, early = made.trials({BOUND: 0.0})[0], made.trials({BOUND: 0.1})[0]
+    lines = '{"step": 5, "steps": 20, "dev": 0.3, "seconds": 1.0}\n{"step": 10, "steps": 20, "seconds": 2.0}\n'
+    folders = whole.job.folder, early.job.folder
+    for folder, status in zip(folders, ("done", "running"), strict=True):
+        (folder / "checkpoints").mkdir(parents=True)
+        (folder / "metrics.jsonl").write_text(lines)
+        write_record(folder / "run.json", {"run_id": folder.name, "status": status, "kept": {"step": 5}})
+    ended = made.finish(whole, finished(0.4))
+    assert (ended.value, ended.step, ended.steps, ended.cost, ended.curve) == (0.4, 5, 20, 2.0, ((5, 0.3),))
+    stopped = made.finish(early, TrialOutcome("stopped"))
+    assert (stopped.value, stopped.step, stopped.steps) == (0.3, 10, 20), "the last value, and where it was stopped"
+    left = [(read_json(run / "run.json")["status"], (run / "checkpoints").exists()) for run in folders]
+    assert left == [("done", True), ("stopped", False)]
+
+
 def test_a_resumed_sampler_knows_how_far_stopped_trials_came(study: StudyMaker) -> None:
     made = study("lower-bound", {"space.optim.lr": "log(1e-8,1e-2)", "num_samples": 10, "seeds": 1})
     before, after = (Sampler(made.search, [], 0) for _ in range(2))
@@ -491,6 +546,39 @@ def test_the_mean_over_seeds_chooses_and_a_stopped_seed_is_said_and_not_averaged
     assert said == "One seed alone of the chosen point has finished: no difference between points is tested."
 
 
+@pytest.mark.parametrize(
+    ("others", "loses"),
+    [
+        # Differences of 0.02 and 0.04: their mean must be above 6.31 standard errors of 0.01, with one degree of freedom;
+        # with a point of equal differences above 2.92 of 0.0071, with two. A scattered one of three seeds (0.03) adds to
+        # the variance: above 2.35 of 0.018.
+        ([(0.48, 0.46)], False),
+        ([(0.44, 0.43)], True),
+        ([(0.48, 0.46), (0.4, 0.4), (0.1,)], True),
+        ([(0.48, 0.46), (0.43, 0.4, 0.37)], False),
+        ([], False),
+    ],
+)  # fmt: skip
+def test_a_race_is_lost_by_a_t_test_with_the_variance_of_all_points(
+    others: list[tuple[float, ...]], loses: bool
+) -> None:
+    best = (0.5, 0.5, 0.5)
+    every = scores.group_by_point(
+        [record(b, seed, value=v) for b, values in enumerate([best, *others]) for seed, v in enumerate(values)], 3
+    )
+    assert scores.clearly_worse(every[-1 if not others else 1], every, "max") == loses
+    nothing = scores.group_by_point([record(0.1, seed, "infeasible", None) for seed in (0, 1)], 3)
+    assert not scores.clearly_worse(nothing[0], nothing, "max")
+
+
+def test_points_are_compared_by_the_seeds_that_both_have() -> None:
+    values = {0.0: (0.5, 0.5), 0.1: (0.4, 0.41, 0.9), 0.2: (0.5, 0.5), 0.3: (0.3,)}
+    records = [record(bound, seed, value=v) for bound, of in values.items() for seed, v in enumerate(of)]
+    ahead, *rivals = scores.group_by_point(records, 3)
+    assert [scores.is_better(ahead, rival, "max") for rival in rivals] == [True, False, False]
+    assert scores.verdict([ahead], "max", {}) == "", "there is no other point"
+
+
 def test_a_choice_claims_no_more_than_its_paired_intervals_over_seeds() -> None:
     claimed = 0
     for number in range(60):
@@ -603,6 +691,45 @@ def test_the_best_point_keeps_its_seeds_and_what_others_use_stays(study: StudyMa
     again = study("lower-bound", {"space.lower_bound": "0,.1,.2", "seeds": 2})
     assert TrialQueue(again).next() is None
     assert len(again.records) == 6 and {r.value for r in again.records.values()} == {0.1}
+
+
+def test_what_a_study_teaches_is_asked_of_its_best_point_or_its_best_trials(study: StudyMaker) -> None:
+    made = study("lower-bound", {"seeds": 2})
+    about = {"name": "x", "command": "raysts tune x", "mode": "max", "seeds": 2}
+    about["pipeline"] = to_plain(made.search.pipeline)
+    trials = [record(0.1, 0), record(0.1, 1), record(0.2, 0, value=0.9)]
+    teachers, student = best_point(about, trials, None, "ensemble"), best_point(about, trials, 1, "sed")
+    assert (teachers.members, student.members, [*student.recipes]) == (2, 1, ["sts", "sed"])
+    assert best_point(about, trials, 4, "ensemble").members == 4, "two more seeds are trained"
+    assert teachers.stages["sts"].settings.lower_bound == 0.1, "0.2 lacks a seed"  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match="--top 0: must be at least 1"):
+        best_point(about, trials, 0, "ensemble")
+    for few in ([], trials[1:]):
+        with pytest.raises(InputError, match="no point of it has all its 2 seeds"):
+            best_point(about, few, None, "ensemble")
+    with pytest.raises(InputError, match="it keeps no model"):
+        best_trials(about, trials, made.store, None)
+    for trial in trials[1:]:
+        (made.plan.storage / "runs" / trial.id / "model").mkdir(parents=True)
+    asked = [best_trials(about, trials, made.store, top) for top in (None, 2, 1)]
+    assert [[trial.id for trial in of] for of in asked] == [["0.2-0", "0.1-1"], ["0.2-0", "0.1-1"], ["0.2-0"]]
+    for top in (0, 3):
+        with pytest.raises(InputError, match=f"--top {top}: must be from 1 to .* keeps, 2"):
+            best_trials(about, trials, made.store, top)
+
+
+def test_a_warm_start_takes_the_scores_of_another_study_that_lie_in_the_space(study: StudyMaker) -> None:
+    sampled = {"space.lower_bound": "0..0.5", "num_samples": 3, "seeds": 1}
+    made, other = study("lower-bound", sampled), study("lower-bound", sampled, name="other")
+    for each in (record(0.1, 0), record(0.9, 0), record(0.2, 0, "infeasible", None)):
+        other.store.write_json(other.folder / "trials" / f"{each.id}.json", asdict(each))
+    assert [scored.point for scored in earlier_points(made, "other")] == [{BOUND: 0.1}]
+    with pytest.raises(InputError, match="is this study itself"):
+        earlier_points(made, made.name)
+    with pytest.raises(InputError, match="a grid learns nothing"):
+        earlier_points(study("lower-bound", {"seeds": 1}, name="grid"), "other")
+    with pytest.raises(InputError, match="by spearman, this search by loss"):
+        earlier_points(study("lower-bound", {**sampled, "metric": "loss"}, name="by-loss"), "other")
 
 
 def test_the_database_is_a_view_of_the_records_whatever_it_held(
