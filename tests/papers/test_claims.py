@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from evaluation_fakes import accurate, write_table
 from golden.golden import Golden, lines
 
 from raysts.data.corpora import Corpus
+from raysts.data.derive import TARGETS
 from raysts.evaluation import harness
 from raysts.evaluation.dev import DEVS
 from raysts.papers import verdicts as claims_data
@@ -29,6 +31,7 @@ from raysts.papers.verdicts import (
     SEEN,
     ClaimsData,
     ClaimVerdict,
+    agenda,
     baseline_scores,
     conclude,
     render,
@@ -68,6 +71,8 @@ def plan_of(resamples: int) -> Any:
         (-0.05, 0.01, True, CONTRADICTED),
         (0.005, 0.4, True, NOT_SEEN),
         (0.05, 0.2, True, NOT_SEEN),  # the interval lies above 0, and p says no
+        (-0.05, 0.2, True, NOT_SEEN),
+        (0.005, 0.01, True, NOT_SEEN),  # p says yes, and the interval holds 0
         (0.05, 0.01, False, CONTRADICTED),
         (-0.05, 0.01, False, AS_NO),
         (0.005, 0.4, False, AS_NO),
@@ -115,6 +120,84 @@ def test_every_claim_is_of_systems_that_its_command_runs_and_every_system_of_use
         assert bool(claim.printed) == (claim.source != BASELINES)
     assert {one.members for one in made.values()} <= {1, 5} and {one.students for one in made.values()} <= {1, 5}
     assert any(not claim.holds for claim in CLAIMS[paper])
+
+
+def test_what_a_corpus_shows_of_a_paper_is_known_before_training(tmp_path: Path) -> None:
+    """With STS-B, and pairs of XNLI, whose directions stand in for those of SNLI. The numbers are those of claims.yaml."""
+    write_table(tmp_path, "sts/stsb_test", {"sentence1": ["a"], "sentence2": ["b"], "score": [1.0]})
+    write_table(tmp_path, "nli/xnli_en_test", {"premise": ["a"], "hypothesis": ["b"], "label": ["entailment"]})
+    corpus, made = Corpus(tmp_path), pipelines("claims-gausscse@small", {}, lambda backbone: 3)
+    claims, needed, notes = agenda("gausscse", made, corpus, False)
+    absent = "no test set: snli-2way (7), no test set: sick-2way (2)"
+    assert [*needed] == ["simcse-sup"] and notes[0] == (
+        f"gausscse: 19 of 20 claims cannot be measured with {tmp_path}: {absent}, no test set: snli-direction (7), no test set: "
+        "sick-direction (3); 'raysts claims gausscse --stand-ins' holds 7 of them: on xnli-direction in place of "
+        "snli-direction (7)"
+    )
+    claims, needed, notes = agenda("gausscse", made, corpus, True)
+    assert Counter(claim.in_place_of for claim, why in claims.items() if why is None) == {(): 1, ("snli-direction",): 7}
+    assert {pipeline.evaluation.tasks for pipeline in needed.values()} == {("stsb", "xnli-direction")}
+    assert (
+        notes[0]
+        == f"gausscse: 12 of 20 claims cannot be measured with {tmp_path}: {absent}, no test set: sick-direction (3)"
+    )
+    assert [note.partition(": ")[2] for note in notes[1:]] == [
+        "7 claims are held on other sets than the paper's: on xnli-direction in place of snli-direction (7)",
+        "not run, for no claim that can be measured is about them: gausscse-ent+con.batch-64, gausscse-ent+con.lr-1e-5",
+    ]
+    made = pipelines("claims-sed@small", {"backbone": "distilbert-base-uncased"}, lambda backbone: 3)
+    claims, _, _ = agenda("sed", made, corpus, False)
+    others = {backbone: f"the paper says it of {backbone}" for backbone in BACKBONES}
+    assert all((why == others[c.backbone]) == (c.backbone != "BERT-distil") for c, why in claims.items() if c.backbone)
+
+
+def test_a_side_of_a_claim_is_the_models_of_its_role_at_its_layers() -> None:
+    def node(role: str, *models: str) -> Any:
+        scores = {("mean", layers): {"stsb": layers} for layers in "12"} if models else {("cls", "3"): {"stsb": "3"}}
+        given = [SimpleNamespace(id=model) for model in models or ("w",)]
+        return SimpleNamespace(
+            role=role, models=given, pooling="mean",
+            row_scores=lambda model, _: {at: of | {"of": model} for at, of in scores.items()},
+        )  # fmt: skip
+
+    nodes = [node("backbone", "b"), node("member", "m0", "m1"), node("student", "s"), node("soup")]
+    plan = SimpleNamespace(soups={}, outcomes=["s"], evaluations=nodes, pipeline=SimpleNamespace(compared_layers=2))
+
+    def scored(role: str, layers: int | None = None, **changes: Any) -> list[Any]:
+        plans: Any = {"ct": SimpleNamespace(**{**vars(plan), **changes})}
+        models: list[Any] = claims_data._models(Side("ct", role, layers), plans, {})
+        return [(of["of"], of["stsb"]) for of in models]
+
+    assert scored("model") == [("s", "2")] and scored("members", 1) == [("m0", "1"), ("m1", "1")]
+    assert scored("ensemble") == [("ensemble", "2")] and scored("backbone") == [("backbone", "2")]
+    assert scored("best member", outcomes=[]) == scored("model", outcomes=[]) == [("m0", "2"), ("m1", "2")]
+    assert scored("model", outcomes=[], soups={"soup": None}) == [("w", "3")], "of a model with a choice of its own"
+    assert scored("members", 9) == []
+
+
+def test_spread_is_of_several_models_and_the_best_member_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answers(*shares: float) -> list[Any]:
+        return [{"stsb": accurate("stsb", np.arange(100) < 100 * share)} for share in shares]
+
+    systems = {"a": answers(0.9, 0.7), "b": answers(0.6, 0.8), "one": answers(0.5)}
+    monkeypatch.setattr(claims_data, "_models", lambda side, *_: systems[side.point])
+    plans = dict.fromkeys(systems, plan_of(100))
+    plans["a"] = plan_of(100)
+    plans["a"].pipeline.recipes = {"flow": SimpleNamespace(table=TARGETS)}  # fitted on the student, not on members
+
+    def compared(a: Side, b: Side, **fields: Any) -> ClaimVerdict:
+        return claims_data._compare(CLAIM._replace(a=a, b=b, **fields), plans, {})
+
+    spread = compared(Side("a"), Side("b"), measure="spread")
+    assert (spread.a, spread.b) == (pytest.approx(0.1 * 2**0.5), pytest.approx(0.1 * 2**0.5))
+    few = compared(Side("a"), Side("one"), measure="spread")
+    assert few.why == "models of several seeds are needed: --seeds 2 or more"
+    best = compared(Side("a"), Side("b", "best member"))
+    assert (best.a, best.b, best.models) == (pytest.approx(0.8), pytest.approx(0.8), (2, 1))
+    fitted = [compared(Side("a", role), Side("b")).transductive for role in ("model", "members", "backbone")]
+    assert fitted == [True, False, False]
+    absent = compared(Side("a"), Side("b"), on=("sts12", "sts13"))
+    assert absent.why == "no scores at these layers: sts12, sts13"
 
 
 def test_a_stand_in_is_of_the_same_task_and_selects_nothing() -> None:

@@ -66,6 +66,8 @@ def test_one_pooling() -> None:
     two = pipeline("nli-sed-flow", {"layers": 2})
     assert two.compared_layers == 2 and {recipe.layers for recipe in two.recipes.values()} == {2}
     assert pipeline("nli-sed", {"layers": 3}).measured_layers == (1, 2, 3)
+    trained = pipeline("nli", {"layers": 2}), pipeline("nli-sed-flow", {"flow.layers": 2}), pipeline("nli-sed@paper")
+    assert [each.delivered_layers for each in trained] == [2, 2, 2]
     paper = pipeline("nli-sed-flow@paper")
     assert (paper.student_pooling, paper.compared_layers, paper.post["flow"].layers) == (2, 2, 2)
     assert paper.sed is not None and paper.sed.layers == 1

@@ -9,10 +9,17 @@ import pytest
 from run_commands import result
 
 from raysts.errors import InputError
-from raysts.recipes.catalog import CATALOG, GaussCSESettings, SimCSESettings, STSRegressionSettings
+from raysts.recipes.catalog import (
+    CATALOG,
+    DistillationSettings,
+    GaussCSESettings,
+    SimCSESettings,
+    STSRegressionSettings,
+    student_defaults,
+)
 from raysts.recipes.names import RECIPES, pipeline
 from raysts.recipes.overrides import apply_overrides, dump, load_pipeline, parse_overrides
-from raysts.recipes.recipe import Data, Optim, Pipeline, Recipe, Train
+from raysts.recipes.recipe import Data, Optim, Pipeline, Recipe, Resources, Train
 from raysts.recipes.tree import Tree, to_plain
 from raysts.schema import TABLES, TEST_TABLES
 
@@ -163,12 +170,15 @@ SETTINGS = [
     of_sed("nli-sed", "temperature=0.0 must be above 0", loss="infonce", temperature=0.0),
     of_sed("nli-sed", "loss={'cosine': 0}: must be one of mse, cosine, similarity, infonce, nll, kl", loss={"cosine": 0}),
     of_sed("nli-sed", "weights='equal': must be one number above 0 for each teacher", weights="equal"),
+    *(of_sed("nli-sed", f"weights={none}: must be one number above 0 for each", weights=none) for none in ([], [0])),
+    of_sed("nli-sed", "loss={}: must be one of mse", loss={}),
+    of_sed("nli-sed", "axes=student: loss=similarity compares cosines, and a projection", axes="student", projection=8),
     of_sed("gausscse-ent-sed", "loss=mse: kl is the loss of target=gaussian", target="gaussian", loss="mse"),
     of_sed("gausscse-ent-sed", "loss=kl: kl is the loss of target=gaussian, which has no other; leave loss out", loss="kl"),
     of_sed("gausscse-ent-sed", "loss={'kl': 1.0, 'cosine': 1.0}: kl", target="gaussian", loss={"kl": 1.0, "cosine": 1.0}),
     of_sed("gausscse-ent-sed", "target=gaussian: takes no bank", target="gaussian", bank=0.1),
     of_sed("ct-sed", "matryoshka=[8]: sed: the projection reads all", matryoshka=[8], projection=64, target="concat"),
-    nested("ct-sed", "sed", " must be numbers of dimensions, each once", (8, 8)),
+    *(nested("ct-sed", "sed", " must be numbers of dimensions, each once", dims) for dims in ((8, 8), (0,))),
     nested("mlm-ct-sed", "mlm", ": mlm: it is no loss of sentence vectors"),
     nested("nli-sed-flow", "flow", ": flow: it is no loss of sentence vectors"),
     nested("latte", "latte", ": latte: it is no loss of sentence vectors"),
@@ -189,9 +199,13 @@ SETTINGS = [
         ("nli", {"nli.optim": {"lrr": 1}}, ["unknown option 'nli.optim.lrr' (did you mean 'lr'?)"]),
         ("nli", {"data.spans": 4}, ["data.spans=4: nli trains on premise, hypothesis, not on single texts"]),
         ("simcse-unsup", {"data.spans": 4, "data.sources": ["a"]}, ["spans=4: pieces of texts have no source"]),
-        ("simcse-unsup", {"train.max_length": "all"}, ["train.max_length='all': must be a number of at least 3, or auto"]),
+        ("simcse-unsup", {"data.span_tokens": [64, 4]}, ["span_tokens=[64, 4] must be two numbers, the smaller one first"]),
+        ("simcse-unsup", {"data.span_tokens": [4, 8, 64]}, ["span_tokens=[4, 8, 64] must be two numbers"]),
+        *(("nli", {"train.max_length": length}, ["must be a number of at least 3, or auto"]) for length in ("all", 2)),
+        *(("nli", {"backbone_layers": layers}, [f"{layers}: must be a number of layers"]) for layers in (0, [2, 0], [-1])),
         ("nli", {"nli.train.keep": "second"}, ["nli.train.keep='second' must be one of last, best for nli"]),
         ("nli", {"nli.pooling": "sum"}, ["nli.pooling='sum': must be one of mean, cls, max"]),
+        ("nli", {"nli.layers": True}, ["nli.layers=True: must be a number of last layers (2), 'first_last'"]),
         ("nli", {"nli.layers": "two"}, ["nli.layers='two': must be a number of last layers (2), 'first_last'"]),
         ("nli", {"nli.layers": "weights-0,0"}, ["nli.layers='weights-0,0': the weights must be finite"]),
         ("nli", {"nli.optim.schedule": "steps"}, ["nli.optim.factors: schedule 'steps' needs one factor more"]),
@@ -209,6 +223,11 @@ SETTINGS = [
         ("nli", {"min_members": 2}, ["min_members=2 must be from 1 to members, 1"]),
         ("nli-sed", {"min_members": 2, "select_top": 3}, ["min_members=2 must be at least select_top, 3"]),
         ("nli", {"students": 2}, ["students=2: 'nli' distils no student"]),
+        ("nli", {"members": 2, "trials": [{"point": {}}]}, ["members=2: 1 trials are the members"]),
+        ("raw", {"combine": "ensemble"}, ["combine: there are no members to combine"]),
+        ("raw", {"bacth": 1}, ["unknown option 'bacth'"]),
+        ("nli-sed", {"student": "static", "keep_index": True}, ["static: it is of distillation by named", "that one named"]),
+        ("quickstart@small", {}, ["'quickstart' belongs to no paper and has its own sizes; take 'quickstart'"]),
         ("nli", {"teacher_prompt": "q"}, ["teacher_prompt='q': no models are named as teachers"]),
         ("nli", {"teachers": "a,b"}, ["teachers: models that are there, or stages"]),
         ("nli", {"combine": "sed"}, ["sed: needed with combine=sed and only then"]),
@@ -218,11 +237,14 @@ SETTINGS = [
         ("nli-ct", {"nli.objective": "flow"}, ["nli: flow is fitted on a finished model and must be the last stage"]),
         ("nli", {"evaluation.layers": 3, "evaluation.compare": 2}, ["evaluation.compare=2 must be one of layers (3,)"]),
         ("nli", {"evaluation.layers": []}, ["evaluation.layers=() must name one choice"]),
+        ("mlm", {"mlm.grad_cache": 4}, ["mlm.settings.grad_cache=4: mlm: it is no loss of sentence vectors"]),
+        ("sts", {"data.table": "sts/stsb_dev"}, ["sts.data.table='sts/stsb_dev' is a dev set, which selects"]),
         ("sts", {"sts.grad_cache": 0}, ["sts.settings.grad_cache=0 must be at least 1, or none"]),
         ("flow", {"flow.train.lora": 2}, ["flow.train.lora=2: flow is fitted on a finished model"]),
         ("nli", {"resources.shard": True}, ["resources.workers=1: shard spreads"]),
         ("nli-flow", SPREAD, ["resources.shard: flow: only losses of sentence vectors are spread"]),
         ("nli", SPREAD | {"nli.grad_cache": 4}, ["resources.shard: nli: only losses of sentence vectors are spread"]),
+        ("simcse-sup", SPREAD | {"train.compile": True}, ["resources.shard: not together with simcse-sup.train.compile"]),
         ("nli", {"resources.min_workers": 2}, ["resources.min_workers=2 must be from 1 to workers, 1, or none"]),
         ("nli", {"resources.gpus": 0, "resources.accelerator_type": "L4"}, ["resources.accelerator_type=L4: workers without"]),
         ("nli", {"resources.label_selector": "a=b,c"}, ["resources.label_selector='c' must be key=value"]),
@@ -238,6 +260,47 @@ def test_what_is_wrong_is_said(name: str, overrides: dict[str, Any], messages: l
     text = "\n".join(problems_of(name, overrides))
     assert all(message in text for message in messages), text
     assert "Input should be" not in text and "pydantic" not in text
+
+
+def test_what_is_at_the_edge_of_a_rule_is_taken() -> None:
+    edges = {
+        "name": "sts", "backbone_layers": [0, 2], "members": 2, "min_members": 2, "select_top": 2, "sed.matryoshka": [1],
+        "trials": [{"point": {}}, {"point": {}, "seed": 1}], "train.max_length": 3, "train.compile": True,
+        "optim.floor": 2e-5, "optim.schedule": "steps", "optim.milestones": [5], "optim.factors": [1.0, 0.5],
+        "resources.workers": 2, "resources.min_workers": 2, "resources.gpus": 0,
+    }  # fmt: skip
+    made = pipeline("nli-sed", edges)
+    assert (made.name, made.backbone_layers, made.resources.least, made.resources.device) == ("sts", (0, 2), 2, "cpu")
+    assert made.resources.bundle == {"CPU": 1.0}
+    asked = Resources(cpus=2, gpus=0.5, memory=3.0, accelerator_type="L4")
+    assert asked.bundle == {"CPU": 2.0, "GPU": 0.5, "memory": 3e9, "accelerator_type:L4": 0.001}
+    assert asked.device is None, "what the machine has"
+    # Two levels of a flow halve the dimensions twice; the others are as many as the model has.
+    halved, others = ("flow", {"levels": 2}, 6), [("whiten", {"dimensions": 8}, 7), ("ct", {"matryoshka": (8,)}, 7)]
+    for objective, option, wrong in (halved, *others):
+        problem, settings = CATALOG[objective].settings_problem, CATALOG[objective].settings(**option)
+        assert problem(settings, 8) is None and problem(settings, wrong)
+    assert CATALOG["whiten"].settings_problem(CATALOG["whiten"].settings(), 7) is None
+
+
+def test_what_a_student_learns_follows_from_its_target_and_its_start() -> None:
+    of = DistillationSettings
+    reduced, wide = of(target="concat"), of(target="concat", projection=8)
+    for settings, expected in (
+        (reduced, (True, True, False)), (wide, (False, False, False)), (of(projection=8), (False, False, True)),
+        (of(target="concat", loss="similarity"), (False, False, False)), (of(axes="student"), (False, True, False)),
+    ):  # fmt: skip
+        assert (settings.is_reduced, settings.learns_map, settings.keeps_projection) == expected, settings
+    turned = [(of(), None), (reduced, "some"), (of(), "some"), (wide, None), (of(matryoshka=(8,)), None)]
+    axes = ["settings.axes" in student_defaults(settings, True, within) for settings, within in turned]
+    assert axes == [True, True, False, False, False]
+    assert student_defaults(of(), False) == {}
+    assert student_defaults(of(loss="mse"), True) == {"settings.axes": "student"}
+    assert student_defaults(of(loss="similarity"), True) == {"optim.lr": 1e-4}
+    directions = {"optim.lr": 3e-4, "optim.schedule": "linear"}
+    assert student_defaults(of(target="gaussian"), True) == directions
+    assert student_defaults(of(projection=8), True) == {"settings.loss": "cosine", **directions}
+    assert student_defaults(of(projection=8, loss="nll"), True) == {"settings.loss": "nll", **directions}
 
 
 def test_parse_overrides() -> None:

@@ -59,7 +59,7 @@ def test_trees_are_frozen_and_their_copies_checked() -> None:
     [
         ({"size": 4.0}, Leaf(size=4)), ({"rate": 1}, Leaf(rate=1.0)), ({"rate": "2e-5"}, Leaf(rate=2e-5)),
         ({"limit": None}, Leaf(limit=None)), ({"numbers": [3, 4]}, Leaf(numbers=(3, 4))), ({"numbers": 3}, Leaf(numbers=(3,))),
-        ({"numbers": "3,4"}, Leaf(numbers=(3, 4))), ({"text": 3}, Leaf(text="3")),
+        ({"numbers": "3,4"}, Leaf(numbers=(3, 4))), ({"text": 3}, Leaf(text="3")), ({"rate": 2**62}, Leaf(rate=2.0**62)),
     ],
 )  # fmt: skip
 def test_values_that_mean_the_type(plain: dict[str, Any], expected: Leaf) -> None:

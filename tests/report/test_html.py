@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from jinja2 import UndefinedError
 
-from raysts.report.charts import fit_scale, tick_text
+from raysts.report.charts import Scale, fit_scale, tick_text
 from raysts.report.html import quantity, render
 from raysts.report.run import throughput
 
@@ -31,6 +31,17 @@ def test_ticks_are_round_and_inside() -> None:
     scale = fit_scale([1e-3, 50.0], 0, 100, log=True)
     assert all(scale.low <= tick <= scale.high for tick in scale.ticks(5)) and 0.01 in scale.ticks(5)
     assert scale((scale.low * scale.high) ** 0.5) == pytest.approx(50)
+    assert scale.ticks(5) == pytest.approx([0.001, 0.01, 0.1, 1, 10])
+    assert scale.ticks(8) == pytest.approx([0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30])
+    # A margin of 6 % on both sides, or a range of its own around a constant.
+    for values, ends in (([0.0, 1.0], (-0.06, 1.06)), ([3.0, 3.0], (2.7, 3.3)), ([0.0, 0.0], (-0.5, 0.5))):
+        scale = fit_scale(values, 0, 100)
+        assert (scale.low, scale.high) == pytest.approx(ends)
+    assert fit_scale([0.0, 1.0], 0, 100).ticks(5) == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert Scale(0.5, 3.5, 0, 30).marks(5, integers=True) == [(5.0, "1"), (15.0, "2"), (25.0, "3")]
+    halves, every = Scale(0, 4, 0, 8).marks(8), Scale(0, 4, 0, 8).marks(3, integers=True)
+    assert [text for _, text in halves] == ["0", "0.5", "1", "1.5", "2", "2.5", "3", "3.5", "4"]
+    assert every == [(0.0, "0"), (4.0, "2"), (8.0, "4")], "five whole numbers, of which there is room for three"
 
 
 def test_the_text_of_a_tick_is_its_value() -> None:

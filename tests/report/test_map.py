@@ -69,6 +69,7 @@ def test_a_text_is_never_markup(tmp_path: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert page.name == "map.html" and text.count("<script") == 1 and text.count("<select") == 1
     assert "http" not in text and "src=" not in text
+    assert "By chance it would keep 1.7." in text, "ten of 59 for each of ten"
     options = re.findall(r"<option>(.*?)</option>", text, re.S)
     assert [html.unescape(option) for option in options] == [HOSTILE.replace("\x1b", "\ufffd"), *sample().texts[1:]]
     (script,) = re.findall(r"<script>(.*?)</script>", text, re.S)

@@ -106,10 +106,6 @@ def test_one_grid_by_its_loss_and_by_pearson_is_trained_once(
     assert all(each["pearson"] != each["spearman"] for each in scores.values())
     assert other["best"]["value"] == max(each["pearson"] for each in scores.values())
 
-    sampled = {**base, "num_samples": 2, "metric": "pearson"}
-    with pytest.raises(InputError, match="--warm-start lower-bound: goes by loss, this search by pearson"):
-        run_search("lower-bound", sampled, few_world, tmp_path, name="third", warm_start="lower-bound")
-
 
 def test_without_a_dev_set_the_loss_is_left(without_dev: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     given = {**THREE, "space.lower_bound": "0,0.8", "backbone": str(tiny_backbone)}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from run_commands import overrides, result
 
 from raysts.search.record import Record
 from raysts.search.sampler import Sampler, importance
@@ -44,7 +43,7 @@ def test_every_sampler_proposes_untried_points_of_the_space_and_most_learn(
         **({"cost": "bytes"} if name == "two measures" else {"sampler": name}),
     })  # fmt: skip
     first = {"sed.optim.lr": 1e-6, "sed.settings.loss": "similarity", "sed.settings.weights": [2, 1]}
-    sampler, values, tried = Sampler(made, [first], 3), list[float](), set[str]()
+    sampler, values, tried = Sampler(made.replace(first=(first,)), [first], 3), list[float](), set[str]()
     assert type(sampler.study.sampler).__name__ == sampler_class
     for number in range(24):
         point = sampler.propose(tried)
@@ -52,8 +51,10 @@ def test_every_sampler_proposes_untried_points_of_the_space_and_most_learn(
         assert number or point == first
         tried.add(key_of(point))
         values.append(-abs(math.log10(point["sed.optim.lr"]) + 4.5))
+        sampler.report(point, values[-1], 1)
         sampler.complete(PointScores(1, [scored(point, values[-1], 1.0, number)]))
     if sampler_class in ("TPESampler", "GPSampler"):
+        assert sampler.study.sampler._n_startup_trials == 10 + 1
         assert np.mean(values[16:]) > -0.6, "of points at random it is -0.75"
     again = Sampler(made, [], 4)
     again.complete(PointScores(1, [scored(point, values[-1], 1.0)]))  # a point of another session
@@ -77,8 +78,9 @@ def test_a_space_of_whole_numbers_has_an_end(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_front_is_that_of_a_direct_comparison() -> None:
-    records = [scored({"x": n}, (7 * n) % 11 / 10, float((5 * n) % 13)) for n in range(12)]
-    found = [record.point for point in front(group_by_point(records, 1), "max") for record in point.records]
+    records = [scored({"x": n}, (7 * n) % 6 / 10, float((5 * n) % 13)) for n in range(12)]
+    lacking = [PointScores(2, [scored({"x": 12}, 2.0, -1.0)]), PointScores(1, [scored({"x": 13}, 2.0)])]
+    found = [each.point for each in front([*group_by_point(records, 1), *lacking], "max")]  # a seed lacks, and a cost
     direct = [
         a.point
         for a in sorted(records, key=lambda record: record.cost or 0.0)
@@ -98,16 +100,15 @@ def test_importance_has_an_interval() -> None:
     assert first == rate and low - 0.01 < share < high + 0.01 and share > 0.5
 
 
-@pytest.mark.slow  # 33 trials; a front of whole trials is also in test_whole_search.py, and what nsga2 proposes above
-def test_the_front_of_nsga2_is_that_of_the_whole_grid(few_world: Path, tmp_path: Path) -> None:
-    settings = {
-        "backbone": "tiny", "space.backbone_layers": "1,2", "space.pooling": "mean,cls,max", "space.optim.lr": "1e-4,1e-3,1e-2",
-        "cost": "bytes", "train.max_steps": 4, "batch": 16, "train.eval_every": 4,
-    }  # fmt: skip
-    place = ["simcse-unsup", "--data", few_world, "--storage", tmp_path, "--address", "none"]
-    whole = result("tune", *place, *overrides(settings))
-    sampled = result("tune", *place, *overrides({**settings, "sampler": "nsga2", "num_samples": 15}), "--name", "nsga2")
-    assert (whole["trials"], sampled["trials"]) == (18, 15)
-    assert sampled["front"] == whole["front"]
-    runs = {point["run"] for point in whole["points"]}
-    assert {point["run"] for point in sampled["points"]} < runs, "no run is trained twice"
+def test_importance_needs_points_that_differ_and_leaves_a_twentieth_of_its_draws_out_at_both_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = search(num_samples=60)
+    rate, batch = made.space
+    every = [scored({rate: 1e-4, batch: 8 + n}, 0.5 + 0.1 * (n > 3)) for n in range(8)]
+    shares = iter([{rate: float(n), batch: 0.0} for n in range(40)] + [{rate: 7.0, batch: 0.0}])
+    monkeypatch.setattr("optuna.importance.get_param_importances", lambda *_, **__: next(shares))
+    assert importance(made, group_by_point(every[:7], 1)) == {}, "four points for each option"
+    assert importance(made, group_by_point([replace(each, value=0.5) for each in every], 1)) == {}
+    assert importance(search(num_samples=60, **{"space.batch": None}), group_by_point(every, 1)) == {}
+    assert importance(made, group_by_point(every, 1)) == {rate: (7.0, 2.0, 37.0), batch: (0.0, 0.0, 0.0)}

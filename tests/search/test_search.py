@@ -21,8 +21,10 @@ from raysts.commands.study import plan_study
 from raysts.errors import InputError
 from raysts.evaluation.dev import RunMetric
 from raysts.pipeline.plan import Plan
+from raysts.pipeline.price import Rates
 from raysts.recipes.names import pipeline
 from raysts.recipes.overrides import dump, parse_overrides
+from raysts.recipes.tree import to_plain
 from raysts.report.study import winning_command, write_report
 from raysts.search import exports, scores
 from raysts.search.exports import exporter
@@ -30,9 +32,9 @@ from raysts.search.queue import TrialQueue
 from raysts.search.record import Record, as_table, read_records
 from raysts.search.sampler import Sampler
 from raysts.search.scores import PointScores
-from raysts.search.search import Search, configure, find_search
-from raysts.search.space import Dimension, contains, corners, grid, key_of, sort
-from raysts.search.study import Study, best_trials
+from raysts.search.search import Asha, Search, configure, find_search, pipeline_overrides, search_overrides
+from raysts.search.space import Dimension, contains, corners, grid, key_of, select, sort
+from raysts.search.study import Study, best_point, best_trials, earlier_points
 from raysts.search.trial import TrialOutcome
 from raysts.storage.atomic import write_json
 from raysts.storage.checksums import write_record
@@ -96,6 +98,8 @@ def test_a_dimension_is_read_from_text_and_written_back(value: Any, text: str, i
         ("0.1,0.1", "twice"),
         ("log(0,1)", "begin above 0"),
         ("uniform(1,0)", "to a larger one"),
+        ("3..3", "to a larger one"),
+        ("uniform(1,inf)", "to a larger one"),
         ("int(1.5,3)", "whole numbers"),
         ("normal(0,1)", "must be a list of choices"),
         ("a..b", "must be numbers"),
@@ -104,6 +108,23 @@ def test_a_dimension_is_read_from_text_and_written_back(value: Any, text: str, i
 def test_a_dimension_that_makes_no_sense_is_refused(value: Any, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         Dimension.of(value)
+
+
+@pytest.mark.parametrize(
+    ("choices", "low", "high", "log"), [("2,20", 2, 20, True), ("2,19", 2, 19, False), ("0,0.5", 0, 0.5, False)]
+)
+def test_numbers_stand_on_a_scale_of_logarithms_from_ten_times_the_first_on(
+    choices: str, low: float, high: float, log: bool
+) -> None:
+    axis = Dimension.of(choices).axis()
+    assert (axis.low, axis.high, axis.log) == (low, high, log)
+    assert Dimension.of("2").axis().choices == (2,) and Dimension.of("a,2").axis().choices == ("a", 2)
+
+
+def test_a_range_of_whole_numbers_is_a_grid_of_at_most_so_many_points() -> None:
+    space = {"a": Dimension.of("1,2"), "b": Dimension.of("1..3")}
+    assert len(grid(space, most=6) or []) == 6
+    assert grid(space, most=5) is grid(space) is None
 
 
 # -- options that exist only where another one has a value -----------------------------------------------------------------
@@ -126,6 +147,7 @@ def test_an_option_exists_where_its_condition_holds() -> None:
     assert (
         space[BANK].text == "0.1,0.5 if sed.settings.loss=mse,cosine" and Dimension.of(space[BANK].text) == space[BANK]
     )
+    assert [*select(space, [BANK])] == [LOSS, BANK] and [*select(space, [LOSS])] == [LOSS]
     assert contains(space, {LOSS: "mse", BANK: 0.5}) and contains(space, {LOSS: "similarity"})
     assert not contains(space, {LOSS: "similarity", BANK: 0.5}) and not contains(space, {LOSS: "mse"})
     ends = {(key, value) for point in corners(space) for key, value in point.items()}
@@ -196,9 +218,24 @@ def test_overrides_reach_the_search_its_space_and_its_pipeline() -> None:
     assert list(found.space) == [BOUND, LR] and found.space[BOUND].choices == (0.0, 0.5)
     assert isinstance(found.space[BOUND].choices[0], float)  # as the recipe holds it, so that the point has one name
     assert list(configure(found, {f"space.{LR}": None}).space) == [BOUND]
+    asha = [configure(found, {"asha": given}).asha for given in (True, {"grace": 0.5}, None)]
+    assert asha == [Asha(), Asha(grace=0.5), None] and configure(found, {"asha": None, "median": True}).median
+    assert find_search("lower-bound", {"seeds": 5_000}).seeds == 5_000, "100,000 trials, and no more"
     one = configure(find_search("latte-mix"), {"space.settings.dims": "16,32", "space.optim.lr": "log(1e-3,1e-2)"})
     dims = {point["latte.settings.dims"] for point in one.first}
     assert dims == {16, 32}, "first points outside the space are dropped"
+
+
+def test_a_choice_is_known_in_its_size_before_the_search() -> None:
+    points = find_search("lower-bound", {"seeds": 3, "keep": 2})
+    assert points.by == "point" and points.replace(keep=1).expected_choice == {}
+    assert points.expected_choice["members"] == 2 * 3 and points.replace(by="trial").expected_choice["members"] == 2
+
+
+def test_overrides_of_an_experiment_are_of_its_search_or_its_pipelines_or_of_both() -> None:
+    given = {"seeds": 2, "asha.grace": 0.5, "optim.lr": 1e-4, "members": 3, "evaluation.margin": 2, "nothing": 1}
+    assert [*search_overrides(find_search("lower-bound"), given)] == ["seeds", "asha.grace", "optim.lr"]
+    assert [*pipeline_overrides(given)] == ["optim.lr", "members", "evaluation.margin", "nothing"]
 
 
 def test_everything_wrong_is_said_at_once() -> None:
@@ -238,6 +275,7 @@ HUNDRED = ",".join(f"{i / 100}" for i in range(1, 101))
         ("lower-bound", {"sampler": "best"}, "sampler='best'"),
         ("lower-bounds", {}, "did you mean 'lower-bound'"),
         ("nlii", {}, "unknown search 'nlii'; searches are lower-bound, .*: unknown recipe 'nlii'.*did you mean 'nli'"),
+        ("raw", {}, "'raw' does not end in one training run"),
         ("nli", {}, "space: is empty.*space.optim.lr="),
         ("nli-ct-soup", {}, "search 'nli-ct-soup': pipeline: 'nli-ct-soup' does not end in one training run"),
         ("nli-ct-ensemble", {"space.ct.optim.lr": [1e-5]}, "does not end in one training run"),
@@ -334,6 +372,48 @@ def test_killed_anywhere_no_trial_is_lost_doubled_or_repeated(
     assert end.complete and TrialQueue(end).next() is None
 
 
+def test_a_sampled_search_goes_on_with_what_it_had_begun(study: StudyMaker) -> None:
+    options = {"space.optim.lr": "log(1e-8,1e-2)", "num_samples": 3, "seeds": 2}
+    made = study("lower-bound", options)
+    began, tasks = made.about["created_at"], TrialQueue(made)
+    first, second, third = tasks.next(), tasks.next(), tasks.next()
+    assert first and second and third and first.point == second.point != third.point
+    for trial in (first, second):
+        tasks.done(trial.id, finished(0.5))
+    again = study("lower-bound", options)  # after a kill
+    assert again.asked == [first.point, third.point] and again.about["created_at"] == began is not None
+    handed = run_until(again, None, random.Random(0), lambda trial: finished(0.5))
+    assert handed[0] == third.id and len(handed) == 4 and again.complete
+
+
+def test_the_price_of_a_search_is_that_of_the_steps_that_are_left(study: StudyMaker) -> None:
+    made = study("lower-bound", {"space.lower_bound": "0,.1", "seeds": 2})
+    rates = Rates(made.store)
+    seconds = {step.id: rates.predict(step).seconds for step in made.steps()}
+    whole = made.price(1).device_seconds
+    assert whole == pytest.approx(sum(seconds.values()))
+    ended = made.trials({BOUND: 0.1})[1].id
+    made.records = {ended: record(0.1, 1)}
+    assert whole - made.price(1).device_seconds == pytest.approx(seconds[ended])
+
+
+def test_the_record_of_a_trial_says_how_far_it_came(study: StudyMaker) -> None:
+    made = study("lower-bound", {"space.lower_bound": "0,.1", "seeds": 1, "cost": "seconds"})
+    whole, early = made.trials({BOUND: 0.0})[0], made.trials({BOUND: 0.1})[0]
+    lines = '{"step": 5, "steps": 20, "dev": 0.3, "seconds": 1.0}\n{"step": 10, "steps": 20, "seconds": 2.0}\n'
+    folders = whole.job.folder, early.job.folder
+    for folder, status in zip(folders, ("done", "running"), strict=True):
+        (folder / "checkpoints").mkdir(parents=True)
+        (folder / "metrics.jsonl").write_text(lines)
+        write_record(folder / "run.json", {"run_id": folder.name, "status": status, "kept": {"step": 5}})
+    ended = made.finish(whole, finished(0.4))
+    assert (ended.value, ended.step, ended.steps, ended.cost, ended.curve) == (0.4, 5, 20, 2.0, ((5, 0.3),))
+    stopped = made.finish(early, TrialOutcome("stopped"))
+    assert (stopped.value, stopped.step, stopped.steps) == (0.3, 10, 20), "the last value, and where it was stopped"
+    left = [(read_json(run / "run.json")["status"], (run / "checkpoints").exists()) for run in folders]
+    assert left == [("done", True), ("stopped", False)]
+
+
 def test_a_resumed_sampler_knows_how_far_stopped_trials_came(study: StudyMaker) -> None:
     made = study("lower-bound", {"space.optim.lr": "log(1e-8,1e-2)", "num_samples": 10, "seeds": 1})
     before, after = (Sampler(made.search, [], 0) for _ in range(2))
@@ -350,6 +430,8 @@ def test_a_resumed_sampler_knows_how_far_stopped_trials_came(study: StudyMaker) 
         for sampler in (before, after)
     )
     assert resumed == told and [curve for *_, curve in told] == [{10: 0.3, 20: 0.4}, {10: 0.2}]
+    after.complete(PointScores(2, [stopped, replace(stopped, seed=1)]))
+    assert after.study.trials[-1].intermediate_values == {}, "a mean has no curve"
 
 
 def test_a_failed_trial_is_not_recorded_and_comes_again(study: StudyMaker) -> None:
@@ -374,13 +456,18 @@ def test_a_race_trains_no_third_seed_of_a_point_that_is_clearly_worse(study: Stu
     assert [(each.point[BOUND], each.seed, each.cost) for each in raced] == [(0.1, 2, None)]
     assert len(made.records) == 9 and raced[0].id not in trained and len(trained) == 8
     assert made.complete and TrialQueue(made).next() is None
+    made.update(untrained=0.81)
     page = write_report(made, tmp_path / "page").read_text()
+    assert "before any training: 81.00." in page and "No point is above it: training gained nothing" in page
     assert f"{sum(each.status == 'finished' for each in made.records.values())} trials, best 82.50." in page
     assert "Pareto front" in page and "1 of 9 trials were not trained" in page
+    assert "The best single run: lower_bound=0.2 with seed 1: 82.50." in page
+    assert "Level with it: lower_bound=0.2." in page, "0.1 has two seeds as well, and is worse"
+    assert [each.remark for each in made.scores() if each.remark] == ["1 of 3 not trained: clearly worse"]
 
 
 def test_another_search_under_the_name_is_refused_with_the_difference(study: StudyMaker) -> None:
-    study("lower-bound", {"seeds": 2})
+    assert BOUND not in study("lower-bound", {"seeds": 2}).identity(), "the space has its values"
     study("lower-bound", {"seeds": 3, "concurrency": 1, "keep": 2})  # more of the same
     for overrides, why in (
         ({"space.lower_bound": "0,.5"}, f"space.{BOUND} was 0.0,0.05,.*, is 0.0,0.5"),
@@ -416,10 +503,12 @@ def record(bound: float, seed: int, status: str = "finished", value: float | Non
 
 def test_a_study_remembers_its_trials_in_the_order_in_which_they_ended(study: StudyMaker) -> None:
     """A sampler that goes on learns of them in this order; files have that of their names."""
-    made = study("lower-bound")
-    for each in (record(0.1, 1), record(0.2, 0)):
+    made = study("lower-bound", {"seeds": 2})
+    for each in (record(0.1, 1), record(0.2, 0), record(0.2, 2)):
         made.store.write_json(made.folder / "trials" / f"{each.id}.json", asdict(each))
-    assert [each.id for each in read_records(made.folder)] == ["0.2-0", "0.1-1"]
+    assert [each.id for each in read_records(made.folder)] == ["0.2-0", "0.1-1", "0.2-2"]
+    made.read()
+    assert [*made.records] == ["0.2-0", "0.1-1"], "a search of two seeds leaves a third one out"
     several = [replace(record(0.1, 0), point={"layers": layers}) for layers in (1, "first_last", None)]
     assert as_table(several).column("layers").to_pylist() == ["1", "first_last", None]
 
@@ -455,6 +544,39 @@ def test_the_mean_over_seeds_chooses_and_a_stopped_seed_is_said_and_not_averaged
     ]
     said = scores.verdict(scores.group_by_point(stopped, 3), "max", {})
     assert said == "One seed alone of the chosen point has finished: no difference between points is tested."
+
+
+@pytest.mark.parametrize(
+    ("others", "loses"),
+    [
+        # Differences of 0.02 and 0.04: their mean must be above 6.31 standard errors of 0.01, with one degree of freedom;
+        # with a point of equal differences above 2.92 of 0.0071, with two. A scattered one of three seeds (0.03) adds to
+        # the variance: above 2.35 of 0.018.
+        ([(0.48, 0.46)], False),
+        ([(0.44, 0.43)], True),
+        ([(0.48, 0.46), (0.4, 0.4), (0.1,)], True),
+        ([(0.48, 0.46), (0.43, 0.4, 0.37)], False),
+        ([], False),
+    ],
+)  # fmt: skip
+def test_a_race_is_lost_by_a_t_test_with_the_variance_of_all_points(
+    others: list[tuple[float, ...]], loses: bool
+) -> None:
+    best = (0.5, 0.5, 0.5)
+    every = scores.group_by_point(
+        [record(b, seed, value=v) for b, values in enumerate([best, *others]) for seed, v in enumerate(values)], 3
+    )
+    assert scores.clearly_worse(every[-1 if not others else 1], every, "max") == loses
+    nothing = scores.group_by_point([record(0.1, seed, "infeasible", None) for seed in (0, 1)], 3)
+    assert not scores.clearly_worse(nothing[0], nothing, "max")
+
+
+def test_points_are_compared_by_the_seeds_that_both_have() -> None:
+    values = {0.0: (0.5, 0.5), 0.1: (0.4, 0.41, 0.9), 0.2: (0.5, 0.5), 0.3: (0.3,)}
+    records = [record(bound, seed, value=v) for bound, of in values.items() for seed, v in enumerate(of)]
+    ahead, *rivals = scores.group_by_point(records, 3)
+    assert [scores.is_better(ahead, rival, "max") for rival in rivals] == [True, False, False]
+    assert scores.verdict([ahead], "max", {}) == "", "there is no other point"
 
 
 def test_a_choice_claims_no_more_than_its_paired_intervals_over_seeds() -> None:
@@ -532,6 +654,7 @@ def test_the_best_trials_of_the_study_keep_their_models(study: StudyMaker) -> No
     run_until(made, None, dice, score)
     ranked = sorted(made.records.values(), key=lambda r: -(r.value or 0))
     assert models(made) == {r.id for r in ranked[:4]} == {r.id for r in made.best()}
+    assert made.choice["trials"] == [{"point": r.point, "seed": r.seed} for r in ranked[:4]]
     assert most <= 5  # the kept ones, and the one that has just been trained
     equal = [replace(r, value=0.5) for r in made.records.values()]
     assert [trial.id for trial in best_trials({"name": "x", "mode": "max"}, equal, made.store, None)] == sorted(
@@ -541,6 +664,11 @@ def test_the_best_trials_of_the_study_keep_their_models(study: StudyMaker) -> No
         run = read_json(made.plan.storage / "runs" / beaten.id / "run.json")
         assert run["status"] == "pruned", "it does not count as done"
         assert run["dev"] == {"kept": 0.1}, "its record stays"
+    runs = [made.plan.storage / "runs" / kept.id for kept in ranked[:2]]
+    for run_folder in runs:
+        shutil.rmtree(run_folder / "model")
+    write_record(runs[1] / "run.json", {"run_id": runs[1].name, "status": "pruned"})  # as another search does
+    assert made.take_back() == [ranked[0]] and ranked[0].id not in made.records
 
 
 def test_the_best_point_keeps_its_seeds_and_what_others_use_stays(study: StudyMaker) -> None:
@@ -557,11 +685,51 @@ def test_the_best_point_keeps_its_seeds_and_what_others_use_stays(study: StudyMa
             assert trial.id in models(made)  # beaten so far, but its mean may still be the best
     best = {made.trials({BOUND: 0.1})[seed].id for seed in range(2)}
     assert models(made) == best | {used.id, foreign.id}
+    assert made.choice == {BOUND: 0.1} and made.choice_text == "lower_bound=0.1"
 
     shutil.rmtree(made.folder / "trials")  # the records are lost, the runs are not
     again = study("lower-bound", {"space.lower_bound": "0,.1,.2", "seeds": 2})
     assert TrialQueue(again).next() is None
     assert len(again.records) == 6 and {r.value for r in again.records.values()} == {0.1}
+
+
+def test_what_a_study_teaches_is_asked_of_its_best_point_or_its_best_trials(study: StudyMaker) -> None:
+    made = study("lower-bound", {"seeds": 2})
+    about = {"name": "x", "command": "raysts tune x", "mode": "max", "seeds": 2}
+    about["pipeline"] = to_plain(made.search.pipeline)
+    trials = [record(0.1, 0), record(0.1, 1), record(0.2, 0, value=0.9)]
+    teachers, student = best_point(about, trials, None, "ensemble"), best_point(about, trials, 1, "sed")
+    assert (teachers.members, student.members, [*student.recipes]) == (2, 1, ["sts", "sed"])
+    assert best_point(about, trials, 4, "ensemble").members == 4, "two more seeds are trained"
+    assert teachers.stages["sts"].settings.lower_bound == 0.1, "0.2 lacks a seed"  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match="--top 0: must be at least 1"):
+        best_point(about, trials, 0, "ensemble")
+    for few in ([], trials[1:]):
+        with pytest.raises(InputError, match="no point of it has all its 2 seeds"):
+            best_point(about, few, None, "ensemble")
+    with pytest.raises(InputError, match="it keeps no model"):
+        best_trials(about, trials, made.store, None)
+    for trial in trials[1:]:
+        (made.plan.storage / "runs" / trial.id / "model").mkdir(parents=True)
+    asked = [best_trials(about, trials, made.store, top) for top in (None, 2, 1)]
+    assert [[trial.id for trial in of] for of in asked] == [["0.2-0", "0.1-1"], ["0.2-0", "0.1-1"], ["0.2-0"]]
+    for top in (0, 3):
+        with pytest.raises(InputError, match=f"--top {top}: must be from 1 to .* keeps, 2"):
+            best_trials(about, trials, made.store, top)
+
+
+def test_a_warm_start_takes_the_scores_of_another_study_that_lie_in_the_space(study: StudyMaker) -> None:
+    sampled = {"space.lower_bound": "0..0.5", "num_samples": 3, "seeds": 1}
+    made, other = study("lower-bound", sampled), study("lower-bound", sampled, name="other")
+    for each in (record(0.1, 0), record(0.9, 0), record(0.2, 0, "infeasible", None)):
+        other.store.write_json(other.folder / "trials" / f"{each.id}.json", asdict(each))
+    assert [scored.point for scored in earlier_points(made, "other")] == [{BOUND: 0.1}]
+    with pytest.raises(InputError, match="is this study itself"):
+        earlier_points(made, made.name)
+    with pytest.raises(InputError, match="a grid learns nothing"):
+        earlier_points(study("lower-bound", {"seeds": 1}, name="grid"), "other")
+    with pytest.raises(InputError, match="by spearman, this search by loss"):
+        earlier_points(study("lower-bound", {**sampled, "metric": "loss"}, name="by-loss"), "other")
 
 
 def test_the_database_is_a_view_of_the_records_whatever_it_held(

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 from golden.golden import Golden, lines
-from report_samples import DATASETS, recorded, report_data, run
+from report_samples import DATASETS, exact, recorded, report_data, run
 
-from raysts.report.run import render, write_report
+from raysts.evaluation.standings import main_standings
+from raysts.report.dots import dot_plot
+from raysts.report.run import render, training_curves, write_report
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 
@@ -256,6 +258,30 @@ def test_the_models_to_choose_from_are_called_as_they_are_elsewhere() -> None:
     ]
     text = re.sub(r"<[^>]+>", " ", render(recorded(data, outcome={"candidates": options})))
     assert re.search(rf"starting model\s+50.00\s.*member 1\s+delivered\s+60.00\s+mean\s+1\s+{run.id}", text, re.DOTALL)
+
+
+@pytest.mark.parametrize("first, log", [(40.0, False), (41.0, True)])
+def test_curves_say_what_they_show_and_the_axis_of_scores_spans_their_interval(first: float, log: bool) -> None:
+    """Of 0.6 on 103 rows the interval of 95 % is 0.46 to 0.71, by Fisher's z."""
+    lines = [{"step": 1, "loss": first}, {"step": 4, "loss": 1.0, "dev": 0.5}, {"step": 8, "loss": 2.0, "dev": 0.6}]
+    one = replace(run("ct", "member", 0, kept={"step": 8}), metrics=lines)
+    dev = {"metric": "spearman", "table": "sts/stsb_dev", "rows": 103}
+    loss, score = map(str, training_curves("c", "ct", [one], {"dev": {"ct": dev}}))
+    assert f"<figcaption>Loss{' (log scale)' * log}</figcaption>" in loss
+    assert f"Loss from 1 to {first:g}; at the last step: member 0 2." in loss and 'class="ring"' not in loss
+    assert "<title>member 0, step 4: 50</title>" in score and "<title>member 0, step 8: 60 (kept)</title>" in score
+    assert score.count('class="ring"') == 1 and re.findall('class="tick">([5-9]0)<', score) == ["50", "60", "70"]
+
+
+@pytest.mark.parametrize("start, is_far", [(0.46, False), (0.44, True)])
+def test_a_starting_model_that_is_far_below_the_others_is_an_arrow(start: float, is_far: bool) -> None:
+    """From 60 to 70 there are ten points; one and a half times as many below 60 is 45."""
+    rows = [*exact("backbone", start), *exact("member", 0.6, 0), *exact("member", 0.65, 1), *exact("student", 0.7)]
+    table = main_standings(rows, 1, ("mean", 1))
+    assert table is not None
+    drawn = str(dot_plot("d", "stsb", table.plot_lines))
+    assert (f"starting model: {100 * start:.2f}, outside the axis" in drawn) == is_far == ('class="arrow"' in drawn)
+    assert "<title>member 1: 65.00</title>" in drawn and drawn.count('class="mean"') == 1 and "members (2)" in drawn
 
 
 def test_no_label_of_the_cost_chart_lies_upon_another_or_is_cut() -> None:
