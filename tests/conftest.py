@@ -82,7 +82,7 @@ UNITS = (
 """Places of tests that are quick, but for these, and those that take what is shared, an object store or real data."""
 WHOLE = (
     "objectives/test_conformance.py", "data/test_hub_text.py", "data/test_remote_data.py",
-    "models/test_sentence_transformers.py", "models/test_token_table.py",
+    "models/test_sentence_transformers.py::test_architectures", "models/test_token_table.py::test_a_static",
     "objectives/test_matryoshka.py::test_loss_and_gradients_are", "pipeline/test_run.py::test_a",
     "pipeline/test_plan.py::test_status", "pipeline/test_plan.py::test_the_environment", "pipeline/test_students.py",
     "pipeline/test_price.py::test_a_run_says", "pipeline/test_price.py::test_a_probe",
@@ -95,12 +95,13 @@ WHOLE = (
     "pipeline/test_own_text.py::test_queries", "pipeline/test_own_text.py::test_which_of",
     "pipeline/test_outcome.py::test_a_member_that", "pipeline/test_outcome.py::test_an_ensemble_of",
     "pipeline/test_changed_models.py::test_a_model_that_changes_during",
-    "papers/test_experiments.py",
+    "papers/test_experiments.py::test_tables_of_sed",
     "training/test_trackers.py::test_mlflow", "training/test_trackers.py::test_other",
-    "training/test_checkpoint_policy.py", "training/test_adapted_layers.py", "training/test_damaged_checkpoints.py",
-    "search/test_search.py::test_killed_anywhere", "search/test_search.py::test_the_database",
-    "search/test_whole_search.py", "search/test_metric.py", "search/test_progress.py",
-    "papers/test_measured.py", "papers/test_filled_tables.py", "storage/test_remote_storage.py",
+    "search/test_search.py::test_killed_anywhere", "search/test_progress.py",
+    *(f"search/test_whole_search.py::test_{name}" for name in ("a_f", "a_s", "the_", "w", "o", "te", "m", "s", "b")),
+    *(f"search/test_metric.py::test_{name}" for name in ("one_grid", "without_a_dev", "samplers_and_early")),
+    *(f"papers/test_measured.py::test_{name}" for name in ("a_pipeline", "a_member", "the_probes")),
+    "papers/test_filled_tables.py", "storage/test_remote_storage.py",
 )  # fmt: skip
 """They start processes, run a pipeline or a search whole, compute for seconds what a unit need not, or hold models against a
 library that takes seconds to import."""

@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from small_runs import random_tokens, share_of, tiny_encoder
+from small_runs import NO_TEXT, Stage, joined, random_tokens, share_of, tiny_encoder
 from torch import Tensor
 
 from raysts.data.batches import examples_in
+from raysts.models.pretrained import load
+from raysts.models.sentence_model import SentenceModel
 from raysts.objectives import MODULES
 from raysts.objectives.objective import Batch, Objective
 from raysts.recipes import names
@@ -115,10 +118,10 @@ def gradients(objective: Objective, loss: Tensor) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in objective.named_parameters() if p.grad is not None}
 
 
-def assert_same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+def assert_same(found: dict[str, Tensor], wanted: dict[str, Tensor], **tolerance: float) -> None:
     assert found.keys() == wanted.keys() and max(float(value.abs().max()) for value in wanted.values()) > 1e-3
     for name in wanted:
-        torch.testing.assert_close(found[name], wanted[name], msg=name, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(found[name], wanted[name], msg=name, **({"rtol": 1e-4, "atol": 1e-6} | tolerance))
 
 
 LOSSES: list[tuple[str, dict[str, Any]]] = [
@@ -143,6 +146,42 @@ def test_the_loss_is_that_of_the_paper(name: str, settings: dict[str, Any]) -> N
         pairs = [objective.encoder(*table[column].take(rows).pad(0)) for column in ("premise", "hypothesis")]
         right = logits_of_pairs(*pairs, objective).argmax(1).numpy() == table["label"][rows]
         assert float(scalars["accuracy"]) == pytest.approx(right.mean()) and 0 < right.mean() < 1
+
+
+@pytest.mark.parametrize(("name", "given"), [("simcse-sup", {"head": "none"}), ("sts", {})])
+def test_loss_and_gradients_are_those_of_sentence_transformers(
+    name: str, given: dict[str, Any], stage: Stage, tmp_path: Path
+) -> None:
+    """Theirs is the sum over the widths, ours the mean."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import losses
+
+    spec, dims = CATALOG[name], (32, 20, 8)
+    model = load(stage.backbone, device="cpu")
+    SentenceModel(model.encoder, model.tokenizer, 24).save(tmp_path)
+    columns = [
+        ["a dog runs", "the cat sleeps", "a small house"],
+        ["the dog is running", "a cat is sleeping", "the house is small"],
+    ]
+    scores = [5.0, 2.0, 0.5]
+    texts = dict(zip(spec.texts, (model.tokenize(column) for column in columns), strict=False))
+    if "negative" in spec.texts:
+        texts["negative"] = joined([NO_TEXT] * 3)
+    objective = MODULES[name](spec.settings(matryoshka=dims[1:], **given), model.encoder).eval()
+    rows = {**texts, "score": np.array(scores, np.float32)}
+    loss, _ = objective(objective.collate(share_of(rows, [(0,), (1,), (2,)], np.ones(3, np.float32))))
+    found = gradients(objective, loss)
+
+    theirs = SentenceTransformer(str(tmp_path), device="cpu").eval()
+    inner = losses.CosineSimilarityLoss(theirs) if name == "sts" else losses.MultipleNegativesRankingLoss(theirs)
+    wrapped = losses.MatryoshkaLoss(theirs, inner, matryoshka_dims=dims)
+    features = [theirs.preprocess(column) for column in columns]
+    total = wrapped(features, torch.tensor(scores) / 5)
+    total.backward()
+    assert float(total.detach()) / len(dims) == pytest.approx(float(loss.detach()), rel=1e-5)
+    (backbone,) = (module for module in theirs.modules() if hasattr(module, "embeddings"))
+    wanted = {n: p.grad / len(dims) for n, p in backbone.named_parameters() if p.grad is not None}
+    assert_same({n.removeprefix("encoder.backbone."): g for n, g in found.items()}, wanted, atol=1e-5)
 
 
 def test_a_projection_that_is_kept_counts() -> None:

@@ -50,6 +50,55 @@ def test_a_tool_that_cannot_take_runs_is_refused(tmp_path: Path, monkeypatch: py
     assert "cannot be used" in refuse("mlflow=nothing://here")
 
 
+def test_mlflow_sees_a_run_while_it_trains_and_when_it_goes_on(
+    few_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    uri = str(tmp_path / "runs")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    monkeypatch.setattr(trackers, "EVERY", 0.02)
+
+    def states() -> dict[str, str]:
+        experiment = client.get_experiment_by_name("nli")
+        runs = client.search_runs([experiment.experiment_id]) if experiment else []
+        return {run.info.run_name: run.info.status for run in runs}
+
+    def train(**more: Any) -> Any:
+        options = {"address": "none", "track": {"mlflow": uri, "tensorboard": ""}}
+        return raysts.run("nli", {**FEW, **more}, few_world, tmp_path / "s", **options)
+
+    seen = []
+    with listening(lambda text: seen.append(states()) if "1 nli: step 4/4" in text else None):
+        result = train()
+    assert seen and "nli member 0" in seen[0], "while the other trains"
+    assert states() == dict.fromkeys(("nli member 0", "nli member 1", "results"), "FINISHED")
+    found = {run.info.run_name: run for run in client.search_runs([client.get_experiment_by_name("nli").experiment_id])}
+    member = found["nli member 1"]
+    assert member.data.params["optim.lr"] and member.data.params["seed"]
+    history = [(metric.step, metric.value) for metric in client.get_metric_history(member.info.run_id, "loss")]
+    (folder,) = [
+        path.parent for path in (tmp_path / "s" / "runs").glob("*/run.json") if '"member": 1' in path.read_text()
+    ]
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert history == [(line["step"], line["loss"]) for line in lines if "loss" in line]
+    scores = found["results"].data.metrics
+    assert scores.keys() == result.main_scores().keys() and "backbone/stsb" in scores
+    assert len([*(tmp_path / "s" / "reports" / "nli" / "tensorboard").glob("nli member */events*")]) == 2
+    train()  # all is done
+    assert len(client.search_runs([client.get_experiment_by_name("nli").experiment_id])) == 3, "none was sent again"
+
+    def full(*given: Any, **more: Any) -> None:
+        raise mlflow.exceptions.MlflowException("http://alice:hunter22@host/ is full")
+
+    monkeypatch.setattr(mlflow.MlflowClient, "log_batch", full)
+    messages: list[str] = []
+    with listening(messages.append):
+        assert train(seed=7, members=1)["status"] == "done"
+    (failure,) = [text for text in messages if text.startswith("mlflow: ")]
+    assert "the run goes on" in failure and "hunter22" not in failure
+
+
 class Notebook(trackers.Tracker):
     """A tool that writes down what it is told, and is the run that it opens."""
 
