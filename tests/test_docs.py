@@ -263,7 +263,7 @@ def test_the_notebook_runs_and_shows_what_it_shows_here(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RAYSTS_DATA", raising=False)
     if steps == 2:
-        monkeypatch.setattr("raysts.commands.context.world_path", lambda: few_world)
+        monkeypatch.setattr("raysts.data.corpora.world_path", lambda: few_world)
     notebook = json.loads((ROOT / "examples" / "first_hour.ipynb").read_text(encoding="utf-8"))
     names: dict[str, object] = {}
     shown = []
