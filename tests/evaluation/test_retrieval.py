@@ -123,14 +123,18 @@ def test_search_in_blocks_is_that_of_all_pairs(similarity: Any, monkeypatch: pyt
         search(queries, {"vectors": np.full((3, 5), np.nan, np.float32)}, similarity)
 
 
-def test_every_set_is_measured_once(corpus: Corpus) -> None:
-    rows = harness.evaluate(HashedWords(), corpus, ["retrieval", "retrieval:news"], layers=(1,), resamples=0)
+def test_every_set_is_measured_once_with_the_interval_over_queries(corpus: Corpus) -> None:
+    rows = harness.evaluate(HashedWords(), corpus, ["retrieval", "retrieval:news"], layers=(1,), resamples=300)
     values = {name: by_query(corpus, HashedWords(), name) for name in ("Books", "news")}
     assert [(row["dataset"], row["metric"], row["value"], row["n"]) for row in rows if row["role"] != "BM25"] == [
         (f"retrieval:{name}", metric, pytest.approx(values[name][metric].mean()), 24)
         for name in values
         for metric in METRICS
     ]
+    drawn = np.random.default_rng(5).integers(0, 24, (2000, 24))
+    for row in (row for row in rows if row["dataset"] == "retrieval:Books" and row["role"] != "BM25"):
+        expected = np.quantile(values["Books"][row["metric"]][drawn].mean(axis=1), [0.025, 0.975])
+        assert (row["ci_low"], row["ci_high"]) == pytest.approx(expected, abs=0.03)
 
 
 def reference_bm25(documents: list[str], query: str) -> np.ndarray:

@@ -138,3 +138,15 @@ def test_the_catalogue_quotes_the_papers(name: str) -> None:
     known = {value.value for paper in PAPERS for _, row, _, _, value in printed(paper) if row.system == name}
     numbers = re.findall(r"\d+\.\d+", RECIPES[name].shows)
     assert numbers and {float(number) for number in numbers} <= known
+
+
+def test_misprints_are_marked() -> None:
+    every = ((paper, *cell) for paper in PAPERS for cell in printed(paper))
+    marked = {(paper, found.number, row.name, column) for paper, found, row, column, _, value in every if value.remark}
+    assert marked > {
+        ("latte-mix", 1, "GloVe + Max + Cosine", "STSb"),
+        ("latte-mix", 5, "GloVe + Max + Cosine", "STSb"),
+        ("latte-mix", 6, "SBERT-Large + Latte-Mix + Cosine", "STS14"),
+        ("sed", 8, "BERT-L-NLI-CT-SED-Flow", "2"),
+    }
+    assert {number for paper, number, name, _ in marked if "Latte-Mix" in name} >= {1, 2, 4, 5}

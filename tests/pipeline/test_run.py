@@ -160,6 +160,18 @@ def test_the_ensemble_is_the_mean_of_its_members(finished: run_commands.Finished
             assert ours == pytest.approx(scipy_metric(similarity, pairs["score"]).statistic, abs=1e-4)
 
 
+# -- the model that comes out --------------------------------------------------------------------------------------------
+
+
+def test_sentence_transformers_loads_what_is_handed_over(finished: run_commands.Finished) -> None:
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    path = finished.results["nli-ct-sed"]["model"]
+    ours, theirs = load(path, device="cpu"), sentence_transformers.SentenceTransformer(path, device="cpu")
+    assert ours.layers == finished.results["nli-ct-sed"]["delivered"]["layers"]
+    texts = Corpus(finished.data).read("sts/sts12").column("sentence1").to_pylist()[:20] + ["a", "?!", "a " * 300]
+    np.testing.assert_allclose(ours.encode(texts), theirs.encode(texts), atol=1e-5)
+
+
 # -- when it goes wrong --------------------------------------------------------------------------------------------------
 
 

@@ -53,6 +53,17 @@ def calm(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Calm:
     return run, metrics(folder)
 
 
+def test_by_the_clock_a_killed_run_loses_a_step_and_not_a_bit(
+    calm: Calm, stage: Stage, tmp_path: Path, impatient: None
+) -> None:
+    killed = job(stage, tmp_path)
+    with pytest.raises(Interrupted):
+        train(killed, Watched(read=interrupted_at(9)))
+    assert saved(tmp_path) == [9]
+    train(killed, run := Watched())
+    assert difference(calm[0].weights(), run.weights()) == 0.0 and calm[1] == metrics(tmp_path)
+
+
 def test_a_recipe_that_counts_steps_has_no_clock(stage: Stage, tmp_path: Path, impatient: None) -> None:
     made = job(stage, tmp_path, checkpoint_every=4)
     with pytest.raises(Interrupted):

@@ -160,3 +160,10 @@ def test_teachers_that_a_distillation_names(named: str, trained_nli: tuple[Path,
     done = result("distill", named, "--name", "b", *place, *overrides(FEW))
     trained = trained_on(Path(done["model"]))
     assert not trained.unknown and tables(trained) == LEARNT
+
+
+@pytest.mark.parametrize("layers", [1, pytest.param(None, marks=pytest.mark.slow)])
+def test_a_backbone_that_is_a_run_of_the_storage(layers: int | None, trained_nli: tuple[Path, list[object]]) -> None:
+    other = {**ONE, "backbone": "a"} | ({"backbone_layers": layers} if layers else {})
+    trained = trained_on(Path(result("run", "ct", *trained_nli[1], *overrides(other))["model"]))
+    assert not trained.unknown and tables(trained) == LEARNT
