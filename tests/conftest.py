@@ -79,41 +79,17 @@ UNITS = (
     "report/", "papers/", "golden/test_losses.py", "golden/test_measures.py", "golden/test_tables.py",
     "commands/test_bad_input.py", "commands/test_screen.py", "commands/test_smaller.py",
 )  # fmt: skip
-"""Places of tests that are quick, but for these, and those that take what is shared, an object store or real data."""
-WHOLE = (
-    "objectives/test_conformance.py", "data/test_hub_text.py", "data/test_remote_data.py",
-    "models/test_sentence_transformers.py::test_architectures", "models/test_token_table.py::test_a_static",
-    "objectives/test_matryoshka.py::test_loss_and_gradients_are", "pipeline/test_run.py::test_a",
-    "pipeline/test_plan.py::test_status", "pipeline/test_plan.py::test_the_environment", "pipeline/test_students.py",
-    "pipeline/test_price.py::test_a_run_says", "pipeline/test_price.py::test_a_probe",
-    "pipeline/test_average.py::test_a_greedy_average_goes", "pipeline/test_average.py::test_an_average_of",
-    "pipeline/test_average.py::test_members_of", "pipeline/test_damage.py",
-    "pipeline/test_skip_bad.py::test_a_run_goes", "pipeline/test_overlap.py::test_a_run_says",
-    "pipeline/test_overlap.py::test_evaluating", "pipeline/test_overlap.py::test_pipelines_share",
-    "pipeline/test_own_text.py::test_a_student_o", "pipeline/test_own_text.py::test_a_student_table",
-    "pipeline/test_own_text.py::test_a_student_that_keeps", "pipeline/test_own_text.py::test_every_other",
-    "pipeline/test_own_text.py::test_queries", "pipeline/test_own_text.py::test_which_of",
-    "pipeline/test_outcome.py::test_a_member_that", "pipeline/test_outcome.py::test_an_ensemble_of",
-    "pipeline/test_changed_models.py::test_a_model_that_changes_during",
-    "papers/test_experiments.py::test_tables_of_sed",
-    "training/test_trackers.py::test_mlflow", "training/test_trackers.py::test_other",
-    "search/test_search.py::test_killed_anywhere", "search/test_progress.py",
-    *(f"search/test_whole_search.py::test_{name}" for name in ("a_f", "a_s", "the_", "w", "o", "te", "m", "s", "b")),
-    *(f"search/test_metric.py::test_{name}" for name in ("one_grid", "without_a_dev", "samplers_and_early")),
-    *(f"papers/test_measured.py::test_{name}" for name in ("a_pipeline", "a_member", "the_probes")),
-    "papers/test_filled_tables.py", "storage/test_remote_storage.py",
-)  # fmt: skip
-"""They start processes, run a pipeline or a search whole, compute for seconds what a unit need not, or hold models against a
-library that takes seconds to import."""
+"""Places of tests that are quick, but for those that are marked as whole, slow or chaos, and those that take what is shared, an
+object store or real data."""
 SLOW_FIXTURES = {*SHARED, "s3", "s3_endpoint", "azure", "azure_endpoint", "minilm", "real_data"}
 
 
 def is_quick(item: pytest.Item) -> bool:
     name = item.nodeid.removeprefix("tests/")
-    slow = any(map(item.get_closest_marker, ("slow", "chaos"))) or SLOW_FIXTURES & set(
+    slow = any(map(item.get_closest_marker, ("whole", "slow", "chaos"))) or SLOW_FIXTURES & set(
         getattr(item, "fixturenames", ())
     )
-    return name.startswith(UNITS) and not name.startswith(WHOLE) and not slow and "[bucket" not in name
+    return name.startswith(UNITS) and not slow and "[bucket" not in name
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -135,7 +111,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.option.markexpr == ANYRAY:
         return None if "mark.anyray" in collection_path.read_text(encoding="utf-8") else True
     name = collection_path.relative_to(config.rootpath).as_posix().removeprefix("tests/")
-    return True if name.startswith(WHOLE) or not name.startswith(UNITS) else None
+    return None if name.startswith(UNITS) else True
 
 
 def group_of(nodeid: str) -> str:

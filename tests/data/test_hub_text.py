@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.whole
+
+
 TEXTS = ["A first, text", "", 'He said "no"', "Über uns"]
 CONTENT = "".join(json.dumps({"id": i, "body": text}) + "\n" for i, text in enumerate(TEXTS)).encode()
 FILE, SHA = "train.jsonl", "0123456789abcdef0123456789abcdef01234567"

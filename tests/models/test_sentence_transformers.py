@@ -50,6 +50,7 @@ def same(model: SentenceModel, folder: Path) -> SentenceTransformer:
     return exported
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "family",
     [pytest.param(name, marks=pytest.mark.slow if name in LIKE_OTHERS else ()) for name in (*ENCODERS, *DECODERS)],

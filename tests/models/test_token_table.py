@@ -52,6 +52,7 @@ def distilled(teacher: Path, text: Path, storage: Path, **sets: Any) -> raysts.c
     return raysts.distill([str(teacher)], asked, text=text, storage=storage, address="none")
 
 
+@pytest.mark.whole
 def test_a_static_student_is_trained(tiny_backbone: Path, small_corpus: Corpus, tmp_path: Path) -> None:
     texts = small_corpus.read("wikipedia/sentences").column("sentence").to_pylist()[:1200]
     pq.write_table(pa.table({"text": texts}), tmp_path / "texts.parquet")

@@ -30,6 +30,9 @@ from raysts.recipes.recipe import DEFAULTS
 from raysts.schema import TABLES, TEST_TABLES
 from raysts.training.loop import train
 
+pytestmark = pytest.mark.whole
+
+
 EXAMPLES = 16
 TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house", "a cat"]
 

@@ -148,6 +148,7 @@ def test_the_loss_is_that_of_the_paper(name: str, settings: dict[str, Any]) -> N
         assert float(scalars["accuracy"]) == pytest.approx(right.mean()) and 0 < right.mean() < 1
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("name", "given"), [("simcse-sup", {"head": "none"}), ("sts", {})])
 def test_loss_and_gradients_are_those_of_sentence_transformers(
     name: str, given: dict[str, Any], stage: Stage, tmp_path: Path

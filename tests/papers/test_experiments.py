@@ -136,6 +136,7 @@ def test_several_backbones() -> None:
     assert alone == pipelines("claims-latte-mix", {"backbone": "a"}, lambda backbone: 4)
 
 
+@pytest.mark.whole
 def test_tables_of_sed_have_the_labels_of_the_papers_protocol_at_every_scale() -> None:
     for name in (name for name, one in EXPERIMENTS.items() if one.paper == "sed"):
         scales = {scale: [one for one, _ in at_paper(name, scale)] for scale in ("paper", "paper-text")}

@@ -18,6 +18,9 @@ from raysts.evaluation.words import SETS
 from raysts.papers.experiments import EXPERIMENTS, experiment_of
 from raysts.papers.measured import report_data
 
+pytestmark = pytest.mark.whole
+
+
 DEPTH = 3
 ROWS = {"wikipedia/sentences": 200, "nli/train": 600}
 """Rows of the tables that train, where 40 are too few for a batch."""

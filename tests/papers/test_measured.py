@@ -14,6 +14,7 @@ from raysts.evaluation import results
 from raysts.papers.measured import every_row, report_data
 
 
+@pytest.mark.whole
 def test_a_pipeline_measures_every_layer_and_words_as_evaluate_does_and_the_report_finds_them(
     tiny_backbone: Path, few_world: Path, tmp_path: Path
 ) -> None:
@@ -42,6 +43,7 @@ def test_a_pipeline_measures_every_layer_and_words_as_evaluate_does_and_the_repo
     assert shown == {(tiny_backbone.name, "only-1"), (tiny_backbone.name, "only-2")}
 
 
+@pytest.mark.whole
 def test_a_member_measured_again_is_one_of_its_pipeline(few_world: Path, tmp_path: Path) -> None:
     where = ("--data", few_world, "--storage", tmp_path)
     small = {"backbone": "tiny", "members": 2, "train.max_steps": 2, "train.eval_every": 2, "evaluation.resamples": 0}
@@ -65,6 +67,7 @@ def test_what_shows_no_words_is_refused_before_anything_starts(few_world: Path, 
         plan("raw", {"evaluation.probe": "senteval"}, few_world, tmp_path / "storage")
 
 
+@pytest.mark.whole
 def test_the_probes_of_a_pipeline_have_rows_of_their_own(tiny_backbone: Path, few_world: Path, tmp_path: Path) -> None:
     """As `evaluate` has them; a cell of Table 7 takes SentEval's alone."""
     data = tmp_path / "data"

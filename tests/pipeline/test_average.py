@@ -105,6 +105,7 @@ class Mortal(LocalExecutor):
             yield made
 
 
+@pytest.mark.whole
 def test_a_greedy_average_goes_on_after_a_kill(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     """It scores no average twice, ends as an undisturbed one, and its record says what is in it and who chose."""
     changes = CHANGES | {"backbone": str(tiny_backbone)}
@@ -140,6 +141,7 @@ def test_a_greedy_average_goes_on_after_a_kill(few_world: Path, tiny_backbone: P
     assert set(short.states().values()) == {"done"}
 
 
+@pytest.mark.whole
 def test_an_average_of_the_best_members(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     made = plan_recipe("nli-soup", CHANGES | {"backbone": str(tiny_backbone), "select_top": 2}, few_world, tmp_path)
     Driver(made, LocalExecutor(threads=1), "top", "").run()
@@ -152,6 +154,7 @@ def test_an_average_of_the_best_members(few_world: Path, tiny_backbone: Path, tm
     assert soup.record["selected_by"] == "stsb-dev" and made.outcome.selected == soup.id
 
 
+@pytest.mark.whole
 def test_members_of_several_objectives_are_averaged(few_world: Path, tmp_path: Path) -> None:
     found = result("run", "nli-sts-soup", "--data", few_world, "--storage", tmp_path, "--address", "none",
                    *overrides(CHANGES | {"routes": [["nli"], ["sts"]]}))  # fmt: skip

@@ -65,6 +65,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> torch.Tensor:
     return student.encoder.backbone.embeddings.word_embeddings.weight
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("changed", "at", "how"),
     [

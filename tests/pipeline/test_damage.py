@@ -24,6 +24,9 @@ from raysts.pipeline.run import Driver
 from raysts.recipes.overrides import parse_overrides
 from raysts.storage.atomic import ASIDE
 
+pytestmark = pytest.mark.whole
+
+
 SMALL = {
     "backbone": "tiny", "members": 2, "train.max_steps": 4, "train.eval_every": 4, "train.checkpoint_every": 2,
     "sed.data.sample": 350, "evaluation.resamples": 4, "evaluation.tasks": "[stsb]", "evaluation.layers": "[1]",

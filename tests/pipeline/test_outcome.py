@@ -139,6 +139,7 @@ def _run(name: str, data: Path, storage: Path, **more: Any) -> dict[str, Any]:
     return result("run", name, "--data", data, "--storage", storage, "--address", "none", *options)
 
 
+@pytest.mark.whole
 def test_a_member_that_a_dev_score_chose_is_said_to_be_so(few_world: Path, tmp_path: Path) -> None:
     found = _run("nli", few_world, tmp_path, members=2)
     model = Path(found["model"])
@@ -162,6 +163,7 @@ FEW = {
 }  # fmt: skip
 
 
+@pytest.mark.whole
 def test_an_ensemble_of_the_members_that_finished(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     """One of three has a broken checkpoint: exit 3, until two are said to be enough; mended, the best two of all three teach."""
     data, storage = ("--data", few_world), tmp_path / "storage"

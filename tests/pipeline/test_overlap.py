@@ -56,6 +56,7 @@ def test_strict_contamination_refuses_before_anything_starts(where: list[object]
     assert not Path(str(where[3])).exists()
 
 
+@pytest.mark.whole
 def test_a_run_says_it_and_scores_the_clean_rows_too(found: dict[str, Any], where: list[object]) -> None:
     size = Corpus(Path(str(where[1]))).rows("sts/sts12")
     entries = {entry["task"]: entry for entry in found["contamination"]}
@@ -72,6 +73,7 @@ def test_a_run_says_it_and_scores_the_clean_rows_too(found: dict[str, Any], wher
     assert f"sts-sed: sts12: {TRAINED} of {size:,} rows are training rows" in report
 
 
+@pytest.mark.whole
 def test_evaluating_one_model_of_the_run_knows_its_whole_chain(found: dict[str, Any], where: list[object]) -> None:
     run = next(row["run_id"] for row in found["results"] if row["role"] == "student")
     again = result("evaluate", run, *where, "--tasks", "sts12", "--resamples", 0)
@@ -118,6 +120,7 @@ class Watched(LocalExecutor):
         return super().map(worker, args, units, resources)
 
 
+@pytest.mark.whole
 def test_pipelines_share_what_is_measured_of_an_equal_model(data: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     """The backbone is measured for the first of them, members for the first that has them; rows are each pipeline's own: where
     other rows are clean, they are a mask on what was measured."""

@@ -261,6 +261,7 @@ def test_recipes_read_the_text_and_nothing_chooses_without_labels(own: Path, sma
     assert not note_last_step(use_user_text(names.pipeline("ct"), alone), alone)
 
 
+@pytest.mark.whole
 def test_which_of_several_models_has_collapsed(own: Path, tmp_path: Path) -> None:
     zero = Path(shutil.copytree(own / "B", tmp_path / "zero"))
     weights = {name: 0 * value for name, value in load_file(zero / "model.safetensors").items()}
@@ -276,6 +277,7 @@ def test_which_of_several_models_has_collapsed(own: Path, tmp_path: Path) -> Non
     assert ended.code == 3 and said.startswith("raysts: B, mine: all ") and "lower learning rate" in said
 
 
+@pytest.mark.whole
 def test_a_student_of_some_layers_of_its_teacher(own: Path, tmp_path: Path) -> None:
     """Compared with its teacher again it is with the one of the run: another in its place is refused."""
     sets = {"backbone": str(own / "A"), "backbone_layers": 1, **STEPS}
@@ -328,6 +330,7 @@ def student_of(
     return raysts.distill([str(folder / "A")], asked, text=documents, queries=queries, storage=storage, address="none")
 
 
+@pytest.mark.whole
 def test_a_student_on_documents_reads_them_whole_and_in_spans(own: Path, documents: Path, tmp_path: Path) -> None:
     result = student_of(own, documents, tmp_path, **{"train.max_steps": 3})
     folder = Path(result["model"])
@@ -348,6 +351,7 @@ def test_a_student_on_documents_reads_them_whole_and_in_spans(own: Path, documen
     assert [line["bank"] > 0 for line in map(json.loads, (folder.parent / "metrics.jsonl").open())].count(True) > 0
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a process that has used a GPU cannot be forked")
 def test_a_student_table_with_spans_and_a_bank_that_is_killed_ends_as_one_that_is_not(
     own: Path, documents: Path, tmp_path: Path
@@ -417,6 +421,7 @@ def check_sides(folder: Path, models: dict[str, Path], sides: np.ndarray) -> Non
         assert [model.tokenize([text], of).flat.tolist() for text, of in zip(texts, names, strict=True)] in read
 
 
+@pytest.mark.whole
 def test_every_other_span_stands_for_a_query(
     own: Path, documents: Path, tmp_path: Path, sided: dict[str, Path]
 ) -> None:
@@ -433,6 +438,7 @@ def test_every_other_span_stands_for_a_query(
         assert {node["sentences"] for node in planned["nodes"] if node["kind"] == "tokens"} == {5 * 100}
 
 
+@pytest.mark.whole
 def test_queries_are_read_behind_their_prompts(
     own: Path, documents: Path, tmp_path: Path, sided: dict[str, Path]
 ) -> None:
@@ -472,6 +478,7 @@ def searched(own: Path, documents: Path) -> Path:
     return folder
 
 
+@pytest.mark.whole
 def test_a_student_that_keeps_an_index(own: Path, documents: Path, searched: Path, tmp_path: Path) -> None:
     """Narrower than its teacher it gets a layer; what is measured is what 'evaluate --documents-by' measures."""
     wide = Path(shutil.copytree(own / "A", own / "wide"))

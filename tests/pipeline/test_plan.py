@@ -52,6 +52,7 @@ def test_a_plan_shows_everything_and_writes_nothing_and_what_show_prints_runs(
     assert load_pipeline(file).name == name and result("plan", file, *place) == found
 
 
+@pytest.mark.whole
 def test_status_before_during_and_after(few_world: Path, tmp_path: Path) -> None:
     """``nli`` first, then ``nli-sed`` of the same members: the members are done, what follows from them is not."""
     arguments = ["--data", few_world, "--storage", tmp_path / "s", *overrides(TINY, EVALUATION)]
@@ -123,6 +124,7 @@ def rows_of(nodes: list[dict[str, Any]]) -> int:
     return sum(node["sentences"] for node in nodes if node["kind"] == "tokens")
 
 
+@pytest.mark.whole
 def test_the_environment_names_the_data_except_for_quickstart(
     small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

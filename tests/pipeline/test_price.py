@@ -137,6 +137,7 @@ def test_prices_are_read_from_options_and_files(tmp_path: Path) -> None:
             price.parse_prices(wrong)
 
 
+@pytest.mark.whole
 def test_a_run_says_its_price_and_the_next_plan_knows_its_rates(few_world: Path, tmp_path: Path) -> None:
     short = {"batch": 8, "sed.data.sample": 200, "evaluation.tasks": ["stsb"], "evaluation.resamples": 0}
     arguments = ["ct-sed", "--data", few_world, "--storage", tmp_path, *overrides(TINY, short)]
@@ -159,6 +160,7 @@ def test_a_run_says_its_price_and_the_next_plan_knows_its_rates(few_world: Path,
     assert left == [0, 1], "the backbone is scored, other members are not"
 
 
+@pytest.mark.whole
 def test_a_probe_measures_training_and_leaves_rates_alone(few_world: Path, tmp_path: Path) -> None:
     short = {"batch": 8, "members": 1, "train.max_length": 16, "evaluation.tasks": ["stsb"]}
     arguments = ["ct", "--data", few_world, "--storage", tmp_path, *overrides(TINY, short)]

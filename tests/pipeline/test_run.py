@@ -181,6 +181,7 @@ def command_of(tmp_path: Path, data: Path, name: str = "nli", **more: Any) -> li
             *overrides(TINY, EVALUATION, chosen)]  # fmt: skip
 
 
+@pytest.mark.whole
 def test_a_run_that_fails_says_which_and_why_and_how_to_go_on(few_world: Path, tmp_path: Path) -> None:
     few = {"evaluation__tasks": "[stsb]", "evaluation__resamples": 0}
     failed = raysts(*command_of(tmp_path, few_world, optim__lr=1e30, train__eval_every=100, **few))
@@ -231,6 +232,7 @@ def small_disk(tmp_path: Path) -> Iterator[Any]:
         yield size
 
 
+@pytest.mark.whole
 def test_a_full_disk(small_disk: Any, few_world: Path) -> None:
     """A disk that grows: the same command gets on a little with every step, and to the end."""
     threads = threading.active_count()

@@ -33,6 +33,7 @@ def test_a_run_is_refused_before_it_starts(world: Path, tmp_path: Path) -> None:
     assert line.startswith(f"raysts: {bad}: ") and "--skip-bad" in line
 
 
+@pytest.mark.whole
 def test_a_run_goes_on_without_it_and_says_so_everywhere(world: Path, tmp_path: Path) -> None:
     paths = damage.shards(world, "nli/train")
     storage = tmp_path / "s"

@@ -69,6 +69,7 @@ def test_a_metric_that_is_never_reported_is_exit_code_2(
     assert not storage.exists()
 
 
+@pytest.mark.whole
 def test_one_grid_by_its_loss_and_by_pearson_is_trained_once(
     few_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -107,6 +108,7 @@ def test_one_grid_by_its_loss_and_by_pearson_is_trained_once(
     assert other["best"]["value"] == max(each["pearson"] for each in scores.values())
 
 
+@pytest.mark.whole
 def test_without_a_dev_set_the_loss_is_left(without_dev: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     given = {**THREE, "space.lower_bound": "0,0.8", "backbone": str(tiny_backbone)}
     given |= {"metric": "loss", "train.keep": "last"}
@@ -117,6 +119,7 @@ def test_without_a_dev_set_the_loss_is_left(without_dev: Path, tiny_backbone: Pa
     json.dumps(found)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("rule", [{"asha.grace": 0.5, "asha.reduction": 2}, {"median": True}], ids=["asha", "median"])
 @pytest.mark.parametrize("metric", ["pearson", "loss"])
 def test_samplers_and_early_stopping_go_the_metrics_way_and_know_earlier_sessions(

@@ -12,7 +12,11 @@ import time
 from pathlib import Path
 
 import killed
+import pytest
 from run_commands import overrides, raysts
+
+pytestmark = pytest.mark.whole
+
 
 ESCAPE = "\x1b["
 TRIALS, STEPS = 3, 8

@@ -341,6 +341,7 @@ def test_a_score_that_is_no_number_is_as_bad_as_none(study: StudyMaker) -> None:
     assert ended == [("PRUNED", None)] * 3 + [("COMPLETE", 0.7)]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("overrides", "count"),
     [

@@ -126,6 +126,7 @@ def test_a_trial_knows_nothing_of_those_before_it_in_its_process(
     assert files(alone.folder / "model") == files(other.folder / "model") != files(one.folder / "model")
 
 
+@pytest.mark.whole
 def test_a_finished_trial_leaves_nothing_in_memory_and_writes_no_checkpoint_for_its_end(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +214,7 @@ def searched(small_world: Path, tiny_backbone: Path, tmp_path_factory: pytest.Te
     return Searched(place, storage, said, first, again, more, written, states)
 
 
+@pytest.mark.whole
 def test_a_search_tries_every_point_with_every_seed_and_keeps_the_best(
     searched: Searched, small_world: Path, tiny_backbone: Path
 ) -> None:
@@ -236,6 +238,7 @@ def test_a_search_tries_every_point_with_every_seed_and_keeps_the_best(
     assert json.loads((study / "study.json").read_text())["price"] in html
 
 
+@pytest.mark.whole
 def test_the_same_command_trains_nothing_and_one_of_more_seeds_what_is_missing(searched: Searched) -> None:
     first, again, more = searched.written
     assert again == first and more.items() > first.items() and len(more) == 2 * 6
@@ -249,6 +252,7 @@ def test_the_same_command_trains_nothing_and_one_of_more_seeds_what_is_missing(s
     assert len(list(storage.glob("runs/*/model"))) == 3 and not list(storage.glob("runs/*/checkpoints"))
 
 
+@pytest.mark.whole
 def test_wrong_input_writes_nothing_and_a_study_of_another_name_is_not_there(
     searched: Searched, tmp_path: Path
 ) -> None:
@@ -275,6 +279,7 @@ def dashboard(path: Path, address: str) -> Any:
     return json.loads(body)
 
 
+@pytest.mark.whole
 def test_optunas_dashboard_has_every_trial_as_soon_as_it_has_ended(searched: Searched) -> None:
     path = searched.study / "optuna.db"
     (study,) = dashboard(path, "/api/studies")["study_summaries"]
@@ -285,6 +290,7 @@ def test_optunas_dashboard_has_every_trial_as_soon_as_it_has_ended(searched: Sea
     assert values == {(p["overrides"][BOUND], p["seed"]): p["value"] for p in searched.more["points"]}
 
 
+@pytest.mark.whole
 def test_tensorboard_has_the_curves_and_the_point_of_every_trial(searched: Searched) -> None:
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     hparams = pytest.importorskip("tensorboard.plugins.hparams.plugin_data_pb2")
@@ -303,6 +309,7 @@ def test_tensorboard_has_the_curves_and_the_point_of_every_trial(searched: Searc
         assert [(event.step, event.value) for event in scalars.Scalars("dev")] == logged
 
 
+@pytest.mark.whole
 def test_mlflow_has_a_run_of_every_trial(searched: Searched) -> None:
     mlflow = pytest.importorskip("mlflow")
     client = mlflow.MlflowClient(tracking_uri=f"file:{searched.storage.parent}/mlflow")
@@ -321,6 +328,7 @@ def test_mlflow_has_a_run_of_every_trial(searched: Searched) -> None:
 # -- what a search begins and what goes on from it -----------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_a_study_by_points_of_a_recipe_file_of_any_name_becomes_a_student(
     small_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -343,6 +351,7 @@ def test_a_study_by_points_of_a_recipe_file_of_any_name_becomes_a_student(
     assert planned["name"] == "mine-distilled" and {node["status"] for node in planned["nodes"]} == {"done"}
 
 
+@pytest.mark.whole
 def test_sed_5_5_is_one_command(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     overrides = {
         **TWO, "seeds": 1, "backbone": str(tiny_backbone), "members": 2, "sed.data.sample": 40,
@@ -365,6 +374,7 @@ def test_sed_5_5_is_one_command(small_world: Path, tiny_backbone: Path, tmp_path
     assert {node["status"] for node in again["nodes"]} == {"done"}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("combine", "settings", "count"),
     [
@@ -422,6 +432,7 @@ def test_points_whose_models_are_no_members_of_one_pipeline_are_refused_before_t
     assert not (tmp_path / "storage").exists()
 
 
+@pytest.mark.whole
 def test_best_checkpoints_of_a_sampled_study_become_an_ensemble_and_another_starts_from_it(
     small_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -438,6 +449,7 @@ def test_best_checkpoints_of_a_sampled_study_become_an_ensemble_and_another_star
     assert other["trials"] == 2
 
 
+@pytest.mark.whole
 def test_a_search_in_which_nothing_finishes_says_why(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     overrides = {**TWO, "backbone": str(tiny_backbone), "optim.lr": 1e30, "seeds": 1}
     with pytest.raises(RunFailed, match="no trial of lower-bound finished: .*lower sts.optim.lr"):
@@ -447,6 +459,7 @@ def test_a_search_in_which_nothing_finishes_says_why(small_world: Path, tiny_bac
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.whole
 def test_a_search_with_a_condition_and_the_latency_of_its_models(
     few_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:

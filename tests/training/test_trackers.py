@@ -50,6 +50,7 @@ def test_a_tool_that_cannot_take_runs_is_refused(tmp_path: Path, monkeypatch: py
     assert "cannot be used" in refuse("mlflow=nothing://here")
 
 
+@pytest.mark.whole
 def test_mlflow_sees_a_run_while_it_trains_and_when_it_goes_on(
     few_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +174,7 @@ def test_tools_get_each_line_once_and_the_score_that_is_kept(tmp_path: Path, mon
     assert 0 <= time.time() - events[1].wall_time < 600, "the last line is of now"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("tool", ["wandb", pytest.param("trackio", marks=pytest.mark.slow)])
 def test_other_tools_take_the_runs(tool: str, few_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a network: W&B writes its files, trackio its database."""
