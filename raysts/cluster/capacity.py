@@ -83,17 +83,17 @@ def check_resources(resources: Resources, private: bool) -> None:
         part = f"a run of {least} workers (resources.workers) has no room, the cluster holds {room} of them"
         why = part if room else "no node can hold such a worker"
         raise InputError(
-            f"resources.cpus={resources.cpus}, resources.gpus={resources.gpus:g}: "
-            f"{why} ({_needs(resources)}); the cluster's nodes have: "
-            f"{_describe_nodes()}; ask for less, or connect to a larger cluster with --address"
+            f"resources.cpus={resources.cpus}, resources.gpus={resources.gpus:g}: {why} ({_needs(resources)}); the cluster's "
+            f"nodes have: {_describe_nodes()}; ask for less, or connect to a larger cluster with --address"
         )
 
 
 def announce(resources: Resources) -> None:
     """Say that work waits for its first node, if it does."""
     if not holds(resources):
-        have = _describe_nodes()
-        say(f"no node with {_needs(resources)} is there yet; the cluster's nodes have: {have}; it may grow")
+        say(
+            f"no node with {_needs(resources)} is there yet; the cluster's nodes have: {_describe_nodes()}; it may grow"
+        )
 
 
 class Room:

@@ -72,6 +72,8 @@ REFUSALS = {
 }
 """The message for what a probe says at its end; the first that matches."""
 
+_was_private: list[bool] = []  # of the connections of this process so far
+
 
 @contextlib.contextmanager
 def connection(address: str | None = None) -> Iterator[bool]:
@@ -105,6 +107,12 @@ def _check_installed() -> None:
 def _init(address: str) -> bool:
     """Connect, and return True for a private cluster."""
     private = address == "local"
+    if not private and any(_was_private):
+        raise InputError(
+            f"this process has had a private cluster, whose token and address Ray keeps: it cannot join the one at {address}; "
+            f"join it from a new process (restart the kernel of a notebook), or go on here with address='local'"
+        )
+    _was_private.append(private)
     os.environ.update(PRIVATE | os.environ if private else {})
     options: dict[str, Any] = {"include_dashboard": False} if private else {}
     if (verbose := screen.level == logging.DEBUG) and not private:  # those of a private cluster have this environment
@@ -192,12 +200,10 @@ def find_cluster(address: str | None) -> str:
     answer = f"it has not answered for {HEAD_SECONDS:g} s"
     for mode in [os.environ[AUTH_MODE]] if os.environ.get(AUTH_MODE) else modes:
         # Ray asks a head that turns it away 20 times, a second each, unless told otherwise.
-        options: Any = {
-            "env": {**os.environ, "RAY_NUM_REDIS_GET_RETRIES": "2", AUTH_MODE: mode},
-            "timeout": HEAD_SECONDS,
-        }
+        env = {**os.environ, "RAY_NUM_REDIS_GET_RETRIES": "2", AUTH_MODE: mode}
+        command = [sys.executable, "-c", PROBE, address]
         with contextlib.suppress(subprocess.TimeoutExpired):
-            probe = subprocess.run([sys.executable, "-c", PROBE, address], capture_output=True, text=True, **options)
+            probe = subprocess.run(command, capture_output=True, text=True, timeout=HEAD_SECONDS, env=env)
             if "raysts: joined" in probe.stdout:
                 os.environ[AUTH_MODE] = mode
                 return address

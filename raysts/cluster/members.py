@@ -94,12 +94,8 @@ class _Runs:
         self.name = f"{first.facts['system']}-{first.facts['stage']}-{first.id[:6]}"
         self.folder = str(first.folder.parent.parent / "ray")
         self.cause, self.numbers, self.runs = "", count(1), dict[int, _Run]()
-        options = {
-            "num_cpus": 0,
-            "scheduling_strategy": affinity(),
-            "name": f"{self.name}-{secrets.token_hex(3)}-queue",
-        }
-        self.queue = ray.remote(MemberQueue).options(**options).remote(len(chains))
+        queue, name = ray.remote(MemberQueue), f"{self.name}-{secrets.token_hex(3)}-queue"
+        self.queue = queue.options(num_cpus=0, scheduling_strategy=affinity(), name=name).remote(len(chains))
         # Once for all workers: members have much in common, such as the dev set.
         self.work = [ray.put(partial(take_members, chains, resources, requirements, self.queue))]
         for node, width in placements(resources, len(chains)):

@@ -59,3 +59,10 @@ def test_why_a_cluster_is_not_joined_is_said(printed: str, said: str, monkeypatc
     monkeypatch.setattr(connect, "PROBE", f"raise SystemExit({printed!r})")
     with pytest.raises(InputError, match=said):
         connect.find_cluster("192.0.2.2:6379")
+
+
+def test_a_process_that_has_had_a_private_cluster_joins_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a cluster could not reach this process: its members' queue would be said to have died."""
+    monkeypatch.setattr(connect, "_was_private", [False, True])
+    with pytest.raises(InputError, match="had a private cluster.* 192.0.2.2:6379; join it from a new process"):
+        connect._init("192.0.2.2:6379")

@@ -97,7 +97,7 @@ def test_golden_losses(name: str, fixed_world: tuple[Path, Path], tmp_path: Path
         losses[record["stage"]] = {str(line["step"]): line["loss"] for line in lines if "loss" in line}
         others = [{key: value for key, value in line.items() if key not in UNSURE} for line in lines]
         runs[record["stage"]] = others
-        assert 0 < record["timings"]["train_seconds"] < 60
+        assert record["timings"]["train_seconds"] > 0
     golden.check(f"losses/{name}", dict(sorted(losses.items())), tolerance=1e-4)
     rows = [row for row in plan.rows_on_record() if row["metric"] == "pearson"]
     scores = {" ".join(str(row[key]) for key in ("role", "layers", "similarity")): row["value"] for row in rows}

@@ -47,7 +47,7 @@ def value_of(rows: list[dict[str, Any]], **wanted: Any) -> float:
 def parts_of(name: str) -> NameParts:
     if name == "raw":
         return NameParts((), None, None)
-    return parse("nli-ct-sed" if name == "quickstart" else name)
+    return parse({"quickstart": "nli-ct-sed", "best": "nli-sed"}.get(name, name))
 
 
 def expected_roles(name: str) -> dict[str, int]:
@@ -61,7 +61,7 @@ def expected_roles(name: str) -> dict[str, int]:
         found["ensemble"] = found["member"]
     if combine == "sed":
         found["student"] = 1 if post else 2
-    if name == "quickstart":  # hands over the best of all
+    if name in ("quickstart", "best"):  # they hand over the best of all
         found |= {"soup": 2, "greedy-soup": 2}
     return found
 

@@ -204,7 +204,7 @@ def test_killed_in_the_middle_of_an_upload_it_goes_on_on_another_machine(
     shutil.rmtree(tmp_path / "mirrors")
     steps = restored(monkeypatch)
     if machine:  # who knows whether it is dead: both locks are watched for four beats
-        monkeypatch.setattr(lease, "BEAT", 0.2)
+        monkeypatch.setattr(lease, "BEAT", 1.0)
     found = run(s3, tiny_backbone, small_world)
     assert steps == [3, 0, 0], "the first member from its checkpoint, the second and the student from the start"
     assert values(found) == values(calm)
