@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
-import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -190,10 +190,8 @@ def test_fetch_writes_the_canonical_layout_in_shards_and_a_manifest(
     entry = manifest["sts/stsb_test"]
     assert entry["rows"] == 11 and entry["sources"][0]["dataset"] == "mteb/stsbenchmark-sts"
     assert entry["sources"][0]["revision"] == "local copy" and not entry["sources"][0]["pinned"]
-    digest = subprocess.run(
-        ["sha256sum", tmp_path / "sts/stsb_test.parquet"], capture_output=True, text=True, check=True
-    ).stdout
-    assert entry["files"]["sts/stsb_test.parquet"]["sha256"] == digest.split()[0]
+    digest = hashlib.sha256((tmp_path / "sts/stsb_test.parquet").read_bytes()).hexdigest()
+    assert entry["files"]["sts/stsb_test.parquet"]["sha256"] == digest
     assert any(line.startswith("nli/train: 4,500 rows, 1,500 ") for line in lines)
 
 

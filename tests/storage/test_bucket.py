@@ -158,6 +158,12 @@ def test_transient_errors_are_tried_again_and_final_ones_are_not(monkeypatch: py
     assert not waits
     with pytest.raises(OSError, match="full"):  # of this machine, not of the store
         bucket._try("read", "x", failing(1, OSError(28, "full")))
+    now = [0.0]  # a store that takes long to say no is not asked as often
+    monkeypatch.setattr(object_store.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(object_store.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + 45))
+    with pytest.raises(StoreFailed, match="does not answer"):
+        bucket._try("read", "x", failing(99, busy))
+    assert now[0] == 135, "the last attempt begins after 90 s and not later"
 
 
 # -- a proxy between us and the store ------------------------------------------------------------------------------------
