@@ -340,7 +340,7 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
     monkeypatch.setattr("raysts.storage.bucket.client", client)
     monkeypatch.setenv("RAYSTS_MIRROR", str(tmp_path / "mirrors"))
-    return "gs://memory/some/prefix"
+    return f"gs://memory/{tmp_path.name}/prefix"
 
 
 @pytest.fixture(scope="session")

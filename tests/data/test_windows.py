@@ -191,6 +191,9 @@ def test_teacher_means_come_with_their_rows(tmp_path: Path, monkeypatch: pytest.
         write_embeddings(tmp_path / "teacher" / shard_name(number), rows, means[first : first + size])
         first += size
     windows = Windows(tmp_path / "store", tmp_path / "teacher")
+    for chosen in ([3, 8, 15, 19], [3, 19], [8]):
+        np.testing.assert_array_equal(windows.teacher_vectors(np.array(chosen)), means[chosen])
+    assert windows.documents(0).tolist() == [*range(20)] and windows.documents(4).tolist() == [0, 5, 10, 15]
     order = np.random.default_rng(1).permutation(int(windows.sizes[1]))
     table = windows.read(1).take(pa.array(order)).slice(2, 4)
     columns = columns_of(table, ("premise",), ("teacher", "label"))

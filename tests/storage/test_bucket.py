@@ -86,6 +86,26 @@ def test_a_path_says_which_store_it_belongs_to(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize(
+    ("uri", "config"),
+    [
+        (
+            "s3://anonymous@b/x?region=r&endpoint_override=h:1",
+            {"bucket": "b", "region": "r", "endpoint": "https://h:1"},
+        ),
+        ("gs://anonymous@b/x?endpoint_override=h:1&scheme=http", {"bucket": "b", "base_url": "http://h:1"}),
+        ("az://b/x?account=a&endpoint_override=h:1/a&scheme=http", {"container_name": "b", "endpoint": "http://h:1/a"}),
+    ],
+)
+def test_a_client_is_that_of_its_uri(uri: str, config: dict[str, str]) -> None:
+    """Without encryption only where the URI says so; it waits no longer for a connection than for an answer."""
+    for seconds, most in ((2.0, "2s"), (10.0, "3s")):
+        made = client.client(uri, seconds)
+        assert config.items() <= made.config.items() and ("skip_signature" in made.config) == ("anonymous" in uri)
+        options = {"allow_http": str("scheme=http" in uri).lower(), "timeout": f"{seconds:g}s", "connect_timeout": most}
+        assert made.client_options == options
+
+
+@pytest.mark.parametrize(
     ("bucket", "endpoint", "why"),
     [
         ("no-such-bucket", None, "there is no bucket 'no-such-bucket'"),

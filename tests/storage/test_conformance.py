@@ -252,6 +252,8 @@ def test_listings_name_what_the_store_holds(store: Any) -> None:
         assert relative(store, store.list("runs")) == ["runs/a", "runs/b", "runs/readme.json"]
         assert relative(store, store.list("runs", recursive=True)) == [f"runs/{name}" for name in files]
         assert relative(store, store.get_all("runs")) == [f"runs/{name}" for name in files]
+    sizes = {name: store.size(name) for name in ("runs/a/model", "runs/a/run.json", "runs/none")}
+    assert sizes == {"runs/a/model": 1, "runs/a/run.json": len('{\n "run": "a"\n}\n'), "runs/none": 0}
 
 
 def test_all_files_that_match_are_brought_as_they_are_now(store: Any) -> None:
@@ -294,6 +296,7 @@ def test_one_holds_a_lock(store: Any) -> None:
             pass
         with store.lock("locks/b.lock", "the second"):
             store.write_json("a.json", 1)
+        assert store.is_locked("locks/a.lock") and not store.is_locked("locks/b.lock")
         store.write_json("a.json", 2)
     with pytest.raises(ZeroDivisionError), store.lock("locks/a.lock", "the second"):
         raise ZeroDivisionError

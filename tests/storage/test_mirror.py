@@ -17,7 +17,7 @@ from raysts.errors import InputError, RunFailed
 from raysts.search.record import read_records
 from raysts.storage import store as storage
 from raysts.storage.bucket import Bucket
-from raysts.storage.runs import RunFolder, State
+from raysts.storage.runs import RunFolder, State, record_of
 from raysts.storage.store import Store
 
 
@@ -154,6 +154,44 @@ def test_what_is_done_here_but_not_in_the_bucket_is_not_done(memory: str) -> Non
     for entry in store.bucket.list_objects("", recursive=True):
         store.bucket.delete(entry)
     assert run.written() and run.done_record() is None and not run.written()
+
+
+def test_a_run_goes_on_elsewhere_from_its_last_checkpoint(memory: str, tmp_path: Path) -> None:
+    here, there = (RunFolder(store.path("runs/a")) for store in two_machines(memory, tmp_path))
+    with here.lock("one"):
+        here.write({"status": State.RUNNING})
+        fill(here.path, checkpoints__last="1", **{"recipe.json": "{}", "metrics.jsonl": "{}"})
+        upload = here.upload_checkpoint()
+        assert upload is not None and upload.result(60) is None
+    fill(there.path / "model", weights="of a try that others have overtaken")
+    with there.lock("another"):
+        assert below(there.path / "checkpoints") == {"last": "1"} and not (there.path / "model").exists()
+        assert there.written() == {"status": "running"} and (there.path / "metrics.jsonl").is_file()
+        fill(there.path / "checkpoints", last="2")
+        there.join()
+        assert below(there.path / "checkpoints") == {"last": "2"}, "who holds the lock is on this machine"
+    there.join()
+    assert below(there.path / "checkpoints") == {"last": "1"}
+    there.change(State.STOPPED)
+    assert here.record() == {"status": "stopped"} and here.done_record() is None
+    fill(there.path / "model", weights="2")
+    there.upload_model()
+    there.change(State.DONE)
+    assert here.done_record() == {"status": "done"} and below(here.store.get_dir("runs/a/model")) == {"weights": "2"}
+
+
+def test_checkpoints_that_never_came_to_the_bucket_stay_where_they_are(memory: str) -> None:
+    run = RunFolder(Store.open(memory).path("runs/a"))
+    run.store.write_json("runs/a/run.json", {"status": State.RUNNING})
+    fill(run.path, checkpoints__last="1", model__weights="1")
+    with run.lock("a worker"):
+        assert below(run.path / "checkpoints") == {"last": "1"} and below(run.path / "model") == {"weights": "1"}
+
+
+def test_the_record_of_a_model_is_that_of_its_run(tmp_path: Path) -> None:
+    for name, found in (("0123456789abcdef", {"status": "done"}), ("0123456789abcdeg", {}), ("mine", {})):
+        RunFolder(tmp_path / name).write({"status": State.DONE})
+        assert record_of(tmp_path / name / "model") == found and record_of(tmp_path / name / "checkpoints") == {}
 
 
 @pytest.mark.parametrize("name", ["../../outside", "/tmp/outside", "", "a\x00b"])
