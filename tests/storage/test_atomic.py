@@ -98,11 +98,8 @@ def test_drafts_of_a_killed_writer_are_removed_and_nothing_else(tmp_path: Path) 
     for name in ("new", f"{of_the_dead('new')}{REPLACED}"):
         (tmp_path / name).mkdir()
     elsewhere = re.sub(r"\.[0-9a-f]{12}\.", ".0123456789ab.", of_the_dead("y"))
-    others = [
-        draft_name("y"),
-        elsewhere,
-        f"{ASIDE}y.{os.uname().nodename}.{ended.pid}.1",
-    ]  # the last one of an older version
+    older = f"{ASIDE}y.{os.uname().nodename}.{ended.pid}.1"  # of an older version
+    others = [draft_name("y"), elsewhere, older]
     for name in others:
         (tmp_path / name).touch()
     remove_drafts(tmp_path)
