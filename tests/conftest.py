@@ -61,9 +61,7 @@ GROUPS = {
     "gloo": (
         "objectives/test_conformance.py", "ops/test_collective.py", "storage/test_remote_storage.py",
         "storage/test_remote_commands.py", "commands/test_follow.py", "test_odd_conditions.py::test_what_may",
-        "data/test_remote_data.py",
-        "evaluation/contamination/test_lineage.py", "training/test_loop.py::test_a_checkpoint_",
-        "training/test_trackers.py::test_a_storage_", "search/test_progress.py",
+        "training/test_loop.py::test_a_checkpoint_", "training/test_trackers.py::test_a_storage_", "search/test_progress.py",
     ),
     "experiments": ("commands/test_experiment.py",),
 }  # fmt: skip
@@ -80,16 +78,16 @@ UNITS = (
     "commands/test_bad_input.py", "commands/test_screen.py", "commands/test_smaller.py",
 )  # fmt: skip
 """Places of tests that are quick, but for those that are marked as whole, slow or chaos, and those that take what is shared, an
-object store or real data."""
+object store (as fixture or as parameter) or real data."""
 SLOW_FIXTURES = {*SHARED, "s3", "s3_endpoint", "azure", "azure_endpoint", "minilm", "real_data"}
 
 
 def is_quick(item: pytest.Item) -> bool:
-    name = item.nodeid.removeprefix("tests/")
-    slow = any(map(item.get_closest_marker, ("whole", "slow", "chaos"))) or SLOW_FIXTURES & set(
-        getattr(item, "fixturenames", ())
-    )
-    return name.startswith(UNITS) and not slow and "[bucket" not in name
+    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    servers = {value for value in values if isinstance(value, str) and value in ("s3", "azure")}
+    slow = any(map(item.get_closest_marker, ("whole", "slow", "chaos")))
+    slow = slow or bool(SLOW_FIXTURES & {*getattr(item, "fixturenames", ()), *servers})
+    return item.nodeid.removeprefix("tests/").startswith(UNITS) and not slow
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -327,6 +325,24 @@ def finished(tmp_path_factory: pytest.TempPathFactory, small_world: Path) -> run
     return run_commands.Finished(tmp_path_factory.mktemp("finished"), small_world)
 
 
+@pytest.fixture
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URI of a storage in the one bucket, memory of this process, with mirrors in ``tmp_path / "mirrors"``."""
+    from obstore.exceptions import GenericError
+    from obstore.store import MemoryStore
+
+    objects = MemoryStore()
+
+    def client(uri: str, seconds: float) -> MemoryStore:
+        if not uri.startswith("gs://memory/"):
+            raise GenericError("404 Not Found")
+        return objects
+
+    monkeypatch.setattr("raysts.storage.bucket.client", client)
+    monkeypatch.setenv("RAYSTS_MIRROR", str(tmp_path / "mirrors"))
+    return f"gs://memory/{tmp_path.name}/prefix"
+
+
 @pytest.fixture(scope="session")
 def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """``host:port`` of an S3 server of this session's own."""
@@ -340,7 +356,7 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def s3(s3_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The URI of a storage in a bucket of its own, with mirrors in ``tmp_path / "mirrors"``."""
+    """The URI of a storage in a bucket of its own, with mirrors as those of ``memory``."""
     import s3_server
 
     s3_server.environment(s3_endpoint, tmp_path / "mirrors", monkeypatch.setenv)
@@ -360,7 +376,7 @@ def azure_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def azure(azure_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The URI of a storage in a container of its own, with mirrors as those of ``s3``."""
+    """The URI of a storage in a container of its own, with mirrors as those of ``memory``."""
     import azure_server
 
     azure_server.environment(azure_endpoint, tmp_path / "mirrors", monkeypatch.setenv)

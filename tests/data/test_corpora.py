@@ -154,9 +154,9 @@ def test_shards_may_say_the_same_in_other_types(tmp_path: Path) -> None:
     corpus = Corpus(tmp_path)
     corpus.check(corpus.tables())
     table = corpus.read("nli/train")
-    assert (
-        table.column_names == ["premise", "hypothesis", "label"] and table.schema.field("premise").type == pa.string()
-    )
+    assert table.column_names == ["premise", "hypothesis", "label"]
+    assert [b.schema.types[1:] for b in corpus.batches("nli/train", ["premise", "label"])][0] == [pa.int64()]
+    assert {b.schema.types[0] for b in corpus.batches("nli/train", ["premise"])} == {pa.string()}
     assert table.column("premise").to_pylist() == NLI["premise"] * 3
     assert label_codes(table.column("label"), NLI_LABELS).tolist() == [1, 0] * 3
     found = corpus.read("sts/stsb_dev")
@@ -178,6 +178,10 @@ def test_shards_may_say_the_same_in_other_types(tmp_path: Path) -> None:
         ("sts/stsb_dev", {**STS, "sentence2": [1, 2]}, ["'sentence2'", "int64", "must be a string column"]),
         ("nli/train", {**NLI, "label": ["neutral", "maybe"]}, ["row 1", "unknown label 'maybe'", "entailment"]),
         ("nli/train", {**NLI, "label": [0, 3]}, ["row 1", "unknown label 3", "0 to 2"]),
+        ("nli/train", {**NLI, "label": [None, 0]}, ["row 0", "'label'", "null"]),
+        ("nli/train", {**NLI, "label": [["a"], ["b"]]}, ["'label'", "labels must be strings or integers"]),
+        ("retrieval/x/qrels", {"query_id": ["a"], "doc_id": ["b"], "score": [1.5]}, ["row 0", "whole number"]),
+        ("sts/stsb_dev", {"sentence1": ["a"]}, ["columns 'sentence2', 'score' are missing", "needs them"]),
         ("nli/train", {"premise": ["a"], "hypotesis": ["b"], "label": [0]}, ["'hypothesis' is missing", "'hypotesis'"]),
         ("nli/train", {name: [] for name in NLI}, ["no rows"]),
     ],

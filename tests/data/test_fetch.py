@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
-import subprocess
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,9 +15,9 @@ from run_commands import listening
 
 from raysts.data import manifest
 from raysts.data.corpora import Corpus
-from raysts.data.fetch import beir_sources, fetch, sources
+from raysts.data.fetch import Download, _mix, beir_sources, fetch, sources
 from raysts.data.vectors import VECTORS
-from raysts.errors import InputError
+from raysts.errors import InputError, RunFailed
 from raysts.evaluation.harness import check_tasks
 from raysts.schema import TABLES
 
@@ -60,10 +61,8 @@ def _nli(tag: str, count: int) -> list[dict]:
 def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files as the hub's repositories hold them: Parquet, JSON lines, class names in a README, a config in a folder."""
     root = tmp_path_factory.mktemp("mirror")
-    _jsonl(
-        root / "mteb/sts12-sts/test.jsonl.gz",
-        [{"sentence1": "A  man\tsings.", "sentence2": "Someone sings.", "score": 3.8}],
-    )
+    pair = {"sentence1": "A  man\tsings.", "sentence2": "Someone sings.", "score": 3.8}
+    _jsonl(root / "mteb/sts12-sts/test.jsonl.gz", [pair])
     for split in ("train", "validation", "test"):
         news = {"genre": "main-news", "dataset": "headlines"}
         rows = [news | {"sentence1": f"{split} {i}", "sentence2": "b", "score": i / 2} for i in range(11)]
@@ -190,10 +189,8 @@ def test_fetch_writes_the_canonical_layout_in_shards_and_a_manifest(
     entry = manifest["sts/stsb_test"]
     assert entry["rows"] == 11 and entry["sources"][0]["dataset"] == "mteb/stsbenchmark-sts"
     assert entry["sources"][0]["revision"] == "local copy" and not entry["sources"][0]["pinned"]
-    digest = subprocess.run(
-        ["sha256sum", tmp_path / "sts/stsb_test.parquet"], capture_output=True, text=True, check=True
-    ).stdout
-    assert entry["files"]["sts/stsb_test.parquet"]["sha256"] == digest.split()[0]
+    digest = hashlib.sha256((tmp_path / "sts/stsb_test.parquet").read_bytes()).hexdigest()
+    assert entry["files"]["sts/stsb_test.parquet"]["sha256"] == digest
     assert any(line.startswith("nli/train: 4,500 rows, 1,500 ") for line in lines)
 
 
@@ -216,9 +213,8 @@ def small_sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
         _parquet(root / f"stanfordnlp/sst2/data/{split}-00000-of-00001.parquet", phrases)
     for name in ("sst2", "sst5", "subj", "SentEval-CR"):
         for split in ("train", "dev", "test"):
-            _jsonl(
-                root / f"SetFit/{name}/{split}.jsonl", [{"text": f" {name}  {split}", "label": 4, "label_text": "fine"}]
-            )
+            fine = {"text": f" {name}  {split}", "label": 4, "label_text": "fine"}
+            _jsonl(root / f"SetFit/{name}/{split}.jsonl", [fine])
     for split in ("train", "test"):
         _parquet(root / f"SentEval-MPQA/data/{split}-00000-of-00001.parquet", [{"sentence": split, "label": 0}])
         question = {"text": "How far is it ?", "coarse_label": 5, "fine_label": 40}
@@ -262,10 +258,9 @@ def test_fetch_of_the_word_benchmarks(small_sets: Path, tmp_path: Path) -> None:
     result = fetch(tmp_path, ["web"], source=small_sets)["tables"]
     corpus = Corpus(tmp_path)
     assert len(result) == 3 and corpus.problems(corpus.tables()) == []
-    assert corpus.read("web/word_similarity").num_rows == 2 * 13
-    assert {"dataset": "SimLex999", "word1": "king", "word2": "cabbage", "score": 0.23} in corpus.read(
-        "web/word_similarity"
-    ).to_pylist()
+    similar = corpus.read("web/word_similarity").to_pylist()
+    assert len(similar) == 2 * 13
+    assert {"dataset": "SimLex999", "word1": "king", "word2": "cabbage", "score": 0.23} in similar
     assert corpus.read("web/word_analogy").to_pylist()[0] == {
         "dataset": "Google", "category": "capital", "a": "Athens", "b": "Greece", "c": "Oslo", "d": "Norway",
     }  # fmt: skip
@@ -291,12 +286,21 @@ def test_a_file_of_github_is_asked_for_at_its_commit(
     monkeypatch.setattr("raysts.data.fetch.GITHUB", (tmp_path / "served").as_uri())
     entry = fetch(tmp_path / "data", ["web/word_analogy"])["tables"]["web/word_analogy"]
     assert entry["rows"] == 4 and entry["sources"][0]["revision"] == part.revision and entry["sources"][0]["pinned"]
+    assert fetch(tmp_path / "data", ["web/word_analogy"])["tables"]["web/word_analogy"]["status"] == "present"
     monkeypatch.setattr("raysts.data.fetch.GITHUB", (tmp_path / "nowhere").as_uri())
-    with pytest.raises(
-        RuntimeError, match=r"vecto-ai/word-benchmarks \(word-analogy.*google-analogies.csv\) could not .*Git"
-    ):
+    with pytest.raises(RuntimeError, match=r"vecto-ai/word-benchmarks .*google-analogies.csv\) could not .*GitHub"):
         fetch(tmp_path / "other", ["web/word_analogy"])
     assert Corpus(tmp_path / "other").tables() == []
+
+
+def test_a_source_that_gives_other_rows_than_at_its_commit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = Download(dataset="a/b", rows=5, shape="sts", revision="0" * 40)
+    batches = [(2, pa.table({"x": [1, 2]}))] * 2
+    monkeypatch.setattr(Download, "batches", lambda part: iter(batches))
+    with pytest.raises(RunFailed, match=r"a/b \(test\) gave 4 rows, 5 were expected at its pinned commit"):
+        list(_mix({part: 0}))
+    for other in ({"rows": 4}, {"rows": 0}, {"pinned": False}, {"folder": Path("copy")}, {"file": "a.csv"}):
+        assert len(list(_mix({replace(part, **other): 0}))) == 2
 
 
 def test_a_rerun_goes_on_and_never_replaces_foreign_files(mirror: Path, tmp_path: Path) -> None:

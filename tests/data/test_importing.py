@@ -22,7 +22,7 @@ NLI = [
     ("A man eats.", " ", "con"),
     ("x", "y", "-"),
 ]
-ODD = {"n": "1_0", "none": None, "yes": True, "one": 1, "half": 0.5}
+ODD = {"n": "1_0", "none": None, "yes": True, "one": 1, "three": 3, "half": 0.5}
 LABELS = {"ent": "entailment", "con": "contradiction", "-": "drop"}
 COLUMNS = {"premise": "q", "hypothesis": "a", "label": "gold"}
 
@@ -97,6 +97,7 @@ def pairs(score: str) -> dict[str, Any]:
     [
         ("nli", {"columns": COLUMNS}, r"row 0 \(line 1\), column 'gold': unknown label 'ent'; map it with --labels=ent="),
         ("nli", {"columns": {**COLUMNS, "label": "gld"}}, "'gld' is missing.*did you mean 'gold'.*--columns label="),
+        ("nli", {"columns": {**COLUMNS, "label": "three"}}, r"column 'three': unknown label 3; map it with --labels=3="),
         ("nli", {"columns": {"premis": "q"}}, "no column of nli/train, .*did you mean 'premise'"),
         ("nli", {"columns": COLUMNS, "labels": {"ent": "yes"}}, "--labels ent=yes: must be one of entailment"),
         ("pairs", pairs("gold"), "column 'gold': 'ent' must be a finite number"),
@@ -112,22 +113,12 @@ def pairs(score: str) -> dict[str, Any]:
         ("sentences", {"columns": {"sentence": "a"}, "name": "nli/train"}, "must be a canonical table with the columns sent"),
         ("sentences", {"columns": {"sentence": "none"}}, r"no row can be used \(6 read, 6 empty\)"),
         ("retrieval", {"columns": {"text": "a"}}, "say with them which table of the retrieval set"),
-        (
-            "retrieval",
-            {"columns": {"doc_id": "gold", "text": "a"}},
-            r"1 values of doc_id are there several times \(the first: 'con'\); each may be there once, remove",
-        ),
+        ("retrieval", {"columns": {"doc_id": "gold", "text": "a"}},
+            r"1 values of doc_id are there several times \(the first: 'con'\); each may be there once, remove"),
         ("retrieval", {"columns": {"query_id": "q", "text": "a"}, "drop": True}, "1 values of query_id are .*: 'A man eat"),
-        (
-            "retrieval",
-            {"columns": {"query_id": "q", "doc_id": "gold", "score": "one"}},
-            "1 values of query_id and doc_id are .*: 'A man eats.' and 'con'",
-        ),
-        (
-            "retrieval",
-            {"columns": {"query_id": "q", "doc_id": "a", "score": "half"}},
-            "column 'half': 0.5 must be a whole number",
-        ),
+        ("retrieval", {"columns": {"query_id": "q", "doc_id": "gold", "score": "one"}},
+            "1 values of query_id and doc_id are .*: 'A man eats.' and 'con'"),
+        ("retrieval", {"columns": {"query_id": "q", "doc_id": "a", "score": "half"}}, "'half': 0.5 must be a whole number"),
         ("sentence", {}, r"--as 'sentence': must be one of .*did you mean 'sentences'"),
     ],
 )  # fmt: skip

@@ -15,7 +15,7 @@ import pytest
 
 from raysts.commands.data import import_table
 from raysts.data import readers
-from raysts.data.user import UserRows, UserText, open_pairs, open_text
+from raysts.data.user import UserData, UserRows, UserText, open_pairs, open_text
 from raysts.errors import InputError
 
 TEXTS = ["A first, text", "", 'He said "no"', "A first, text", "  ", "Über uns"]
@@ -67,6 +67,24 @@ def test_texts_are_the_same_in_every_format(tmp_path: Path, name: str) -> None:
     named = {} if ".txt" in name else {"columns": {"sentence": "body"}}
     assert import_table(where, "sentences", tmp_path / "data", **named)["rows_written"] == 4
     assert pq.read_table(tmp_path / "data/wikipedia/sentences.parquet").column(0).to_pylist() == texts_of(text)
+
+
+def test_a_set_of_the_hub_is_read_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For ``datasets`` a folder of that name, below the working directory, is one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    for library in ("huggingface_hub.constants", "datasets.config"):
+        monkeypatch.setattr(f"{library}.HF_HUB_OFFLINE", True)
+    here = open_text(write(tmp_path / "owner/docs/train.jsonl", {"id": [*range(len(TEXTS))], "body": TEXTS}), "body")
+    text = UserData.of(text="hf://owner/docs", column="body").open()["wikipedia/sentences"]
+    assert (text.title, text.fingerprint, text.scan) == ("docs", here.fingerprint, here.scan)
+    assert texts_of(text) == texts_of(here)
+    for where, column, said in (
+        ("hf://owner/nothing", "body", "hf://owner/nothing: the data set cannot be read .*check its name"),
+        ("hf://owner/docs", "bodi", "hf://owner/docs: column 'bodi' is missing .*did you mean 'body'"),
+    ):
+        with pytest.raises(InputError, match=said):
+            open_text(where, column)
 
 
 @pytest.mark.parametrize("suffix", FORMATS)

@@ -7,12 +7,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from small_runs import tokenize_table
 
 from raysts.data import spans
 from raysts.data.checks import BATCH_ROWS
 from raysts.data.corpora import Corpus
 from raysts.data.user import UserData
-from raysts.data.windows import select, selected_rows
+from raysts.data.windows import StoreSpec, Windows, select, selected_rows
+from raysts.data.world import world_tokenizer
 from raysts.recipes.recipe import Data
 
 NAME = "wikipedia/sentences"
@@ -81,6 +83,21 @@ def test_a_sample_is_one_of_texts_with_all_their_spans(corpus: Corpus) -> None:
     texts, rows = read(corpus, Data(sample=50)), read(corpus, Data(sample=50, spans=4))
     assert rows[::5] == texts and len(rows) == 250
     assert rows == [row for text in texts for row in (text, *spans.spans_of(text, 4, 0))]
+
+
+def test_documents_of_a_token_store_are_whole_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raysts.data.windows.WINDOW", 8)
+    (tmp_path / "docs.txt").write_text("".join(f"text {number} {' '.join(WORDS[:20])}\n" for number in range(12)))
+    (tmp_path / "asked.txt").write_text("one\ntwo\n")
+    data = Data(spans=2)
+    corpus = Corpus(None, user=UserData.of(tmp_path / "docs.txt", queries=tmp_path / "asked.txt")).writing_to(tmp_path)
+    corpus.table_with_spans(NAME, data).write()
+    spec = StoreSpec(
+        table=NAME, fingerprint="", texts=("sentence",), values=(), tokenizer="", max_length=20, data=data, query_prompt="?"
+    )  # fmt: skip
+    tokenize_table(corpus, spec, world_tokenizer(), tmp_path / "store")
+    rows, windows = np.array(read(corpus, data)), Windows(tmp_path / "store")
+    assert rows[windows.documents(2)].tolist() == (tmp_path / "docs.txt").read_text().splitlines()
 
 
 @pytest.mark.parametrize("sample", [None, 50])

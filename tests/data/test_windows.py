@@ -12,7 +12,7 @@ import pytest
 from small_runs import tokenize_table
 
 from raysts.data.corpora import Corpus
-from raysts.data.windows import WINDOW, StoreSpec, Windows, columns_of, select, shard_name
+from raysts.data.windows import StoreSpec, Windows, columns_of, select, shard_name
 from raysts.data.world import world_tokenizer
 from raysts.errors import InputError
 from raysts.pipeline.steps.vectors import write_embeddings
@@ -109,19 +109,15 @@ def read_all(windows: Windows) -> tuple[list[int], list[list[int]], list[list[in
 @pytest.mark.parametrize(
     ("files", "group", "data", "sizes"),
     [
-        ((25, 35), 9, Data(), None),
+        ((25, 35), 9, Data(), [8, 1, 8, 1, 7, 8, 1, 8, 1, 8, 1, 8]),  # a window is of one row group
         ((60,), None, Data(sample=30), [8, 8, 8, 6]),  # of selected rows, however they lie
         ((25, 35), 9, Data(sources=("mnli",)), None),
     ],
 )
 def test_tokens_are_the_tokenizers_own(
-    files: Sequence[int],
-    group: int | None,
-    data: Data,
-    sizes: list[int] | None,
-    tmp_path: Path,
+    files: Sequence[int], group: int | None, data: Data, sizes: list[int] | None, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     monkeypatch.setattr("raysts.data.windows.WINDOW", 8)
     rows, tokenizer = rows_of(60), world_tokenizer()
     corpus = write(tmp_path / "data", rows, files, group)
@@ -136,14 +132,6 @@ def test_tokens_are_the_tokenizers_own(
         texts = [rows[name][i] for i in wanted]
         assert found == tokenizer(texts, truncation=True, max_length=6)["input_ids"]
     assert labels == [i % 3 for i in wanted]
-
-
-def test_windows_are_cut_at_8192(tmp_path: Path) -> None:
-    assert WINDOW == 8_192
-    rows = {"premise": ["dog"] * 8_400, "hypothesis": ["cat"] * 8_400, "label": [0] * 8_400}
-    corpus = write(tmp_path / "data", rows, (8_300, 100))
-    tokenize_table(corpus, spec_of(corpus), world_tokenizer(), tmp_path / "store")
-    assert Windows(tmp_path / "store").sizes.tolist() == [8_192, 108, 100]
 
 
 def test_a_killed_tokenizer_leaves_nothing_that_is_read(tmp_path: Path) -> None:
@@ -191,6 +179,9 @@ def test_teacher_means_come_with_their_rows(tmp_path: Path, monkeypatch: pytest.
         write_embeddings(tmp_path / "teacher" / shard_name(number), rows, means[first : first + size])
         first += size
     windows = Windows(tmp_path / "store", tmp_path / "teacher")
+    for chosen in ([3, 8, 15, 19], [3, 19], [8]):
+        np.testing.assert_array_equal(windows.teacher_vectors(np.array(chosen)), means[chosen])
+    assert windows.documents(0).tolist() == [*range(20)] and windows.documents(4).tolist() == [0, 5, 10, 15]
     order = np.random.default_rng(1).permutation(int(windows.sizes[1]))
     table = windows.read(1).take(pa.array(order)).slice(2, 4)
     columns = columns_of(table, ("premise",), ("teacher", "label"))

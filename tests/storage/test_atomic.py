@@ -5,7 +5,6 @@ import fcntl
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -13,10 +12,23 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from raysts.errors import InputError
-from raysts.storage.atomic import ASIDE, atomic_write, draft_name, is_locked, lock, remove_drafts, start_of, writable
+from raysts.storage import atomic
+from raysts.storage.atomic import (
+    ASIDE,
+    REPLACED,
+    atomic_write,
+    draft_name,
+    is_locked,
+    lock,
+    remove_drafts,
+    start_of,
+    writable,
+)
 from raysts.storage.store import Store
 
 
@@ -67,30 +79,6 @@ def test_a_folder_whose_successor_does_not_come_goes_back(
     assert [str(found.relative_to(tmp_path)) for found in sorted(tmp_path.rglob("*"))] == ["model", "model/old"]
 
 
-def test_a_folder_whose_successor_was_killed_on_its_way_goes_back(tmp_path: Path) -> None:
-    kill = """
-import os, signal, sys
-from pathlib import Path
-from raysts.storage.atomic import atomic_write
-
-def killed(path, target):
-    Path.rename(path, target)
-    if target.name.endswith(".replaced"):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-Path.replace = killed
-for name in ("old", "new"):
-    with atomic_write(Path(sys.argv[1])) as draft:
-        draft.mkdir()
-        (draft / name).touch()
-"""
-    model = tmp_path / "a.model"
-    assert subprocess.run([sys.executable, "-c", kill, str(model)], check=False).returncode == -signal.SIGKILL
-    assert not model.exists() and len(list(tmp_path.iterdir())) == 2
-    remove_drafts(tmp_path)
-    assert [str(found.relative_to(tmp_path)) for found in sorted(tmp_path.rglob("*"))] == ["a.model", "a.model/old"]
-
-
 def test_drafts_of_a_killed_writer_are_removed_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     with subprocess.Popen(["true"]) as ended:
@@ -106,16 +94,16 @@ def test_drafts_of_a_killed_writer_are_removed_and_nothing_else(tmp_path: Path) 
     earlier = tmp_path / draft_name("x").replace(f".{start_of(os.getpid())}.", ".1.")  # whose number is ours now
     earlier.touch()
     (tmp_path / "keep").touch()
+    (tmp_path / f"{of_the_dead('old')}{REPLACED}").mkdir()  # whose successor never came
+    for name in ("new", f"{of_the_dead('new')}{REPLACED}"):
+        (tmp_path / name).mkdir()
     elsewhere = re.sub(r"\.[0-9a-f]{12}\.", ".0123456789ab.", of_the_dead("y"))
-    others = [
-        draft_name("y"),
-        elsewhere,
-        f"{ASIDE}y.{os.uname().nodename}.{ended.pid}.1",
-    ]  # the last one of an older version
+    older = f"{ASIDE}y.{os.uname().nodename}.{ended.pid}.1"  # of an older version
+    others = [draft_name("y"), elsewhere, older]
     for name in others:
         (tmp_path / name).touch()
     remove_drafts(tmp_path)
-    assert sorted(p.name for p in tmp_path.rglob("*")) == sorted(["keep", "sub", *others])
+    assert sorted(p.name for p in tmp_path.rglob("*")) == sorted(["keep", "new", "old", "sub", *others])
     remove_drafts(tmp_path / "absent")
 
 
@@ -144,34 +132,16 @@ def test_drafts_of_a_killed_process_that_nobody_waited_for(tmp_path: Path) -> No
     killed.communicate()
 
 
-def test_a_draft_of_another_container_with_our_host_name_stays(tmp_path: Path) -> None:
-    """Its writer's number is nobody's here."""
-    if subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True, check=False).returncode:
+def test_a_container_with_our_host_name_is_another_place() -> None:
+    """The number of a process there is nobody's here, so its drafts stay."""
+    command = [sys.executable, "-c", "from raysts.storage.atomic import place; print(place())"]
+    here, inside = (
+        subprocess.run([*prefix, *command], capture_output=True, text=True, check=False).stdout.strip()
+        for prefix in ([], ["unshare", "--pid", "--fork"])
+    )
+    if not inside:
         pytest.skip("needs the right to make a PID namespace")
-    with subprocess.Popen(["true"]) as ended:
-        ended.wait()
-    write = """
-import os, sys
-from pathlib import Path
-from raysts.storage.atomic import atomic_write
-
-Path("/proc/sys/kernel/ns_last_pid").write_text(str(int(sys.argv[2]) - 1))
-if child := os.fork():
-    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-with atomic_write(Path(sys.argv[1])) as draft:
-    draft.write_text("whole")
-    print(draft, flush=True)
-    input()
-"""
-    command = ["unshare", "--pid", "--fork", sys.executable, "-c", write, tmp_path / "file", str(ended.pid)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
-        assert writer.stdout is not None
-        draft = Path(writer.stdout.readline().strip())
-        assert draft.exists()
-        remove_drafts(tmp_path)
-        assert draft.exists()
-        writer.communicate("\n")
-    assert writer.returncode == 0 and (tmp_path / "file").read_text() == "whole"
+    assert here == atomic.place() != inside
 
 
 def test_a_sweep_beside_a_writer_raises_nothing(tmp_path: Path) -> None:
@@ -198,24 +168,20 @@ def test_a_sweep_beside_a_writer_raises_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "model/d/99").is_dir() and len(list((tmp_path / "model").iterdir())) == 4
 
 
-def test_what_is_written_follows_the_umask(tmp_path: Path) -> None:
-    """Also weights, which safetensors lets nobody else read."""
-    write = """
-import sys
-from pathlib import Path
-import numpy as np
-from raysts.storage.atomic import atomic_write
-from safetensors.numpy import save_file
-
-with atomic_write(Path(sys.argv[1])) as draft:
-    draft.mkdir()
-    (draft / "plain").touch()
-    save_file({"x": np.zeros(3)}, draft / "model.safetensors")
-with atomic_write(Path(sys.argv[1]) / "alone.safetensors") as draft:
-    save_file({"x": np.zeros(3)}, draft)
-"""
-    subprocess.run([sys.executable, "-c", write, tmp_path / "model"], check=True, umask=0o022)
-    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "model").iterdir()} == {0o644}
+def test_what_is_written_follows_the_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also weights, which safetensors lets nobody else read; what may be run stays so."""
+    os.umask(umask := os.umask(0))
+    assert umask == atomic.UMASK
+    monkeypatch.setattr(atomic, "UMASK", 0o002)
+    with atomic_write(tmp_path / "model") as draft:
+        draft.mkdir()
+        (draft / "plain").touch()
+        (draft / "run").touch(0o700)
+        save_file({"x": np.zeros(3)}, draft / "weights")
+    with atomic_write(tmp_path / "model" / "alone") as draft:
+        save_file({"x": np.zeros(3)}, draft)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "model").iterdir()}
+    assert modes == {"plain": 0o664, "run": 0o764, "weights": 0o664, "alone": 0o664}
 
 
 def test_a_file_system_without_locks_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,8 +68,8 @@ def test_every_node_writes_a_uri_the_same_way(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_a_uri_that_makes_no_sense_is_refused_and_no_secret_repeated(text: str, why: str) -> None:
-    with pytest.raises(InputError, match=why) as error:
-        Store.open(text)
+    with pytest.raises(InputError, match=f"^--data.*{why}") as error:
+        Store.open(text, "--data")
     assert "ret" not in str(error.value).replace("secret_key", "") and "AKIAEXAMPLE" not in str(error.value)
 
 
@@ -83,6 +83,26 @@ def test_a_path_says_which_store_it_belongs_to(monkeypatch: pytest.MonkeyPatch, 
     assert Store.of(tmp_path / "runs") == Store(tmp_path / "runs")
     with pytest.raises(InputError, match="must stay in its folder"):
         Store.of(store.root / "runs" / ".." / ".." / "other")
+
+
+@pytest.mark.parametrize(
+    ("uri", "config"),
+    [
+        (
+            "s3://anonymous@b/x?region=r&endpoint_override=h:1",
+            {"bucket": "b", "region": "r", "endpoint": "https://h:1"},
+        ),
+        ("gs://anonymous@b/x?endpoint_override=h:1&scheme=http", {"bucket": "b", "base_url": "http://h:1"}),
+        ("az://b/x?account=a&endpoint_override=h:1/a&scheme=http", {"container_name": "b", "endpoint": "http://h:1/a"}),
+    ],
+)
+def test_a_client_is_that_of_its_uri(uri: str, config: dict[str, str]) -> None:
+    """Without encryption only where the URI says so; it waits no longer for a connection than for an answer."""
+    for seconds, most in ((2.0, "2s"), (10.0, "3s")):
+        made = client.client(uri, seconds)
+        assert config.items() <= made.config.items() and ("skip_signature" in made.config) == ("anonymous" in uri)
+        options = {"allow_http": str("scheme=http" in uri).lower(), "timeout": f"{seconds:g}s", "connect_timeout": most}
+        assert made.client_options == options
 
 
 @pytest.mark.parametrize(
@@ -158,6 +178,12 @@ def test_transient_errors_are_tried_again_and_final_ones_are_not(monkeypatch: py
     assert not waits
     with pytest.raises(OSError, match="full"):  # of this machine, not of the store
         bucket._try("read", "x", failing(1, OSError(28, "full")))
+    now = [0.0]  # a store that takes long to say no is not asked as often
+    monkeypatch.setattr(object_store.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(object_store.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + 45))
+    with pytest.raises(StoreFailed, match="does not answer"):
+        bucket._try("read", "x", failing(99, busy))
+    assert now[0] == 135, "the last attempt begins after 90 s and not later"
 
 
 # -- a proxy between us and the store ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""One storage contract: on a folder, in a bucket of S3 and of Azure, and seen from a machine that has nothing of it yet."""
+"""One storage contract: a folder, a bucket in memory, of S3 and of Azure, and seen from a machine that has nothing of it."""
 
 from __future__ import annotations
 
@@ -40,17 +40,18 @@ class FromAnotherMachine:
         return getattr(self.store, name)
 
 
-KINDS = ("folder", "bucket of s3", "bucket of azure")
+KINDS = ("folder", "memory", "s3", "azure")
 here = pytest.mark.parametrize("store", KINDS, indirect=True)
 """What does not depend on what this machine has of a storage."""
 
 
-@pytest.fixture(params=[*KINDS, "bucket from another machine"])
+@pytest.fixture(params=[*KINDS, "memory from another machine"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     if request.param == "folder":
         return Store.open(tmp_path / "storage")
-    bucket = Store.open(request.getfixturevalue("azure" if "azure" in request.param else "s3"))
-    return FromAnotherMachine(bucket) if "another" in request.param else bucket
+    kind, *another = request.param.split(" from ")
+    bucket = Store.open(request.getfixturevalue(kind))
+    return FromAnotherMachine(bucket) if another else bucket
 
 
 def relative(store: Any, paths: list[Path]) -> list[str]:
@@ -251,6 +252,8 @@ def test_listings_name_what_the_store_holds(store: Any) -> None:
         assert relative(store, store.list("runs")) == ["runs/a", "runs/b", "runs/readme.json"]
         assert relative(store, store.list("runs", recursive=True)) == [f"runs/{name}" for name in files]
         assert relative(store, store.get_all("runs")) == [f"runs/{name}" for name in files]
+    sizes = {name: store.size(name) for name in ("runs/a/model", "runs/a/run.json", "runs/none")}
+    assert sizes == {"runs/a/model": 1, "runs/a/run.json": len('{\n "run": "a"\n}\n'), "runs/none": 0}
 
 
 def test_all_files_that_match_are_brought_as_they_are_now(store: Any) -> None:
@@ -284,12 +287,16 @@ def test_what_is_deleted_is_gone(store: Any) -> None:
 
 @here
 def test_one_holds_a_lock(store: Any) -> None:
+    """Of a bucket, on one machine, that of the mirror already tells who."""
     with store.lock("locks/a.lock", "the first"):
-        refusal = re.escape(f"is held by the first (process {os.getpid()} on {os.uname().nodename})")
+        refusal = re.escape(
+            f"{store.path('locks/a.lock')} is held by the first (process {os.getpid()} on {os.uname().nodename})"
+        )
         with pytest.raises(InputError, match=refusal), store.lock("locks/a.lock", "the second"):
             pass
         with store.lock("locks/b.lock", "the second"):
             store.write_json("a.json", 1)
+        assert store.is_locked("locks/a.lock") and not store.is_locked("locks/b.lock")
         store.write_json("a.json", 2)
     with pytest.raises(ZeroDivisionError), store.lock("locks/a.lock", "the second"):
         raise ZeroDivisionError
@@ -313,7 +320,7 @@ def test_of_many_that_wait_one_at_a_time_has_a_lock(store: Any) -> None:
     assert (most, inside) == (1, 0)
 
 
-@here
+@pytest.mark.parametrize("store", ["folder", "s3", "azure"], indirect=True)
 def test_another_process_sees_what_was_written_and_the_lock_that_it_holds_ends_with_it(store: Any) -> None:
     store.write_json("runs/x/run.json", {"x": 1})
     put_dir(store, "runs/x/model", weights="1")

@@ -16,7 +16,6 @@ import s3_server
 from filled import overwrite
 from run_commands import overrides, raysts, result
 
-from raysts.errors import StoreFailed
 from raysts.storage import bucket as object_store
 from raysts.storage.bucket import Bucket
 from raysts.storage.checksums import MANIFEST
@@ -146,13 +145,3 @@ def models(storage: Any, ended: dict[str, Any]) -> dict[str, bytes]:
         path.parent.name: store.get_dir(path.parent / "model", fresh=True) for path in store.get_all("runs", "run.json")
     }
     return {name: (folder / "model.safetensors").read_bytes() for name, folder in folders.items() if folder}
-
-
-def test_nobody_waits_for_ever(s3: str, between: s3_faults.Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(object_store.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(object_store.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + 50))
-    between.fault = lambda method, path: "unavailable"
-    with pytest.raises(StoreFailed, match="does not answer"):
-        Bucket(canonical(s3)).read("a")
-    assert object_store.PATIENCE < clock[0] < 2 * object_store.PATIENCE

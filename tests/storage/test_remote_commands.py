@@ -112,12 +112,6 @@ def test_strict_contamination(both: tuple[Machine, Machine], small_world: Path, 
     assert of_folder == of_bucket and of_folder[0] == 2 and "40 of 40 rows of stsb are training rows" in of_folder[1]
 
 
-def test_compare(both: tuple[Machine, Machine]) -> None:
-    options = ("--tasks", "stsb", "--resamples", "4")
-    agree(both, "compare", f"{NAME}:student", f"{NAME}:ensemble", *options)
-    agree(both, "compare", NAME, runs_of(both[0])["nli member"][:8], *options)
-
-
 def test_distill_and_what_comes_of_it(both: tuple[Machine, Machine]) -> None:
     distilled = agree(both, "distill", "--from-run", NAME, "--name", "again", *overrides(STUDENT))
     student = Path(distilled["model"]).parent.name
@@ -125,12 +119,12 @@ def test_distill_and_what_comes_of_it(both: tuple[Machine, Machine]) -> None:
     agree(both, "compare", "again", NAME, "--tasks", "stsb", "--resamples", "4")
 
 
-def test_report(both: tuple[Machine, Machine]) -> None:
+def test_compare_report_and_embed(both: tuple[Machine, Machine], small_world: Path) -> None:
+    options = ("--tasks", "stsb", "--resamples", "4")
+    agree(both, "compare", f"{NAME}:student", f"{NAME}:ensemble", *options)
+    agree(both, "compare", NAME, runs_of(both[0])["nli member"][:8], *options)
     assert agree(both, "report")["reports"]
     agree(both, "report", "--name", NAME)
     agree(both, "report", "--paper", "sed")
-
-
-def test_embed(both: tuple[Machine, Machine], small_world: Path) -> None:
     given = ("--input", small_world / "sts/stsb_dev.parquet", "--column", "sentence1")
     agree(both, "embed", runs_of(both[0])["sed student"], *given)

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import pyarrow.parquet as pq
 import pytest
 
-from raysts.data.corpora import Corpus
 from raysts.data.wikipedia.wikipedia import clean, dedup_key, is_well_formed, split_sentences
 
 
@@ -22,6 +20,7 @@ def test_clean() -> None:
         "He moved to the U.S. Army base in the early spring. | He lived for many years in the U.S. | The family stayed there.",
         'She said "I will never go there again." | Nobody believed what she said on that day! | "Why not?" they asked her then.',
         "The river is 3.5 km long and 1.2 m deep there. | 2010 saw the club demoted by two whole leagues.",
+        "He was born c. 1900 in the old town of Rome. | They all took some vitamin C. | The rest took none of it that day.",
         "It was cold, at -100 C. | These values could crack the shield of the craft.",
         "The name comes from E. coli and from I. A. Richards, they say. | (It was e.g. used here as an example of it.)",
     ],
@@ -52,6 +51,10 @@ def test_a_sentence_never_crosses_a_line() -> None:
         "This one has markup [[left over]] in its middle.",
         "This one has a hole \ufffc in its middle.",
         "This One Has No Lower Case Words At All.",
+        "This One has No More Than One.",
+        "This one has “one such quote that never closes here.",
+        "Here are all number of it 1234567890123.",
+        "This has " + "very " * 57 + "many words.",
         "In 1999, 12 34 56 78 90 12 34 56 78 90.",
         "- This one starts with a dash and a blank.",
         "This one ends in two stops at the end..",
@@ -69,6 +72,8 @@ def test_well_formed() -> None:
         'He called it "the end of all this".',
         "Élan vital is a term of old philosophy (1907).",
         "Is this what we were all waiting for?",
+        "This One has two Words Of Those.",
+        "Here are all number of it 123456789012.",
         "The word " + "very " * 57 + "end.",
     ):
         assert is_well_formed(sentence), sentence
@@ -80,13 +85,3 @@ def test_dedup_key_ignores_numbers_case_and_form() -> None:
     assert key == dedup_key("it  HAD 7 people in 1999.")
     assert key != dedup_key("It had many people in 2010.") and key != dedup_key("It had 1 people in May.")
     assert dedup_key("ﬁne work") == dedup_key("fine work")
-
-
-def test_real_sentences_are_found_again(real_data: Corpus) -> None:
-    root = real_data.root / "wikipedia"
-    first = next(pq.ParquetFile(root / "articles.parquet").iter_batches(400, columns=["article_id", "text"]))
-    articles = {row["article_id"]: row["text"] for row in first.to_pylist()}
-    ours = {key: {dedup_key(s) for s in split_sentences(clean(text))} for key, text in articles.items()}
-    theirs = pq.read_table(root / "sentences.parquet", filters=[("article_id", "in", [*articles])]).to_pylist()
-    found = sum(dedup_key(row["sentence"]) in ours[row["article_id"]] for row in theirs)
-    assert len(theirs) > 1_000 and found > 0.97 * len(theirs)

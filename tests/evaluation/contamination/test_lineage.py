@@ -17,10 +17,10 @@ from raysts.storage import runs
 from raysts.storage.store import Store
 
 
-@pytest.fixture(params=["folder", "bucket from another machine"])
+@pytest.fixture(params=["folder", "memory"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setattr(runs, "RUN_ID", re.compile(".*"))  # here they have names
-    return Store.open(tmp_path / "storage" if request.param == "folder" else request.getfixturevalue("s3"))
+    return Store.open(tmp_path / "storage" if request.param == "folder" else request.getfixturevalue("memory"))
 
 
 def write_run(store: Store, run: str, table: str, parents: list[str], **record: Any) -> Path:
