@@ -4,13 +4,7 @@ from typing import Any
 
 from evaluation_fakes import row
 
-from raysts.evaluation.standings import (
-    View,
-    format_results,
-    format_standings,
-    named_teachers,
-    standings,
-)
+from raysts.evaluation.standings import View, format_results, format_standings, named_teachers, standings
 
 ALL = View(None)
 """Rank correlations on test sets, whatever layers are pooled."""

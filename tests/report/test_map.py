@@ -47,6 +47,11 @@ def test_a_turned_student_stands_where_its_teacher_does() -> None:
     np.testing.assert_allclose(teacher, student, atol=1e-6)
     assert data.overlap == [10] * 60
     assert teacher.min() >= EDGE - 1e-6 and teacher.max() <= SIDE - EDGE + 1e-6
+    flat = TextMap(data.texts, {"member": vectors[:, :2] * (9, 1)}).places["member"]
+    drawn, given = (np.linalg.norm(rows - rows[0], axis=1)[1:] for rows in (flat, vectors[:, :2] * (9, 1)))
+    np.testing.assert_allclose(
+        drawn / given, drawn[0] / given[0], rtol=1e-6, err_msg="of two dimensions nothing is lost"
+    )
 
 
 def test_a_map_needs_both_files_and_some_texts(tmp_path: Path) -> None:
@@ -55,7 +60,7 @@ def test_a_map_needs_both_files_and_some_texts(tmp_path: Path) -> None:
     for count in (FEWEST - 1, FEWEST):
         assert TextMap.read(store, files) is None
         for role, path in files.items():
-            table = {"text": data.texts[:count], "vector": list(data.vectors[role][:count].astype(np.float16))}
+            table = {"text": data.texts[:count], "vector": list((2 * data.vectors[role][:count]).astype(np.float16))}
             with store.put(path) as draft:
                 pq.write_table(pa.table(table), draft)
     read = TextMap.read(store, files)
