@@ -171,7 +171,7 @@ def test_of_an_interval_and_a_p_that_disagree_the_more_careful_one_counts() -> N
         f"x is better than y: {numbers} (95 % interval +1.00 to +9.00, p = 0.01, paired bootstrap). Set by set (Williams' "
         "test, p < 0.05 after Holm's correction): x is better on 1, y on 0, neither on 0."
     )
-    for careful in ({"p": 0.05}, {"ci_low": 0.0}):
+    for careful in ({"p": 0.05}, {"ci_low": 0.0}, {"ci_low": -0.09, "ci_high": 0.0}):
         assert said(**careful).startswith("No difference is shown between x and y: the spearman")
     assert said(test_p=0.05).endswith("x is better on 0, y on 0, neither on 1.")
 

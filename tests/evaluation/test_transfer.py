@@ -235,7 +235,9 @@ def test_rows_that_cannot_be_scored_are_refused_by_number(sets: Corpus, tmp_path
     rare["label"] = [7 if row < 3 else label for row, label in enumerate(rare["label"])]
     write_table(tmp_path, "senteval/mr", rare)
     (row,) = score(Corpus(tmp_path), "mr").values()
-    assert row["n"] == 200 and 0 <= row["value"] <= 1
+    assert row["n"] == 200 and 0 <= row["value"] <= 1 and TRANSFER.problems(Corpus(tmp_path)) == [], (
+        "three rows are enough"
+    )
     folds = [probes.fold_count(10, np.repeat([0, 1], [50, rows])) for rows in (60, 10, 9, 3, 1)]
     assert folds == [10, 10, 9, 3, 2], "a small class makes fewer folds"
     rare["label"][1] = 0
