@@ -4,14 +4,17 @@ import html
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from report_samples import recorded, report_data
 
 from raysts.report.map import EDGE, FEWEST, SIDE, TextMap, write_map
+from raysts.report.run import write_report
 from raysts.storage.store import Store
 
 HOSTILE = "</script><script>document.title='taken'</script>\"`${1}\x1b </option></select><b>"
@@ -67,6 +70,13 @@ def test_a_map_needs_both_files_and_some_texts(tmp_path: Path) -> None:
     assert read is not None and read.texts == data.texts[:FEWEST]
     np.testing.assert_allclose(read.vectors["student"], data.vectors["student"][:FEWEST], atol=2e-3)
     assert TextMap.read(store, {"student": files["student"]}) is None
+
+
+@pytest.mark.parametrize(("teachers", "name"), [({"a": "m"}, "the teacher m"), ({"a": "m", "b": "n"}, "the ensemble")])
+def test_a_report_has_its_map_beside_it(teachers: dict[str, str], name: str, tmp_path: Path) -> None:
+    data = recorded(replace(report_data(), map=sample()), teachers=teachers)
+    write_report(data, tmp_path)
+    assert name in (tmp_path / "map.html").read_text(encoding="utf-8")
 
 
 def test_a_text_is_never_markup(tmp_path: Path) -> None:

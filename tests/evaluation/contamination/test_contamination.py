@@ -145,6 +145,16 @@ def test_a_set_that_is_wholly_trained_on_has_no_clean_score(corpus: Corpus) -> N
     assert {row["rows"] for row in rows} == {"all"}
 
 
+@pytest.mark.parametrize(("left", "clean"), [([3.0] * 40, 0), ([3.0] * 39 + [4.0], 40)])
+def test_clean_rows_of_one_score_have_no_correlation(left: list[float], clean: int, corpus: Corpus) -> None:
+    table = corpus.read("sts/stsb_test").to_pydict()
+    write_table(corpus.root, "sts/stsb_test", table | {"score": [1.0, 2.0] * (FIRST // 2) + left})
+    again = Corpus(corpus.root)
+    assert (
+        find_contamination(again, text_of(again, "sts/stsb_train"), tasks=("stsb",)).tasks["stsb"].clean_rows == clean
+    )
+
+
 def test_what_was_found_is_kept_by_what_it_depends_on(corpus: Corpus, tmp_path: Path) -> None:
     cache, text = tmp_path / "kept", text_of(corpus, "sts/stsb_train")
     first = find_contamination(corpus, text, cache=cache)
@@ -168,6 +178,8 @@ def test_a_table_that_has_changed_since_is_unknown(corpus: Corpus) -> None:
     ]
     (entry,) = found.entries("m")
     assert entry["task"] is None and entry["unknown"]
+    own = find_contamination(corpus, TrainingText("wikipedia/sentences", Data(), "gone", "docs")).unknown
+    assert own == ("text 'docs' as it was trained on (which this command does not read)",)
     parts = [TrainingText("nli/train", Data(sample=rows), "gone") for rows in (5, 6)]  # of a teacher and its student
     assert [label.partition(" (")[0] for label in find_contamination(corpus, *parts).unknown] == [
         "table 'nli/train' as it was trained on"
