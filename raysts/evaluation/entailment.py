@@ -48,7 +48,7 @@ def load_entailment(corpus: Corpus, table: str, entailed: bool = False) -> Pairs
     sides = ("sentence1", "sentence2") if "sentence1" in labelled.column_names else ("premise", "hypothesis")
     is_entailed = label_codes(labelled.column("label"), NLI_LABELS) == NLI_LABELS.index("entailment")
     columns = {"sentence1": labelled.column(sides[1]), "sentence2": labelled.column(sides[0])}
-    columns["score"] = pa.array(is_entailed * 1.0)
+    columns["score"] = pa.array(is_entailed.astype(np.float64))
     if "entailment_ba" in labelled.column_names:
         back = labelled.column("entailment_ba")  # "B_entails_A" in the original release; or a class, by name or code
         named = pc.match_substring(back.cast(pa.string()), "entail", ignore_case=True)

@@ -372,7 +372,7 @@ class WordSets:
         covered_N = words.rows(word_set.words) != UNKNOWN
         if covered_N.any():
             yield RowScores(**shared, **_scores(words, word_set))
-        yield RowScores(metrics=("coverage",), values=covered_N * 1.0, similarity=None, **shared)
+        yield RowScores(metrics=("coverage",), values=covered_N.astype(np.float64), similarity=None, **shared)
 
     def _warn(self, words: WordTable) -> None:
         """Log the sets that are missing, and the words without a vector."""
@@ -395,10 +395,10 @@ def _scores(words: WordTable, word_set: WordSet) -> dict[str, Any]:
         classes = np.unique([str(name) for name in columns["category"]], return_inverse=True)[1]
         seed = derive_seed(0, "words", word_set.name) % 2**32
         right_N = best_clusters(words, columns["word"], classes, seed)
-        return {"metrics": ("purity",), "values": right_N * 1.0, "similarity": None}
+        return {"metrics": ("purity",), "values": right_N.astype(np.float64), "similarity": None}
     if word_set.table == ANALOGY and word_set.name != DEGREES:
         right_N = analogies(words, {name: columns[name] for name in "abcd"})
-        return {"metrics": ("accuracy",), "values": right_N * 1.0, **drawn}
+        return {"metrics": ("accuracy",), "values": right_N.astype(np.float64), **drawn}
     fields: dict[str, Any] = {"metrics": ("spearman",), "aggregations": ("all",), **drawn}
     if word_set.name == DEGREES:
         relations, _ = read_relations(word_set)

@@ -107,15 +107,14 @@ def fit_scale(values: Sequence[float], start: float, end: float, pad: float = 0.
     if log:
         room = max((high / low) ** pad, 1.05)
         return Scale(low / room, high * room, start, end, True)
-    # A range far below the precision of the values would give equal tick labels.
-    room = max(pad * (high - low), 1e-9 * max(abs(low), abs(high)))
-    if high - low <= 1e-9 * max(abs(low), abs(high), 1e-300):
-        room = max(abs(low) * 0.1, 0.5 if low == 0 else abs(low) * 0.1)
+    room = pad * (high - low)
+    if high - low <= 1e-9 * max(abs(low), abs(high)):  # a range below the precision of the values would be noise
+        room = 0.1 * abs(low) or 0.5
     return Scale(low - room, high + room, start, end)
 
 
 def _linear_ticks(low: float, high: float, count: int) -> list[float]:
-    rough = (high - low) / max(1, count)
+    rough = (high - low) / count
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)

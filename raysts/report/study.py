@@ -52,7 +52,8 @@ def write_report(study: Study, folder: Path) -> Path:
     if search.pipeline.backbone == TINY:
         notes.append(ABOUT_TINY)
     # The approximate 95 % interval of the best score over the rows of the development set.
-    reach = () if best is None or best.mean is None or study.dev is None else metric.interval(best.mean, study.dev.size)
+    mean = best.mean if best else None
+    reach = metric.interval(mean, study.dev.size) if mean is not None and study.dev else ()
     ended = [r.value for r in records if r.status == "finished" and r.value is not None]
     short = [key.rsplit(".", 1)[-1] for key in search.space]
     heads = [*short, "seed", metric.title, "status", "step", "seconds", "run"]
@@ -87,7 +88,7 @@ def _trial(record: Record, study: Study) -> list[Any]:
 def _headline(study: Study, scores: Sequence[PointScores], untrained: float | None) -> list[str]:
     metric = study.search.objective
     best, run = best_by_mean(scores, metric.mode), best_trial(scores, metric.mode)
-    if best is None or best.mean is None or run is None:
+    if best is None or best.mean is None:
         return ["No trial has finished."]
     chosen = "Chosen by mean over seeds" if study.search.seeds > 1 else "Chosen"
     unit = " (× 100)" if metric.factor == 100 else ""
@@ -105,7 +106,7 @@ def _headline(study: Study, scores: Sequence[PointScores], untrained: float | No
         sentences.append(f"Level with it: {'; '.join(level[:MOST_LEVEL])}{rest}.")
     if conclusion := verdict(scores, metric.mode, study.search.usual):
         sentences.append(conclusion)
-    if study.search.seeds > 1 and run.value is not None:
+    if run and study.search.seeds > 1:
         sentences.append(f"The best single run: {text_of(run.point)} with seed {run.seed}: {metric.text(run.value)}.")
     return sentences
 

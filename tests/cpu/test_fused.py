@@ -5,6 +5,7 @@ import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -70,9 +71,8 @@ def test_a_layer_is_transformers_own(numbers: str, monkeypatch: pytest.MonkeyPat
     x = x.to(next(plain.parameters()).dtype)
     with torch.autocast("cpu", torch.bfloat16, enabled=numbers == "autocast"):
         ours, torchs = results(here, layer, x), results(by_text, plain, x)
-        padded = results(
-            lambda layer, x: here(layer, torch.nn.functional.pad(x, (0, 0, 0, 7)))[:, : x.shape[1]], layer, x
-        )
+        longer = torch.nn.functional.pad
+        padded = results(lambda layer, x: here(layer, longer(x, (0, 0, 0, 7)))[:, : x.shape[1]], layer, x)
     for found in (ours, padded):
         for name, error in wrong(found, expected).items():
             assert error < (1e-5 if numbers == "fp32" else 1.5 * max(0.005, wrong(torchs, expected)[name])), name
@@ -140,14 +140,11 @@ def test_what_attention_drops() -> None:
         return mixed.view(-1, heads, width) > 0
 
     first, again, other = kept(5), kept(5), kept(2**40 + 5)
+    assert [fused._draws_to_keep(p) for p in (0.0, 1e-12, 0.5, 1.0)] == [0, 2**32 - 1, 2**31, 1], "a number of 32 bits"
     assert torch.equal(first, again)
     assert float(first.float().mean()) == pytest.approx(1 - p, abs=0.01)
-    for a, b in (
-        (first, other),
-        (first[:, 0], first[:, 1]),
-        (first[1:], first[:-1]),
-        (first[..., 1:], first[..., :-1]),
-    ):
+    neighbours = (first[:, 0], first[:, 1]), (first[1:], first[:-1]), (first[..., 1:], first[..., :-1])
+    for a, b in ((first, other), *neighbours):
         agree = float((a == b).float().mean())
         assert agree == pytest.approx(p**2 + (1 - p) ** 2, abs=0.015), "as of draws that know nothing of each other"
 
@@ -174,12 +171,14 @@ def test_where_it_cannot_transformers_own_layer_is_taken(tmp_path: Path, monkeyp
     assert not fused.parts_of(layer, torch.float16) and not fused.parts_of(layer.double(), torch.float64)
     layer.float().intermediate.dense = torch.nn.Sequential(layer.intermediate.dense)  # type: ignore[assignment]
     assert not fused.parts_of(layer, torch.float32), "an adapter may be in it"
+    for part, rest in (("self", "other"), ("other", "intermediate"), ("q_lin", "other"), ("other", "ffn")):
+        strange = SimpleNamespace(attention=SimpleNamespace(**{part: None}), **{rest: None})
+        assert fused.parts_of(strange, torch.float32) is None, "half of a form that is not one of those here"
+    with pytest.raises(AssertionError):  # not contiguous
+        native.call("transpose", None, torch.zeros(8, 16).t(), torch.zeros(8, 16), 8, 16)
     layer, made = layer_of().float(), native.library()._name  # type: ignore[union-attr]
-    for environment in (
-        {"CXX": "no-such-compiler"},
-        {"CXX": "false", "XDG_CACHE_HOME": "/proc"},
-        {"XDG_CACHE_HOME": "/proc"},
-    ):
+    nowhere = {"XDG_CACHE_HOME": "/proc"}
+    for environment in ({"CXX": "no-such-compiler"}, {"CXX": "false", **nowhere}, nowhere):
         native.library.cache_clear()
         with monkeypatch.context() as patched:
             for name, value in environment.items():

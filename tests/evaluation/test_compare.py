@@ -171,7 +171,7 @@ def test_of_an_interval_and_a_p_that_disagree_the_more_careful_one_counts() -> N
         f"x is better than y: {numbers} (95 % interval +1.00 to +9.00, p = 0.01, paired bootstrap). Set by set (Williams' "
         "test, p < 0.05 after Holm's correction): x is better on 1, y on 0, neither on 0."
     )
-    for careful in ({"p": 0.05}, {"ci_low": 0.0}):
+    for careful in ({"p": 0.05}, {"ci_low": 0.0}, {"ci_low": -0.09, "ci_high": 0.0}):
         assert said(**careful).startswith("No difference is shown between x and y: the spearman")
     assert said(test_p=0.05).endswith("x is better on 0, y on 0, neither on 1.")
 
@@ -212,6 +212,8 @@ def test_spread_of_models() -> None:
 def test_a_margin_is_kept_broken_or_not_shown() -> None:
     gaps = [Difference(-0.012, -0.019, -0.005), Difference(-0.06, -0.09, -0.03), Difference(-0.01, -0.03, 0.01)]
     assert [gap.within(0.02) for gap in gaps] == [True, False, None]
+    ends = [Difference(-0.01, -0.02, 0.01), Difference(-0.03, -0.04, -0.02)]
+    assert [gap.within(0.02) for gap in ends] == [None, None], "an interval that ends at the margin shows nothing"
     assert Difference(-0.01, None, None).within(0.02) is Difference(-0.01, None, None).rows_needed(0.02, 100) is None
     assert gaps[1].rows_needed(0.02, 100) is None, "below the margin: more rows would only show that"
     assert Difference(-0.02, -0.03, -0.01).rows_needed(0.02, 100) is None, "nor at the margin itself"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from evaluation_fakes import HashedWords, scored_pairs, write_table
 
 from raysts.data.corpora import Corpus
 from raysts.data.user import UserData
-from raysts.evaluation.dev import Dev, RunMetric, load_dev
+from raysts.evaluation.dev import Dev, RunMetric, load_dev, rank
 
 STSB = "sts/stsb_dev"
 
@@ -47,7 +48,15 @@ def test_a_metric_is_read_where_a_run_writes_it() -> None:
     assert [metric.value_of_run(record, [evaluation, step]) for metric in METRICS] == [1.0, 0.8, 0.5, 0.8]
     assert SECOND.value_of_run({"dev": {"kept": 0.8}}, []) is None
     assert [(metric.mode, metric.factor) for metric in METRICS] == [("min", 1), *[("max", 100)] * 3]
-    for metric, value, rows in ((LOSS, 0.5, 100), (FIRST, 0.5, 3), (FIRST, 1.0, 100)):
+    words = [(metric.title, metric.text(0.12344), metric.text(None)) for metric in METRICS[:2]]
+    assert words == [("Training loss", "0.1234", "-"), ("Dev spearman × 100", "12.34", "-")]
+    assert [rank(0.5, "max"), rank(0.5, "min"), rank(None, "max"), rank(None, "min")] == [
+        0.5,
+        -0.5,
+        -math.inf,
+        -math.inf,
+    ]
+    for metric, value, rows in ((LOSS, 0.5, 100), (FIRST, 0.5, 3), (FIRST, 1.0, 100), (FIRST, -1.0, 100)):
         assert metric.interval(value, rows) == (value, value), "a loss, too few rows, no room for a deviation"
     # Fisher's z of 0 is 0, and its standard error with four rows 1.
     assert FIRST.interval(0.0, 4) == pytest.approx((-np.tanh(1.96), np.tanh(1.96)))

@@ -4,13 +4,7 @@ from typing import Any
 
 from evaluation_fakes import row
 
-from raysts.evaluation.standings import (
-    View,
-    format_results,
-    format_standings,
-    named_teachers,
-    standings,
-)
+from raysts.evaluation.standings import View, format_results, format_standings, named_teachers, remarks, standings
 
 ALL = View(None)
 """Rank correlations on test sets, whatever layers are pooled."""
@@ -25,20 +19,12 @@ def example() -> list[dict[str, Any]]:
             rows += [row("nli-sed", "member", "stsb", value + shift + 0.1, **own)]
         # The same run measured twice in one second: the later row counts.
         rows += [row("nli-sed", "student", "sts12", 0.2, layers=layers)]
-        values = {
-            "sickr-all": 0.9,
-            "stsb": 0.8,
-            "sts12": 0.8,
-        }  # the first overlaps another set: it is not in the average
+        values = {"sickr-all": 0.9, "stsb": 0.8, "sts12": 0.8}  # the first is inside another set: not in the average
         rows += [row("nli-sed", "student", name, value + shift, layers=layers) for name, value in values.items()]
         rows += [row("nli-sed", "backbone", "sts12", 0.3, layers=layers)]
     # What the table must not show.
-    rows += [
-        row("nli-sed", "student", "sts12", 0.0, split="dev"),
-        row("nli-sed", "student", "sts12", 0.0, rows="clean"),
-    ]
-    rows += [row("nli-sed", "student", "sts12", 0.0, metric="pearson")]
-    rows += [row("nli-sed", "student", "sts12", 0.0, aggregation=None, subset="x")]
+    for other in ({"split": "dev"}, {"rows": "clean"}, {"metric": "pearson"}, {"aggregation": None, "subset": "x"}):
+        rows += [row("nli-sed", "student", "sts12", 0.0, **other)]
     rows += [row("nli-sed", "member", "sts12", value, run_id="another") for value in (float("nan"), None)]
     # A value measured earlier for the same run.
     rows += [row("nli-sed", "student", "sts12", 0.1, created_at="2025-12-31T00:00:00+00:00")]
@@ -59,12 +45,20 @@ def test_systems_trials_and_layers_are_kept_apart_and_in_order() -> None:
     assert table.columns == ("sts12",) and {*table.lines[0].mean} == {"sts12"}, "a single set has no average"
     lines = [(line.system, line.trial, line.layers, line.mean["sts12"].n) for line in table.lines]
     assert lines == [
-        ("a", None, "1", 1),
-        ("a", None, "2", 1),
-        ("b", "1", "2", 1),
-        ("b", "2", "2", 1),
-        ("a", None, "12", 1),
-    ]
+        ("a", None, "1", 1), ("a", None, "2", 1), ("b", "1", "2", 1), ("b", "2", "2", 1), ("a", None, "12", 1),
+    ]  # fmt: skip
+
+
+def test_a_plot_has_the_first_starting_model_and_a_remark_says_what_chose() -> None:
+    rows = [row("a", role, "sts12", 0.5, layers=layers) for role in ("backbone", "student") for layers in "12"]
+    lines = [(line.role, line.layers) for line in standings(rows, ALL).plot_lines]
+    assert lines == [("backbone", "1"), ("student", "1"), ("student", "2")]
+    labels, agreed = "checkpoints chosen by {} labels", "checkpoints chosen by agreement with the teachers"
+    cases = {(None,): (), ("stsb", None, "faq"): (labels.format("faq and stsb"),), ("agreement",): (agreed,),
+             ("stsb", "agreement"): (labels.format("stsb"), agreed)}  # fmt: skip
+    for chose, said in cases.items():
+        assert remarks([row("a", "student", "sts12", 0.5, selected_by=each) for each in chose]) == said
+    assert remarks([row("a", "student", "sts12", 0.5, transductive=True)])[0].endswith("(transductive)")
 
 
 def test_formatted_table() -> None:

@@ -145,6 +145,7 @@ def test_analogies_are_those_of_a_double_loop(block: int, monkeypatch: pytest.Mo
     found = word_scores.analogies(words, dict(zip("abcd", zip(*asked, strict=True), strict=True)))
     assert found.tolist() == expected and 0 < sum(expected) < len(expected)
     up, right = [0.0, 1.0], [1.0, 0.0]
+    assert word_scores.analogies(words_of("a"), {"a": "a", "b": "a", "c": "a", "d": ["unknown"]}).tolist() == [False]
     same = WordTable({name: row for row, name in enumerate("dabce")}, np.float32([up, right, up, right, up]))
     asked = {"a": "aa", "b": "bb", "c": "cc", "d": "de"}  # b - a + c is d, and e: the first counts
     assert word_scores.analogies(same, asked).tolist() == [True, False]
@@ -246,6 +247,20 @@ def test_degrees_are_measured_where_there_are_scores(static: SentenceModel, tmp_
     assert rows["semeval2012_2"]["n"] == 3 and -1 <= rows["semeval2012_2"]["value"] <= 1
 
 
+def test_what_degrees_lack_is_named_once(tmp_path: Path) -> None:
+    questions = [(name, "r", CAT, DOG, CAR, "zebra") for name in ("Google", "MSR", "SemEval2012_2")]
+    corpus = web(tmp_path, word_analogy=questions)
+    sets = word_scores.read_sets(corpus)
+    assert [word_set.name for word_set in sets] == ["google", "msr"]
+    (missing,) = (line for line in word_scores.find_absent(corpus, sets) if "semeval" in line)
+    assert missing.startswith("semeval2012_2 (needs the column 'score' in ")
+    degrees = [("SemEval2012_2", "r", CAT, DOG, *pair) for pair in ((CAR, DOG, None), (CAR, DOG, 1.0), (DOG, CAR, 2.0))]
+    (word_set,) = word_scores.read_sets(web(tmp_path, word_analogy=degrees))
+    assert [problem.partition(":")[2].partition(";")[0] for problem in word_set.problems()] == [
+        " row 0, column 'score': null, and other rows of semeval2012_2 have one"
+    ]
+
+
 @pytest.mark.parametrize(
     ("tables", "says"),
     [
@@ -253,6 +268,8 @@ def test_degrees_are_measured_where_there_are_scores(static: SentenceModel, tmp_
         ({"word_categorization": [*CATEGORIES, ("AP", "x", " ")]}, "word_categorization.parquet: row 3, column 'word'"),
         ({"word_similarity": [*SIMILARITY, ("MEN", "a", "b", 1.0)]}, "'men' (row 3) has 1 row(s) and 1 distinct"),
         ({"word_categorization": [*CATEGORIES, ("BLESS", "x", "y")]}, "'bless' (row 3) has 1 row(s)"),
+        ({"word_categorization": [("AP", "x", CAT), ("AP", "y", CAR)]}, "'ap' (rows 0 to 1) has 2 row(s) and 2 distinct"),
+        ({"word_categorization": [("AP", "x", CAT), ("AP", "x", CAR)]}, "'ap' (rows 0 to 1) has 2 row(s) and 1 distinct"),
         (
             {"word_analogy": [("SemEval2012_2", "r", "a", "b", "c", str(d), d or None) for d in (1.0, 2.0, 0.0)]},
             "web/word_analogy: row 2, column 'score': null",

@@ -19,6 +19,26 @@ def test_one_process_is_the_identity() -> None:
     assert not collective.total(rows).requires_grad
 
 
+def test_of_two_processes_with_equal_rows_the_mean_and_its_gradient_are_those_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(collective, "world_size", lambda: 2)
+    monkeypatch.setattr(collective, "total", lambda x: 2 * x.detach())
+    rows, weights = torch.tensor([1.0, 5.0, 9.0], requires_grad=True), torch.tensor([1.0, 0.0, 3.0])
+    loss = collective.mean(rows, weights)
+    loss.backward()
+    assert loss.item() == 7.0 and rows.grad.tolist() == [0.25, 0.0, 0.75]
+
+
+@pytest.mark.parametrize(("count", "world", "sizes"), [(10, 4, [2, 3, 2, 3]), (3, 4, [1, 1, 1, 1]), (5, 1, [5])])
+def test_processes_have_equal_parts_in_order_and_one_without_any_a_filler(
+    count: int, world: int, sizes: list[int]
+) -> None:
+    parts = [collective.part(count, rank, world) for rank in range(world)]
+    assert [row for first, last in parts for row in range(first, last)] == [*range(count)]
+    assert collective.sizes(count, world) == sizes
+
+
 @pytest.mark.parametrize("world", gloo_ranks.WORLDS)
 def test_a_mean_and_a_gather_of_uneven_rows_are_those_of_one_process_on_every_rank(
     world: int, processes: gloo_ranks.Worlds

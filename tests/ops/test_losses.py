@@ -46,30 +46,26 @@ def similarity_mse_by_scipy(student: np.ndarray, teacher: np.ndarray) -> np.ndar
 COSINES = 1 - scipy.spatial.distance.cdist(U, V, "cosine").diagonal()
 CASES: dict[str, tuple[Callable[..., Tensor], np.ndarray, np.ndarray]] = {
     "softmax_cross_entropy": (
-        lambda x: losses.softmax_cross_entropy(x, torch.tensor(LABELS)),
-        LOGITS,
+        lambda x: losses.softmax_cross_entropy(x, torch.tensor(LABELS)), LOGITS,
         -scipy.special.log_softmax(LOGITS, axis=1)[range(5), LABELS],
     ),
     "contrastive_tension": (
-        lambda x: losses.contrastive_tension(x, torch.tensor(V), torch.tensor(IDENTICAL)),
-        U,
+        lambda x: losses.contrastive_tension(x, torch.tensor(V), torch.tensor(IDENTICAL)), U,
         -scipy.special.log_expit(np.where(IDENTICAL, 1, -1) * (U * V).sum(axis=1)),
     ),
     "sts_regression": (
-        lambda x: losses.sts_regression(torch.tensor(U), x, torch.tensor(SCORES), 0.35),
-        V,
+        lambda x: losses.sts_regression(torch.tensor(U), x, torch.tensor(SCORES), 0.35), V,
         (COSINES - np.interp(SCORES, [0, 5], [0.35, 1])) ** 2,
     ),
     "info_nce": (lambda x: info_nce(x, 0.5), VIEWS[:2], info_nce_by_scipy(VIEWS[:2], 0.5)),
     "info_nce with hard negatives": (info_nce, VIEWS, info_nce_by_scipy(VIEWS)),
     "embedding_cosine": (lambda x: losses.embedding_cosine(x, torch.tensor(V)), U, 1 - COSINES),
     "similarity_mse": (
-        lambda x: losses.similarity_mse(x, torch.tensor(V[:, :3]), torch.tensor(COUNTED)),
-        U,
+        lambda x: losses.similarity_mse(x, torch.tensor(V[:, :3]), torch.tensor(COUNTED)), U,
         similarity_mse_by_scipy(U, V[:, :3]),
     ),
     "embedding_mse": (lambda x: losses.embedding_mse(x, torch.tensor(V)), U, ((U - V) ** 2).mean(axis=1)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -4,14 +4,17 @@ import html
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from report_samples import recorded, report_data
 
 from raysts.report.map import EDGE, FEWEST, SIDE, TextMap, write_map
+from raysts.report.run import write_report
 from raysts.storage.store import Store
 
 HOSTILE = "</script><script>document.title='taken'</script>\"`${1}\x1b </option></select><b>"
@@ -47,6 +50,11 @@ def test_a_turned_student_stands_where_its_teacher_does() -> None:
     np.testing.assert_allclose(teacher, student, atol=1e-6)
     assert data.overlap == [10] * 60
     assert teacher.min() >= EDGE - 1e-6 and teacher.max() <= SIDE - EDGE + 1e-6
+    flat = TextMap(data.texts, {"member": vectors[:, :2] * (9, 1)}).places["member"]
+    drawn, given = (np.linalg.norm(rows - rows[0], axis=1)[1:] for rows in (flat, vectors[:, :2] * (9, 1)))
+    np.testing.assert_allclose(
+        drawn / given, drawn[0] / given[0], rtol=1e-6, err_msg="of two dimensions nothing is lost"
+    )
 
 
 def test_a_map_needs_both_files_and_some_texts(tmp_path: Path) -> None:
@@ -55,13 +63,20 @@ def test_a_map_needs_both_files_and_some_texts(tmp_path: Path) -> None:
     for count in (FEWEST - 1, FEWEST):
         assert TextMap.read(store, files) is None
         for role, path in files.items():
-            table = {"text": data.texts[:count], "vector": list(data.vectors[role][:count].astype(np.float16))}
+            table = {"text": data.texts[:count], "vector": list((2 * data.vectors[role][:count]).astype(np.float16))}
             with store.put(path) as draft:
                 pq.write_table(pa.table(table), draft)
     read = TextMap.read(store, files)
     assert read is not None and read.texts == data.texts[:FEWEST]
     np.testing.assert_allclose(read.vectors["student"], data.vectors["student"][:FEWEST], atol=2e-3)
     assert TextMap.read(store, {"student": files["student"]}) is None
+
+
+@pytest.mark.parametrize(("teachers", "name"), [({"a": "m"}, "the teacher m"), ({"a": "m", "b": "n"}, "the ensemble")])
+def test_a_report_has_its_map_beside_it(teachers: dict[str, str], name: str, tmp_path: Path) -> None:
+    data = recorded(replace(report_data(), map=sample()), teachers=teachers)
+    write_report(data, tmp_path)
+    assert name in (tmp_path / "map.html").read_text(encoding="utf-8")
 
 
 def test_a_text_is_never_markup(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import re
 import shlex
 import shutil
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from raysts.errors import InputError
 from raysts.evaluation.dev import RunMetric
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.price import Rates
+from raysts.pipeline.verdict import ABOUT_TINY
 from raysts.recipes.names import pipeline
 from raysts.recipes.overrides import dump, parse_overrides
 from raysts.recipes.tree import to_plain
@@ -448,8 +450,11 @@ def test_a_failed_trial_is_not_recorded_and_comes_again(study: StudyMaker) -> No
     assert len(again) == 2
 
 
-def test_a_race_trains_no_third_seed_of_a_point_that_is_clearly_worse(study: StudyMaker, tmp_path: Path) -> None:
+def test_a_race_trains_no_third_seed_of_a_point_that_is_clearly_worse(
+    study: StudyMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first point has nothing to race against yet."""
+    monkeypatch.setattr("raysts.report.study.MOST_LEVEL", 1)
     made = study("lower-bound", {"space.lower_bound": "0,.1,.2", "seeds": 3, "race": True, "cost": "bytes"})
     values = {0.0: (0.80, 0.82, 0.81), 0.1: (0.30, 0.33, 0.9), 0.2: (0.79, 0.825, 0.8)}
     trained = run_until(made, None, random.Random(0), lambda t: finished(values[t.point[BOUND]][t.seed]))
@@ -461,10 +466,29 @@ def test_a_race_trains_no_third_seed_of_a_point_that_is_clearly_worse(study: Stu
     page = write_report(made, tmp_path / "page").read_text()
     assert "before any training: 81.00." in page and "No point is above it: training gained nothing" in page
     assert f"{sum(each.status == 'finished' for each in made.records.values())} trials, best 82.50." in page
-    assert "Pareto front" in page and "1 of 9 trials were not trained" in page
+    assert "against bytes: rings are the Pareto front" in page and "1 of 9 trials were not trained" in page
     assert "The best single run: lower_bound=0.2 with seed 1: 82.50." in page
     assert "Level with it: lower_bound=0.2." in page, "0.1 has two seeds as well, and is worse"
     assert [each.remark for each in made.scores() if each.remark] == ["1 of 3 not trained: clearly worse"]
+
+
+def test_the_page_of_a_study_shows_every_trial_and_no_more_than_they_say(study: StudyMaker, tmp_path: Path) -> None:
+    made = study("lower-bound", {"space.lower_bound": "0,.1,.2,.3", "seeds": 1})
+    page = write_report(made, tmp_path / "page").read_text()
+    assert page.count("No trial has finished.") == 2 and "trained alone" not in page and "95 % interval" not in page
+    reason = "infeasible: too long"
+    outcomes = [TrialOutcome("stopped", 0.1), finished(0.7), finished(0.8), TrialOutcome("infeasible", None, reason)]
+    run_until(made, None, random.Random(0), lambda trial: outcomes[round(10 * trial.point[BOUND])])
+    made.update(untrained=0.5, price={"time": "two hours"})
+    made.search = made.search.replace(pipeline=made.search.pipeline.replace(backbone="tiny"))
+    page = write_report(made, tmp_path / "page").read_text()
+    shown = ["Chosen: lower_bound=0.2.", ": 80.00 (× 100).", "before any training: 50.00.", "two hours", ABOUT_TINY,
+             "<li>2 finished</li>", "<li>1 stopped early</li>", "<li>1 infeasible</li>", "95 % interval"]  # fmt: skip
+    untold = ["gained nothing", "best single run", "with all of its layers"]
+    assert [text for text in [*shown, *untold] if text in page] == shown
+    cells = re.findall("<td>(.*?)</td>", page[page.index("<h2>Trials") : page.index("<h2>How")])
+    assert [cells[:4], cells[7:11]] == [["0.2", "0", "80.00", "finished"], ["0.1", "0", "70.00", "finished"]]
+    assert reason in cells and "stopped" in cells
 
 
 def test_another_search_under_the_name_is_refused_with_the_difference(study: StudyMaker) -> None:

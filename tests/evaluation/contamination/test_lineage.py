@@ -54,7 +54,13 @@ def test_training_text_of_a_student_is_that_of_its_members_chain_too(store: Stor
     assert trained.unknown == ("teacher elsewhere (not a run of this storage)",)
     bert = write_run(store, "bert", "nli/train", ["bertid"], backbone="bert-base", backbone_id="bertid")
     assert of(bert).unknown == ("backbone 'bert-base'",)
-    for backbone in (str(bert), "ber"):  # a path, and the beginning of a run id
+    store.write_json("runs/bernd/run.json", {"status": "pruned"})
+    with store.put_dir("runs/berta/model") as draft:
+        (draft / "config.json").write_text("{}")
+    for backbone in (
+        str(bert),
+        "ber",
+    ):  # a path, and the beginning of a run id, which others without model or record have
         started = write_run(store, "more", "sts/stsb_train", ["x"], backbone=backbone, backbone_id="x")
         assert tables(of(started)) == {"nli/train", "sts/stsb_train"}
     assert "no record" in trained_on(tmp_path / "somewhere").unknown[0]

@@ -6,7 +6,7 @@ import re
 from dataclasses import asdict, replace
 from typing import Any
 
-from report_samples import exact, recorded, report_data, score_rows
+from report_samples import DATASETS, exact, recorded, report_data, score_rows
 
 from raysts.evaluation.compare import Difference
 from raysts.evaluation.standings import main_standings, standings, views
@@ -31,8 +31,9 @@ def test_the_table_fits_and_holds_every_number() -> None:
     assert table is not None
     title, *lines = as_text(table, 80).splitlines()
     assert title.startswith("Spearman and nDCG@10") and max(map(len, lines)) <= 80
-    names = [line.split()[0] for line in lines if line.startswith("  ") and "." in line]
-    assert set(names[:2]) == {RETRIEVAL, "faq"}, "the user's own stand first"
+    names = [line.split("  ")[1] for line in lines if "." in line]
+    assert set(names[:2]) == {f"{RETRIEVAL} nDCG@10", "faq"}, "the user's own stand first"
+    assert names[2:] == [*DATASETS, "mean of 3"]
     for column in (RETRIEVAL, "faq", "stsb"):
         (text,) = {line for line in lines if line.split()[:1] == [column]}
         cells = text.split()[1 + (column == RETRIEVAL) :]
@@ -51,6 +52,8 @@ def test_many_systems_stand_in_several_blocks() -> None:
     text = as_text(table, 80)
     assert max(map(len, text.splitlines())) <= 80 and text.count("starting") > 1
     assert all(f"-{number}" in text for number in range(9))
+    few = main_standings(report_data().rows, 1, ("mean", 1))
+    assert few is not None and as_text(few, 34).count("starting") == 3, "there is another in every block"
 
 
 def test_a_line_names_its_system_where_there_are_several() -> None:
@@ -61,6 +64,14 @@ def test_a_line_names_its_system_where_there_are_several() -> None:
         assert table is not None
         notes = {row.note.partition(";")[0] for row in run.score_rows(table)}
         assert ({line.system for line in table.lines} <= notes) == named and ("another" in notes) == named
+    twice = [
+        *exact("student", 0.7),
+        *(row | {"similarity": "dot"} for row in exact("student", 0.7)),
+        *exact("soup", 0.5),
+    ]
+    table = main_standings(twice, 1, ("mean", 1))
+    assert table is not None
+    assert [row.note for row in run.score_rows(table)] == ["", "similarity cosine", "similarity dot"]
 
 
 def test_the_page_shows_verdict_model_scores_and_notes_in_this_order() -> None:
@@ -104,6 +115,10 @@ def test_the_headline_says_what_was_measured_and_nothing_else() -> None:
     )
     assert _headline(members) == f"The 2 members score 69.00 ± 1.41 on average {how}."
     assert _headline(exact("backbone", 0.5)) == f"The starting model scores 50.00 {how}."
+    agreement = [row | {"dataset": "agreement"} for row in exact("student", 0.5)]
+    assert _headline(agreement) == (
+        "There are no scored pairs to test on. Agreement of the student with the ensemble: 50.00 (× 100)."
+    )
     assert _headline([]) == _headline(exact("teacher a", 0.5)) == "There is no result on a test set yet."
     assert "[69.30, 73.30]" in _headline([row | {"ci_low": 0.693, "ci_high": 0.733} for row in exact("student", 0.713)])
 
@@ -113,3 +128,10 @@ def test_an_ensemble_of_one_is_its_teacher() -> None:
     tested = {"ensemble": Difference(-0.1, -0.2, -0.05), "member": Difference(-0.1, -0.2, -0.05)}
     said = _headline(rows, **tested)
     assert "ensemble" not in said and "below the member (70.00)" in said
+
+
+def test_the_best_teacher_with_a_name_is_compared_on_the_sets_that_it_has() -> None:
+    rows = [*exact("student", 0.7), *exact("teacher a", 0.6)]
+    rows += [row | {"dataset": "sts12"} for row in exact("teacher b", 0.9)]
+    assert "beside the teacher a (60.00)" in _headline(rows)
+    assert "beside the best teacher, c (65.00)" in _headline([*rows, *exact("teacher c", 0.65)])

@@ -95,16 +95,6 @@ def test_the_interval_of_a_correlation_is_fishers_and_that_of_an_area_of_a_share
     assert RunMetric("ndcg@10", "dev").interval(0.8, 100) == pytest.approx((0.8 - 1.96 * 0.04, 0.8 + 1.96 * 0.04))
 
 
-def test_one_option_is_a_curve_with_a_bar_per_point_of_several_seeds() -> None:
-    found = drawings([point({"a.bound": b}, m - 0.01, m + 0.01) for b, m in ((0.0, 0.7), (0.3, 0.8), (0.6, 0.75))])
-    assert sorted(found) == ["best", "score-0", "seeds"]
-    chart = found["score-0"]
-    bars = [e for e in chart.iter("line") if e.get("class") == "error"]
-    assert len(bars) == 3 and len(rings(chart)) == 1
-    lengths = {round(abs(float(bar.get("y1", 0)) - float(bar.get("y2", 0))), 1) for bar in bars}
-    assert len(lengths) == 1 and lengths.pop() > 0  # one standard deviation to both sides, the same for all three
-
-
 def test_every_option_has_a_chart_and_names_stand_beside_each_other() -> None:
     every = itertools.product(("mse", "cosine", True), (1e-5, 3e-5))
     found = drawings([point({"a.loss": b, "a.lr": r}, 0.1 * i) for i, (b, r) in enumerate(every)])
@@ -176,3 +166,11 @@ def test_an_option_of_whole_numbers_has_whole_ticks_and_no_label_is_cut() -> Non
     assert not {"1.2", "1.5"} & {e.text for e in found["parallel"].iter("text")}
     (label,) = (e for e in found["parallel"].iter("text") if e.text == "backbone_layers")
     assert label.get("text-anchor") == "start", "its middle is at the left edge"
+
+
+@pytest.mark.parametrize(("largest", "share"), [(18.0, 0.25), (18.1, 0.5)])
+def test_an_option_of_more_than_ninefold_values_has_a_log_scale(largest: float, share: float) -> None:
+    """Of 2 to 18 the 6 stands at a quarter, and of logarithms in the middle."""
+    chart = drawings([point({"a.lr": value}, 0.5) for value in (2.0, 6.0, largest)])["score-0"]
+    first, middle, last = sorted(float(e.get("cx", 0)) for e in chart.iter("circle") if e.get("class") == "dot")
+    assert (middle - first) / (last - first) == pytest.approx(share, abs=0.01)
