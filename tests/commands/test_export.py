@@ -56,7 +56,7 @@ def headed(folder: Path, *heads: Head, normalize: bool = False, **options: Any) 
 
 @pytest.mark.parametrize(
     ("family", "pooling", "layers"),
-    [("bert", "cls", "only-0"), ("distilbert", "mean", "first_last"), ("roberta", "max", 2)],
+    [("bert", "cls", "only-0"), ("distilbert", "mean+lasttoken", "first_last"), ("roberta", "max", 2)],
 )
 def test_families_poolings_and_layers(family: str, pooling: Any, layers: Any, tmp_path: Path) -> None:
     write_backbone(tmp_path / family, family)
@@ -136,19 +136,8 @@ def test_sentence_transformers_finds_its_modules_beside_the_graph(tiny_backbone:
 def test_an_exported_graph_is_a_model(tiny_backbone: Path, few_world: Path, tmp_path: Path) -> None:
     """By the command as from Python; it is evaluated as the model that it was made of, and what its graph decides is refused."""
     storage = tmp_path / "storage"
-    arguments = [
-        "export",
-        tiny_backbone,
-        "--storage",
-        storage,
-        "--layers",
-        2,
-        "--format",
-        "onnx",
-        "--to",
-        tmp_path / "a",
-    ]
-    told = result(*arguments)
+    graph = ["--layers", 2, "--format", "onnx", "--to", tmp_path / "a"]
+    told = result("export", tiny_backbone, "--storage", storage, *graph)
     assert told["model"] == str(tmp_path / "a")
     assert {"model.onnx", "tokenizer.json"} <= {path.name for path in (tmp_path / "a").iterdir()}
     called = raysts.export(tiny_backbone, tmp_path / "b", storage=storage, layers=2, format="onnx")

@@ -110,12 +110,16 @@ def test_a_graph_gives_the_vectors_of_its_model(folder: Path, tmp_path: Path) ->
 
 
 def test_a_graph_has_the_dimensions_the_similarity_and_the_prompts_of_its_model(folder: Path, tmp_path: Path) -> None:
-    """The tokens of a prompt are left out as the model leaves them out."""
+    """The tokens of a prompt are left out as the model leaves them out, and the first token behind them is found."""
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
-    model = load(folder, device="cpu")
+    model = load(folder, pooling="cls", device="cpu")
     model.truncate_dim, model.similarity_name = 8, "dot"
-    model.prompts = Prompts(texts={"query": "the cat ", "document": "a dog sat "}, pooled=False)
+    model.prompts = Prompts(
+        texts={"query": "the cat and the dog ", "document": "a dog sat "}, default="query", pooled=False
+    )
+    model.save(tmp_path / "model")
+    model = load(tmp_path / "model", device="cpu")
     onnx.save(model, tmp_path / "graph")
     graph = load_embedder(tmp_path / "graph")
     assert list(graph.similarities) == list(model.similarities) == ["dot", "cosine"]

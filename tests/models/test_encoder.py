@@ -52,6 +52,29 @@ def test_pooling_is_summed_in_float32() -> None:
     assert pool(tokens.double(), None, torch.tensor([3000]), "mean").dtype == torch.float64
 
 
+def test_a_table_of_poolings() -> None:
+    """Of three texts behind a prompt of so many tokens that are not pooled. A row is the same alone as in its batch."""
+    tokens, lengths = (
+        torch.tensor([[1.0, 2.0, 6.0], [-4.0, -2.0, 9.0], [5.0, 9.0, 9.0]])[..., None],
+        torch.tensor([3, 2, 1]),
+    )
+    mask, root = torch.arange(3) < lengths[:, None], 2**0.5
+    table: dict[str, tuple[list[float], ...]] = {
+        "mean": ([3, -3, 5], [4, -2, 0], [6, 0, 0]),
+        "mean_sqrt_len_tokens": ([9 / 3**0.5, -6 / root, 5], [8 / root, -2, 0], [6, 0, 0]),
+        "weightedmean": ([23 / 6, -8 / 3, 5], [22 / 5, -2, 0], [6, 0, 0]),
+        "max": ([6, -2, 5], [6, -2, 0], [6, 0, 0]),
+        "cls": ([1, -4, 5], [2, -2, 5], [6, -4, 5]),
+        "lasttoken": ([6, -2, 5],) * 3,
+    }
+    for skipped in range(3):
+        expected = torch.tensor([rows[skipped] for rows in table.values()], dtype=torch.float32).T
+        torch.testing.assert_close(pool(tokens, mask, lengths, "+".join(table), skipped), expected)
+        for row, length in enumerate(lengths):
+            alone = pool(tokens[row, None, :length], None, length[None], "+".join(table), skipped)
+            torch.testing.assert_close(alone[0], expected[row])
+
+
 def test_rows_in_bf16_are_of_lengths_that_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder, (ids, lengths), rows = tiny_encoder(layers=2).eval(), batch(rows=7), []
     encoder.backbone.register_forward_pre_hook(

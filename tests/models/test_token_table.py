@@ -105,12 +105,8 @@ def test_tables_of_other_libraries_are_loaded(layout: str, tiny_backbone: Path, 
         (folder / "modules.json").write_text(json.dumps([{**written[0], "path": "0_StaticEmbedding"}, written[1]]))
     if layout == "model2vec":  # with a mapping of tokens to fewer vectors, and a factor for each
         (folder / "config.json").write_text(json.dumps({"model_type": "model2vec", "normalize": True}))
-        arrays = {
-            "mapping": np.arange(len(tokenizer)) % 50,
-            "weights": draw.random(len(tokenizer)),
-            "embeddings": weight[:50],
-        }
-        save_file(arrays, folder / "model.safetensors")
+        arrays = {"mapping": np.arange(len(tokenizer)) % 50, "weights": draw.random(len(tokenizer))}
+        save_file({**arrays, "embeddings": weight[:50]}, folder / "model.safetensors")
     expected = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
     np.testing.assert_allclose(load(folder, device="cpu").encode(TEXTS), expected, atol=1e-6)
     model = raysts.load(folder)

@@ -103,12 +103,10 @@ def test_what_no_label_chose_has_rows_of_its_own() -> None:
     for settings, name in (({}, "BERT-L-CT-SED-Flow"), (text, "BERT-L-CT-SED-Flow, without labels")):
         found = filled("sed", of(student, **flow, **settings))
         assert {cell[1] for cell in found if cell[0] == 1} == {name}
-    assert not [
-        cell for cell in filled("sed", of(student, **flow, **text | {"flow.data.sources": ["sts12"]})) if cell[0] == 1
-    ]
-    assert {cell[1] for cell in filled("sed", of(CT, **{"ct.train.keep": "second"})) if cell[0] == 1} == {
-        "BERT-L-CT, without labels"
-    }
+    found = filled("sed", of(student, **flow, **text | {"flow.data.sources": ["sts12"]}))
+    assert not [cell for cell in found if cell[0] == 1]
+    found = filled("sed", of(CT, **{"ct.train.keep": "second"}))
+    assert {cell[1] for cell in found if cell[0] == 1} == {"BERT-L-CT, without labels"}
     (shown, *_) = paper_tables("sed", [])
     why = {row.name: why for row, why in shown.empty}
     assert why["BERT-L-CT, without labels"].startswith("not run: 'raysts run sed-main@paper-text'")
@@ -229,10 +227,8 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store(storage, "parts", "ct", "part-2", [subset, row("ct", "sts12", 0.9, rows="clean")])
     store(storage, "not-from-scratch", "ct", "part-3", [row("ct", "sts12", 0.9)], backbone="m0")
     write_json(storage / "runs" / "m0" / "run.json", {})
-    write_json(
-        storage / "runs" / "z" / "run.json",
-        {"stage": "ct", "backbone": "other/encoder", "backbone_id": "another", "parents": ["another"]},
-    )
+    facts = {"stage": "ct", "backbone": "other/encoder", "backbone_id": "another", "parents": ["another"]}
+    write_json(storage / "runs" / "z" / "run.json", facts)
     write_json(storage / "runs" / "z" / "recipe.json", to_plain(pipeline("ct", labels("ct")).stages["ct"]))
     results.write(storage, "of-no-pipeline", [row("ct", "sts13", 0.5, run_id="z")])
     results.write(storage, "nobody-knows", [row("raw", "sts12", 0.3, role="backbone", run_id=None, layers="1")])
@@ -261,29 +257,22 @@ def test_an_evaluation_names_its_model_and_a_set_without_subsets_is_its_own_mean
 
 
 def test_the_trials_of_a_search_fill_the_table_of_its_grid(tmp_path: Path) -> None:
-    folder, tree = (
-        tmp_path / "studies" / "edge",
-        to_plain(pipeline("gausscse-ent+con", {"backbone": "bert-base-uncased"})),
-    )
+    folder = tmp_path / "studies" / "edge"
+    tree = to_plain(pipeline("gausscse-ent+con", {"backbone": "bert-base-uncased"}))
     study = {"name": "edge", "pipeline": tree, "identity": {"backbone": "id"}, "data": str(tmp_path / "gone")}
     write_json(folder / "study.json", study)
-    for number, (batch, rate, value) in enumerate(
-        [(16, 5e-5, 0.66), (16, 5e-5, 0.68), (8, 1e-4, 0.7), (32, 5e-5, None)]
-    ):
+    trials = [(16, 5e-5, 0.66), (16, 5e-5, 0.68), (8, 1e-4, 0.7), (32, 5e-5, None)]
+    for number, (batch, rate, value) in enumerate(trials):
         point = {"gausscse.batch": batch, "gausscse.optim.lr": rate}
         status = "finished" if value else "infeasible"
         trial = {"id": f"t{number}", "point": point, "seed": number % 2, "status": status, "value": value}
         write_json(folder / "trials" / f"t{number}.json", trial | {"finished_at": "2026-01-01T00:00:00+00:00"})
     other = {**study, "name": "bounds", "pipeline": to_plain(pipeline("sts"))}
     write_json(tmp_path / "studies" / "bounds" / "study.json", other)
-    write_json(
-        tmp_path / "studies" / "gone" / "study.json",
-        {**study, "pipeline": {**tree, "recipes": {"x": {"objective": "gone"}}}},
-    )
+    gone = {**study, "pipeline": {**tree, "recipes": {"x": {"objective": "gone"}}}}
+    write_json(tmp_path / "studies" / "gone" / "study.json", gone)
     found = filled("gausscse", *every_row(tmp_path))
-    assert set(found) == {(3, "Batch Size 16", "Learning Rate 5e-5", "auc_pr")}, (
-        "what the paper did not try is not there"
-    )
+    assert {*found} == {(3, "Batch Size 16", "Learning Rate 5e-5", "auc_pr")}, "what the paper did not try is not there"
     (cell,) = [found[key]["bert-base-uncased"] for key in found]
     assert (cell.value, cell.n, cell.source.run, cell.source.ids) == (pytest.approx(0.67), 2, "edge", ("t0", "t1"))
 
@@ -298,10 +287,8 @@ def test_trials_that_another_score_compares_are_not_in_that_table(more: dict[str
         tree = to_plain(pipeline(changes.pop("system", "nli-gausscse-ent+con")))
         write_json(tmp_path / "studies" / name / "study.json", {**study, "name": name, "pipeline": tree, **changes})
         trial = {"id": name, "point": point if name == "usual" else {}, "seed": 0, "status": "finished", "value": 0.5}
-        write_json(
-            tmp_path / "studies" / name / "trials" / f"{name}.json",
-            trial | {"finished_at": "2026-01-01T00:00:00+00:00"},
-        )
+        trial["finished_at"] = "2026-01-01T00:00:00+00:00"
+        write_json(tmp_path / "studies" / name / "trials" / f"{name}.json", trial)
     (found,) = every_row(tmp_path)
     assert (found.run, found.backbone, found.setting("gausscse.batch")) == ("usual", "bert-base-uncased", 16)
 

@@ -53,11 +53,8 @@ def study(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> StudyMaker:
     """study(search, overrides) with the tiny backbone; an equal call finds what the last one has written."""
 
     def made(search: str, overrides: dict[str, Any] | None = None, name: str | None = None) -> Study:
-        found = plan_study(
-            search,
-            {"backbone": str(tiny_backbone), **(overrides or {})},
-            RunOptions(data=few_world, storage=tmp_path / "storage", name=name),
-        )
+        options = RunOptions(data=few_world, storage=tmp_path / "storage", name=name)
+        found = plan_study(search, {"backbone": str(tiny_backbone), **(overrides or {})}, options)
         found.open("raysts tune")
         return found
 
@@ -144,9 +141,8 @@ def conditional_search(**more: Any) -> Search:
 def test_an_option_exists_where_its_condition_holds() -> None:
     space = conditional_search().space
     assert [*space] == [LOSS, BANK, WARM], "an option stands behind that of its condition"
-    assert (
-        space[BANK].text == "0.1,0.5 if sed.settings.loss=mse,cosine" and Dimension.of(space[BANK].text) == space[BANK]
-    )
+    assert space[BANK].text == "0.1,0.5 if sed.settings.loss=mse,cosine"
+    assert Dimension.of(space[BANK].text) == space[BANK]
     assert [*select(space, [BANK])] == [LOSS, BANK] and [*select(space, [LOSS])] == [LOSS]
     assert contains(space, {LOSS: "mse", BANK: 0.5}) and contains(space, {LOSS: "similarity"})
     assert not contains(space, {LOSS: "similarity", BANK: 0.5}) and not contains(space, {LOSS: "mse"})
@@ -176,7 +172,7 @@ def test_points_without_conditions_keep_their_ids() -> None:
     [
         (
             {"space.sed.bank": "0.1,0.5 if sed.loss=mse,msy"},
-            "'if sed.settings.loss=mse,msy' must name choices of another option",
+            "'if sed.settings.loss=mse,msy' must name choices of another",
         ),
         ({"space.sed.bank": "0.1,0.5 if optim.lr=1e-4"}, "space.optim.lr is not in the space"),
         ({"space.sed.bank": "0.1,0.5 if sed.loss"}, "must be a list of choices"),
@@ -537,13 +533,8 @@ def test_the_mean_over_seeds_chooses_and_a_stopped_seed_is_said_and_not_averaged
     alone = scores.group_by_point([record(0.1, 0, value=0.67), record(0.2, 0, value=0.66)], 1)
     text = scores.table(alone, SPEARMAN, {})
     assert "chosen: lower_bound=0.1 (67.00)" in text.splitlines() and "mean over" not in text
-    stopped = [
-        record(0.0, 0, value=0.7),
-        record(0.1, 0, value=0.6),
-        record(0.1, 1, value=0.6),
-        record(0.0, 1, "stopped"),
-    ]
-    said = scores.verdict(scores.group_by_point(stopped, 3), "max", {})
+    ended = record(0.0, 0, value=0.7), record(0.1, 0, value=0.6), record(0.1, 1, value=0.6)
+    said = scores.verdict(scores.group_by_point([*ended, record(0.0, 1, "stopped")], 3), "max", {})
     assert said == "One seed alone of the chosen point has finished: no difference between points is tested."
 
 
@@ -564,9 +555,8 @@ def test_a_race_is_lost_by_a_t_test_with_the_variance_of_all_points(
     others: list[tuple[float, ...]], loses: bool
 ) -> None:
     best = (0.5, 0.5, 0.5)
-    every = scores.group_by_point(
-        [record(b, seed, value=v) for b, values in enumerate([best, *others]) for seed, v in enumerate(values)], 3
-    )
+    points = enumerate([best, *others])
+    every = scores.group_by_point([record(b, s, value=v) for b, values in points for s, v in enumerate(values)], 3)
     assert scores.clearly_worse(every[-1 if not others else 1], every, "max") == loses
     nothing = scores.group_by_point([record(0.1, seed, "infeasible", None) for seed in (0, 1)], 3)
     assert not scores.clearly_worse(nothing[0], nothing, "max")
@@ -610,9 +600,8 @@ def test_a_choice_claims_no_more_than_its_paired_intervals_over_seeds() -> None:
 
 
 def test_the_command_of_the_chosen_point_trains_what_its_trials_trained(study: StudyMaker) -> None:
-    made = study(
-        "lower-bound", {"train.max_steps": 12, "sts.batch": 8, "seeds": 3, f"space.{BOUND}": "0.25,0.5", "seed": 4}
-    )
+    options = {"train.max_steps": 12, "sts.batch": 8, "seeds": 3, f"space.{BOUND}": "0.25,0.5", "seed": 4}
+    made = study("lower-bound", options)
     best = scores.PointScores(3, [record(0.5, seed) for seed in range(3)])
     words = shlex.split(winning_command(made, best))
     assert words[:3] == ["raysts", "run", "sts"]
@@ -639,10 +628,8 @@ def models(study: Study) -> set[str]:
 
 
 def test_the_best_trials_of_the_study_keep_their_models(study: StudyMaker) -> None:
-    made = study(
-        "lower-bound",
-        {"space.optim.lr": "log(1e-6,1e-2)", f"space.{BOUND}": None, "num_samples": 12, "seeds": 1, "keep": 4},
-    )
+    options = {"space.optim.lr": "log(1e-6,1e-2)", f"space.{BOUND}": None, "num_samples": 12, "seeds": 1, "keep": 4}
+    made = study("lower-bound", options)
     made.search = made.search.replace(by="trial")
     dice, most = random.Random(1), 0
 
@@ -658,9 +645,8 @@ def test_the_best_trials_of_the_study_keep_their_models(study: StudyMaker) -> No
     assert made.choice["trials"] == [{"point": r.point, "seed": r.seed} for r in ranked[:4]]
     assert most <= 5  # the kept ones, and the one that has just been trained
     equal = [replace(r, value=0.5) for r in made.records.values()]
-    assert [trial.id for trial in best_trials({"name": "x", "mode": "max"}, equal, made.store, None)] == sorted(
-        models(made)
-    ), "whichever ended first"
+    best = best_trials({"name": "x", "mode": "max"}, equal, made.store, None)
+    assert [trial.id for trial in best] == sorted(models(made)), "whichever ended first"
     for beaten in ranked[4:]:
         run = read_json(made.plan.storage / "runs" / beaten.id / "run.json")
         assert run["status"] == "pruned", "it does not count as done"
