@@ -54,10 +54,8 @@ def test_pooling_is_summed_in_float32() -> None:
 
 def test_a_table_of_poolings() -> None:
     """Of three texts behind a prompt of so many tokens that are not pooled. A row is the same alone as in its batch."""
-    tokens, lengths = (
-        torch.tensor([[1.0, 2.0, 6.0], [-4.0, -2.0, 9.0], [5.0, 9.0, 9.0]])[..., None],
-        torch.tensor([3, 2, 1]),
-    )
+    tokens = torch.tensor([[1.0, 2.0, 6.0], [-4.0, -2.0, 9.0], [5.0, 9.0, 9.0]])[..., None]
+    lengths = torch.tensor([3, 2, 1])
     mask, root = torch.arange(3) < lengths[:, None], 2**0.5
     table: dict[str, tuple[list[float], ...]] = {
         "mean": ([3, -3, 5], [4, -2, 0], [6, 0, 0]),

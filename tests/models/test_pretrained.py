@@ -39,10 +39,8 @@ def test_what_is_saved_does_not_depend_on_what_was_encoded_before(tiny_backbone:
     model.save(tmp_path / "before")
     model.encode(TEXTS)
     model.save(tmp_path / "after")
-    before, after = (
-        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir() if path.is_file()}
-        for name in ("before", "after")
-    )
+    folders = ((tmp_path / name).iterdir() for name in ("before", "after"))
+    before, after = ({path.name: path.read_bytes() for path in paths if path.is_file()} for paths in folders)
     assert before == after
 
 

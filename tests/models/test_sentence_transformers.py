@@ -149,6 +149,7 @@ def test_what_a_directory_says_is_obeyed_and_kept(variant: str, cased: Path, tmp
     assert tokenizer_id(tmp_path / "ours") == tokenizer_id(tmp_path / "theirs")
     for name in ("prompts", "default_prompt_name", "truncate_dim", "similarity_fn_name", "max_seq_length"):
         assert getattr(exported, name) == getattr(read, name), name
+    assert exported[0].do_lower_case == (variant == "lower case")
 
     if variant == "lower case":
         assert (model.encode("A CAT sleeps") == model.encode("a cat sleeps")).all() and model.max_length == 9

@@ -16,6 +16,7 @@ from run_commands import overrides, raysts, result
 
 from raysts.data.world import world_words
 from raysts.errors import InputError
+from raysts.models import static
 from raysts.models.head import CategoricalHead, Head
 from raysts.models.pretrained import check, find, load, tokenizer_id
 from raysts.models.sentence_model import SentenceModel
@@ -160,8 +161,12 @@ def packed_binary(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("make", [word2vec, gzipped, untidy, binary, packed_binary])
-def test_formats_of_files(make: Callable[[Path], Path], tmp_path: Path, glove: Path) -> None:
-    model = load(make(tmp_path / "vectors.txt"), device="cpu")
+def test_formats_of_files(
+    make: Callable[[Path], Path], tmp_path: Path, glove: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as small:
+        small.setattr(static, "BLOCK", 3)
+        model = load(make(tmp_path / "vectors.txt"), device="cpu")
     np.testing.assert_array_equal(model.encode(list(SAID)), load(glove, device="cpu").encode(list(SAID)))
 
 

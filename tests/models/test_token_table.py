@@ -37,6 +37,7 @@ def test_a_token_has_what_the_encoder_gives_for_it_alone(tiny_backbone: Path, tm
     share = 1 / (ids + 1) / np.log(len(vectors))
     centred = vectors[ids] / (FREQUENT / (FREQUENT + share))[:, None]
     np.testing.assert_allclose(centred - centred[0], alone - alone[0], atol=2e-5)
+    assert np.abs(centred.mean(0)).max() < 0.1 < np.abs(alone.mean(0)).max(), "what all tokens share is taken off"
     assert not vectors[model.tokenizer.all_special_ids].any()
     made.save(tmp_path)
     read = load(tmp_path, device="cpu").encode(TEXTS)

@@ -73,6 +73,9 @@ def plan_of(resamples: int) -> Any:
         (0.05, 0.2, True, NOT_SEEN),  # the interval lies above 0, and p says no
         (-0.05, 0.2, True, NOT_SEEN),
         (0.005, 0.01, True, NOT_SEEN),  # p says yes, and the interval holds 0
+        (0.01, 0.01, True, NOT_SEEN),  # which is one of its ends
+        (-0.01, 0.01, True, NOT_SEEN),
+        (0.05, 0.05, True, NOT_SEEN),
         (0.05, 0.01, False, CONTRADICTED),
         (-0.05, 0.01, False, AS_NO),
         (0.005, 0.4, False, AS_NO),
@@ -128,19 +131,16 @@ def test_what_a_corpus_shows_of_a_paper_is_known_before_training(tmp_path: Path)
     write_table(tmp_path, "nli/xnli_en_test", {"premise": ["a"], "hypothesis": ["b"], "label": ["entailment"]})
     corpus, made = Corpus(tmp_path), pipelines("claims-gausscse@small", {}, lambda backbone: 3)
     claims, needed, notes = agenda("gausscse", made, corpus, False)
-    absent = "no test set: snli-2way (7), no test set: sick-2way (2)"
-    assert [*needed] == ["simcse-sup"] and notes[0] == (
-        f"gausscse: 19 of 20 claims cannot be measured with {tmp_path}: {absent}, no test set: snli-direction (7), no test set: "
+    where = f"cannot be measured with {tmp_path}: no test set: snli-2way (7), no test set: sick-2way (2)"
+    assert needed == {"simcse-sup": made["simcse-sup"]} and notes[0] == (
+        f"gausscse: 19 of 20 claims {where}, no test set: snli-direction (7), no test set: "
         "sick-direction (3); 'raysts claims gausscse --stand-ins' holds 7 of them: on xnli-direction in place of "
         "snli-direction (7)"
     )
     claims, needed, notes = agenda("gausscse", made, corpus, True)
     assert Counter(claim.in_place_of for claim, why in claims.items() if why is None) == {(): 1, ("snli-direction",): 7}
     assert {pipeline.evaluation.tasks for pipeline in needed.values()} == {("stsb", "xnli-direction")}
-    assert (
-        notes[0]
-        == f"gausscse: 12 of 20 claims cannot be measured with {tmp_path}: {absent}, no test set: sick-direction (3)"
-    )
+    assert notes[0] == f"gausscse: 12 of 20 claims {where}, no test set: sick-direction (3)"
     assert [note.partition(": ")[2] for note in notes[1:]] == [
         "7 claims are held on other sets than the paper's: on xnli-direction in place of snli-direction (7)",
         "not run, for no claim that can be measured is about them: gausscse-ent+con.batch-64, gausscse-ent+con.lr-1e-5",
@@ -179,7 +179,9 @@ def test_spread_is_of_several_models_and_the_best_member_is_one(monkeypatch: pyt
     def answers(*shares: float) -> list[Any]:
         return [{"stsb": accurate("stsb", np.arange(100) < 100 * share)} for share in shares]
 
-    systems = {"a": answers(0.9, 0.7), "b": answers(0.6, 0.8), "one": answers(0.5)}
+    systems = {"a": answers(0.9, 0.7), "b": answers(0.6, 0.8), "one": answers(0.5), "another": answers(0.6)}
+    for (model,) in (systems["one"], systems["another"]):
+        model["sts12"] = model["stsb"]
     monkeypatch.setattr(claims_data, "_models", lambda side, *_: systems[side.point])
     plans = dict.fromkeys(systems, plan_of(100))
     plans["a"] = plan_of(100)
@@ -196,6 +198,8 @@ def test_spread_is_of_several_models_and_the_best_member_is_one(monkeypatch: pyt
     assert (best.a, best.b, best.models) == (pytest.approx(0.8), pytest.approx(0.8), (2, 1))
     fitted = [compared(Side("a", role), Side("b")).transductive for role in ("model", "members", "backbone")]
     assert fitted == [True, False, False]
+    p, of_two = (compared(Side("another"), Side("one"), on=on).p for on in (("stsb",), ("stsb", "sts12")))
+    assert p == pytest.approx(2 / 2**10) != of_two, "of two models on one set: ten rows that one alone has right"
     absent = compared(Side("a"), Side("b"), on=("sts12", "sts13"))
     assert absent.why == "no scores at these layers: sts12, sts13"
 

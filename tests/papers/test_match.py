@@ -242,7 +242,8 @@ def test_a_storage_says_which_run_and_which_backbone(stored: Path) -> None:
         ("mine", "some-encoder", 0.7), ("evaluation of-no-pi", "other/encoder", 0.5),
         ("evaluation nobody-k", "backbone not on record", 0.3),
     }  # fmt: skip
-    assert {tuple(each.stages) for each in every_row(stored)} == {("ct",), ("ct", "sed"), ()}
+    stages = {(each.row["role"], *each.stages) for each in every_row(stored)}
+    assert stages == {("member", "ct"), ("student", "ct", "sed"), ("backbone",)}
 
 
 def test_an_evaluation_names_its_model_and_a_set_without_subsets_is_its_own_mean(tmp_path: Path) -> None:

@@ -170,10 +170,7 @@ def test_points_without_conditions_keep_their_ids() -> None:
 @pytest.mark.parametrize(
     ("space", "why"),
     [
-        (
-            {"space.sed.bank": "0.1,0.5 if sed.loss=mse,msy"},
-            "'if sed.settings.loss=mse,msy' must name choices of another",
-        ),
+        ({"space.sed.bank": "0.1,0.5 if sed.loss=mse,msy"}, "'if sed.settings.loss=mse,msy' must name choices"),
         ({"space.sed.bank": "0.1,0.5 if optim.lr=1e-4"}, "space.optim.lr is not in the space"),
         ({"space.sed.bank": "0.1,0.5 if sed.loss"}, "must be a list of choices"),
         ({"space.sed.bank": "0.1,0.5 if sed.loss=1..3"}, "must name choices of sed.loss, not a range"),
@@ -422,10 +419,8 @@ def test_a_resumed_sampler_knows_how_far_stopped_trials_came(study: StudyMaker) 
         stopped = replace(record(0.1, number, "stopped", curve[-1][1], step=curve[-1][0], curve=curve), point=point)
         for sampler in (before, after):
             sampler.complete(PointScores(1, [stopped]))
-    told, resumed = (
-        [(trial.state.name, trial.params, trial.intermediate_values) for trial in sampler.study.trials]
-        for sampler in (before, after)
-    )
+    trials = (sampler.study.trials for sampler in (before, after))
+    told, resumed = ([(trial.state.name, trial.params, trial.intermediate_values) for trial in of] for of in trials)
     assert resumed == told and [curve for *_, curve in told] == [{10: 0.3, 20: 0.4}, {10: 0.2}]
     after.complete(PointScores(2, [stopped, replace(stopped, seed=1)]))
     assert after.study.trials[-1].intermediate_values == {}, "a mean has no curve"

@@ -420,12 +420,11 @@ def test_points_whose_models_are_no_members_of_one_pipeline_are_refused_before_t
     small_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     base = {**SHORT, "backbone": str(tiny_backbone), "seeds": 1, "keep": 2}
-    for space, word in (
-        ({"space.pooling": "mean,cls"}, "pooling"),
-        ({"space.backbone_layers": "1,2"}, "backbone_layers"),
-    ):
+    for word, choices in {"pooling": "mean,cls", "backbone_layers": "1,2"}.items():
         with pytest.raises(InputError, match=f"keep=2: .* points differ in {word}"):
-            run_recipe("sts-ensemble", {**base, **space}, small_world, tmp_path / "storage", address="none")
+            run_recipe(
+                "sts-ensemble", {**base, f"space.{word}": choices}, small_world, tmp_path / "storage", address="none"
+            )
     with pytest.raises(InputError, match="leave members"):
         given = {**base, "space.lower_bound": "0,0.3", "members": 3}
         run_recipe("sts-ensemble", given, small_world, tmp_path / "storage", address="none")

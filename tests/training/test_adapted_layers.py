@@ -89,17 +89,14 @@ def test_a_run_of_compiled_layers_is_that_of_plain_ones_but_for_rounding(
 def test_what_lacks_its_package_or_compiler_or_does_not_go_together_is_not_begun(
     small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled = {"nli.train.compile": True}
+    compiled, sharded = {"nli.train.compile": True}, {"resources.shard": True, "resources.workers": 2}
     find_spec: Any = importlib.util.find_spec
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name, *rest: None if name == "peft" else find_spec(name, *rest)
     )
     monkeypatch.setenv("CXX", "no-such-compiler")
     for asked, why in (
-        (
-            compiled | {"resources.shard": True, "resources.workers": 2},
-            "resources.shard: not together with nli.train.comp",
-        ),
+        (compiled | sharded, "resources.shard: not together with nli.train.comp"),
         (compiled, r"nli.train.compile=true: needs a C\+\+ compiler .* 'no-such-compiler' is not there"),
         ({"nli.train.lora": 4}, r"nli.train.lora=4: needs peft: pip install 'raysts\[lora\]'"),
     ):
