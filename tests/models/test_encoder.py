@@ -194,6 +194,20 @@ def test_ways_to_attend_are_one(family: str, tmp_path: Path, monkeypatch: pytest
                 torch.testing.assert_close(other, padded, rtol=1e-4, atol=atol)
 
 
+def test_flash_attention_needs_a_gpu_of_its_generation_and_two_byte_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = {
+        ("cpu", torch.bfloat16): 9,
+        ("cuda", torch.float32): 9,
+        ("cuda", torch.bfloat16): 8,
+        ("cuda", torch.float16): 7,
+    }
+    found = []
+    for (device, dtype), generation in table.items():
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, major=generation: (major, 0))
+        found.append(packing.has_kernel(torch.device(device), dtype))
+    assert found == [False, False, True, False]
+
+
 def test_bulk_embedding_keeps_rows_and_modes(monkeypatch: pytest.MonkeyPatch) -> None:
     """In batches of few tokens, for which the longest texts are too long."""
     encoder, tokens, seen = tiny_encoder().train(), random_tokens(40, 17), list[int]()

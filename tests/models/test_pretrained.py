@@ -3,7 +3,9 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,6 +95,26 @@ def test_a_masked_language_model_loads_without_its_head(tmp_path: Path) -> None:
     state = load(tmp_path / "mlm", device="cpu").encoder.backbone.state_dict()
     for name, value in whole.bert.state_dict().items():
         torch.testing.assert_close(state[name], value)
+
+
+@pytest.mark.parametrize(
+    ("values", "refused"),
+    [
+        ([float("nan")], True), ([float("-inf")], True), ([-1e18], True), ([9.9e17], False),
+        (torch.tensor([float("nan")]).bfloat16(), True), (torch.tensor([60_000.0]).half(), False),
+        (torch.tensor(float("nan")), False),  # a single number may stand for a mask
+    ],
+)  # fmt: skip
+def test_weights_are_finite_and_no_larger_than_their_squares_may_be(
+    values: Any, refused: bool, copy_of: Copy, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pretrained, "BLOCK", 32)  # bytes: the bad one is in the last of several parts
+    folder = copy_of(tiny_backbone, "odd")
+    tensor = torch.as_tensor(values)
+    tensor = torch.cat([torch.zeros(9, dtype=tensor.dtype), tensor]) if tensor.ndim else tensor
+    save_file(load_file(folder / "model.safetensors") | {"odd": tensor}, folder / "model.safetensors")
+    with pytest.raises(InputError, match="tensor 'odd' holds .*finite and below") if refused else nullcontext():
+        check(folder)
 
 
 # -- what cannot be loaded -----------------------------------------------------------------------------------------------

@@ -71,11 +71,8 @@ def test_every_published_row_is_made_by_the_command_of_its_table(paper: str, num
 
 def set_of(search: Search, value: PrintedValue) -> set[tuple[str, Any]]:
     """The settings of a value that a search goes through."""
-    return {
-        (key, at)
-        for key, at in value.settings.items()
-        if key in search.space and at in (search.space[key].choices or ())
-    }
+    space = search.space
+    return {(key, at) for key, at in value.settings.items() if key in space and at in (space[key].choices or ())}
 
 
 def has(pipeline: Pipeline, value: PrintedValue) -> bool:

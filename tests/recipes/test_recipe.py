@@ -93,9 +93,8 @@ def test_an_override_holds_for_every_stage_that_has_it_or_for_the_one_it_names()
     made = pipeline("nli-ct-sed", {"train.max_steps": 7, "optim.lr": 3e-4, "batch": 8, "seed": 5, "members": 2})
     assert {(r.train.max_steps, r.optim.lr, r.batch) for r in made.recipes.values()} == {(7, 3e-4, 8)}
     assert (made.seed, made.members) == (5, 2)
-    before, one = (
-        pipeline("nli-ct-sed-flow", more) for more in ({}, {"nli.batch": 32, "sed.optim.lr": 1e-4, "flow.depth": 2})
-    )
+    changes = {"nli.batch": 32, "sed.optim.lr": 1e-4, "flow.depth": 2}
+    before, one = (pipeline("nli-ct-sed-flow", more) for more in ({}, changes))
     assert (one.stages["nli"].batch, one.recipes["sed"].optim.lr) == (32, 1e-4)
     assert one.post["flow"].settings == before.post["flow"].settings.replace(depth=2)
     assert one.stages["ct"] == before.stages["ct"] and one.recipes["sed"].batch == before.recipes["sed"].batch

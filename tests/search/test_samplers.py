@@ -23,10 +23,8 @@ def search(**more: Any) -> Search:
 
 
 def scored(point: Point, value: float, cost: float | None = None, seed: int = 0) -> Record:
-    named = f"{sorted(point.items())}{seed}"
-    return Record(
-        id=named, point=point, seed=seed, status="finished", value=value, cost=cost, finished_at=f"2026-01-01T{seed:02}"
-    )
+    ended = {"id": f"{sorted(point.items())}{seed}", "finished_at": f"2026-01-01T{seed:02}"}
+    return Record(point=point, seed=seed, status="finished", value=value, cost=cost, **ended)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import random
 import shlex
@@ -20,6 +21,7 @@ from raysts.commands.options import RunOptions
 from raysts.commands.study import plan_study
 from raysts.errors import InputError
 from raysts.evaluation.dev import RunMetric
+from raysts.log import screen
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.price import Rates
 from raysts.recipes.names import pipeline
@@ -28,17 +30,18 @@ from raysts.recipes.tree import to_plain
 from raysts.report.study import winning_command, write_report
 from raysts.search import exports, scores
 from raysts.search.exports import exporter
-from raysts.search.queue import TrialQueue
+from raysts.search.queue import SearchProgress, TrialQueue
 from raysts.search.record import Record, as_table, read_records
 from raysts.search.sampler import Sampler
 from raysts.search.scores import PointScores
 from raysts.search.search import Asha, Search, configure, find_search, pipeline_overrides, search_overrides
 from raysts.search.space import Dimension, contains, corners, grid, key_of, select, sort
-from raysts.search.study import Study, best_point, best_trials, earlier_points
+from raysts.search.study import Study, best_point, best_trials, earlier_points, study_record
 from raysts.search.trial import TrialOutcome
 from raysts.storage.atomic import write_json
 from raysts.storage.checksums import write_record
 from raysts.storage.foreign import read_json
+from raysts.storage.store import Store
 
 LR = "sts.optim.lr"
 BOUND = "sts.settings.lower_bound"
@@ -391,7 +394,7 @@ def test_the_price_of_a_search_is_that_of_the_steps_that_are_left(study: StudyMa
     assert whole - made.price(1).device_seconds == pytest.approx(seconds[ended])
 
 
-def test_the_record_of_a_trial_says_how_far_it_came(study: StudyMaker) -> None:
+def test_the_record_of_a_trial_says_how_far_it_came(study: StudyMaker, tiny_backbone: Path) -> None:
     made = study("lower-bound", {"space.lower_bound": "0,.1", "seeds": 1, "cost": "seconds"})
     whole, early = made.trials({BOUND: 0.0})[0], made.trials({BOUND: 0.1})[0]
     lines = '{"step": 5, "steps": 20, "dev": 0.3, "seconds": 1.0}\n{"step": 10, "steps": 20, "seconds": 2.0}\n'
@@ -406,6 +409,10 @@ def test_the_record_of_a_trial_says_how_far_it_came(study: StudyMaker) -> None:
     assert (stopped.value, stopped.step, stopped.steps) == (0.3, 10, 20), "the last value, and where it was stopped"
     left = [(read_json(run / "run.json")["status"], (run / "checkpoints").exists()) for run in folders]
     assert left == [("done", True), ("stopped", False)]
+    timed = study("lower-bound", {"space.lower_bound": "0,.1", "seeds": 1, "cost": "latency"}, name="timed")
+    shutil.copytree(tiny_backbone, whole.job.folder / "model")
+    costs = [timed.finish(whole, outcome).cost for outcome in (finished(0.4), TrialOutcome("stopped"))]
+    assert costs[0] and costs[0] > 0 and costs[1] is None, "of a trial without a model there is none"
 
 
 def test_a_resumed_sampler_knows_how_far_stopped_trials_came(study: StudyMaker) -> None:
@@ -424,6 +431,20 @@ def test_a_resumed_sampler_knows_how_far_stopped_trials_came(study: StudyMaker) 
     assert resumed == told and [curve for *_, curve in told] == [{10: 0.3, 20: 0.4}, {10: 0.2}]
     after.complete(PointScores(2, [stopped, replace(stopped, seed=1)]))
     assert after.study.trials[-1].intermediate_values == {}, "a mean has no curve"
+
+
+def test_bars_are_those_of_the_running_trials(study: StudyMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, bars = study("lower-bound", {"space.lower_bound": "0,.1,.2", "seeds": 1, "metric": "pearson"}), list[Any]()
+    monkeypatch.setattr(screen, "draw", lambda *bar: bars.append(bar))
+    trials = [made.trials({BOUND: bound})[0] for bound in (0.0, 0.1)]
+    trials[1].job.folder.mkdir(parents=True)
+    line = {"step": 5, "steps": 20, "loss": 0.25, "dev_pearson": 0.5}
+    (trials[1].job.folder / "metrics.jsonl").write_text(f"{json.dumps(line)}\n")
+    progress = SearchProgress(made)
+    for _ in range(2):  # in the same second once
+        progress.running(trials)
+    assert bars == [(trials[1].id, "lower_bound=0.1", 5, 20, "seed 0 5/20 loss 0.2500 dev_pearson 0.5000")]
+    assert screen.part == 0.25 / 2, "of two trials"
 
 
 def test_a_failed_trial_is_not_recorded_and_comes_again(study: StudyMaker) -> None:
@@ -706,6 +727,10 @@ def test_a_warm_start_takes_the_scores_of_another_study_that_lie_in_the_space(st
     for each in (record(0.1, 0), record(0.9, 0), record(0.2, 0, "infeasible", None)):
         other.store.write_json(other.folder / "trials" / f"{each.id}.json", asdict(each))
     assert [scored.point for scored in earlier_points(made, "other")] == [{BOUND: 0.1}]
+    with pytest.raises(InputError, match=r"no study 'othr' .*did you mean 'other'.*it holds: (\w|-)+, \w+"):
+        earlier_points(made, "othr")
+    with pytest.raises(InputError, match="it holds: none"):
+        study_record(Store.of(made.folder), "othr")
     with pytest.raises(InputError, match="is this study itself"):
         earlier_points(made, made.name)
     with pytest.raises(InputError, match="a grid learns nothing"):

@@ -204,11 +204,8 @@ def test_a_storage_that_takes_no_more_ends_no_tool(s3: str, tmp_path: Path, monk
     """What was lost is the lease of the command, which ends with that message; the thread has none of its own."""
     monkeypatch.setattr(trackers, "EVERY", 0.05)
     store, said = Store.open(s3), list[str]()
-    with (
-        store.lock("locks/a.lock", "a test"),
-        listening(said.append),
-        trackers.TrackerThread({"tensorboard": trackers.TensorBoard("", "", tmp_path)}, store, "pipelines/a") as thread,
-    ):
+    followed = trackers.TrackerThread({"tensorboard": trackers.TensorBoard("", "", tmp_path)}, store, "pipelines/a")
+    with store.lock("locks/a.lock", "a test"), listening(said.append), followed as thread:
         for lease in store_module._leases:
             lease.lost = "another process has taken it"
         thread.sent["run"] = {}
