@@ -57,7 +57,6 @@ def tear(folder: Path) -> None:
 
 
 def weigh_layers(folder: Path, start: int) -> None:
-    """Add weights of two layers to an encoder of two layers and the embedding layer."""
     (folder / "w").mkdir()
     write(folder, "w/config.json", {"layer_start": start, "num_hidden_layers": 2})
     save_file({"layer_weights": torch.ones(2)}, folder / "w" / WEIGHTS)

@@ -10,13 +10,8 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import (
-    Dense,
-    Normalize,
-    Pooling,
-    Transformer,
-    WeightedLayerPooling,
-)
+from sentence_transformers.sentence_transformer import modules as kinds
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 from sentence_transformers.util import quantize_embeddings
 from small_runs import HIDDEN, write_backbone
 
@@ -84,8 +79,10 @@ def test_architectures(family: str, tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True)), "what is computed again drops the same"
 
 
-def layered(weights: torch.Tensor) -> WeightedLayerPooling:
-    return WeightedLayerPooling(HIDDEN, num_hidden_layers=2, layer_start=0, layer_weights=torch.nn.Parameter(weights))
+def layered(weights: torch.Tensor) -> kinds.WeightedLayerPooling:
+    return kinds.WeightedLayerPooling(
+        HIDDEN, num_hidden_layers=2, layer_start=0, layer_weights=torch.nn.Parameter(weights)
+    )
 
 
 def dense(width: int, out: int, function: torch.nn.Module, **options: Any) -> Dense:

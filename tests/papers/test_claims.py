@@ -21,17 +21,7 @@ from raysts.papers import verdicts
 from raysts.papers.claims import BASELINES, CLAIMS, STAND_INS, Claim, Side
 from raysts.papers.experiments import EXPERIMENTS, pipelines
 from raysts.papers.published import BACKBONES
-from raysts.papers.verdicts import (
-    AS_NO,
-    CONTRADICTED,
-    NOT_SEEN,
-    SEEN,
-    ClaimsData,
-    ClaimVerdict,
-    conclude,
-    text,
-    to_markdown,
-)
+from raysts.papers.verdicts import AS_NO, CONTRADICTED, NOT_SEEN, SEEN, ClaimsData, ClaimVerdict, conclude, text
 from raysts.schema import TEST_TABLES
 
 CLAIM = Claim("SED 5.2, Table 1", "A <is> above B", Side("ct"), Side("flow"), ("stsb",), "1.00 -> 2.00")
@@ -101,7 +91,9 @@ def test_two_systems_that_say_the_same_of_every_row_measure_nothing(
     assert judged.verdict is None and judged.why == verdicts.ALIKE and judged.difference == pytest.approx(0.0)
     data = page_of([judged])
     assert "\n  not measured  A <is> above B  +0.00 [" in text(data) and verdicts.ALIKE in text(data)
-    assert f"not measured: {verdicts.ALIKE}" in to_markdown(data) and 'class="interval"' not in verdicts.render(data)
+    assert f"not measured: {verdicts.ALIKE}" in verdicts.to_markdown(
+        data
+    ) and 'class="interval"' not in verdicts.render(data)
 
 
 @pytest.mark.parametrize("paper", CLAIMS)
@@ -211,7 +203,7 @@ def test_the_page_its_markdown_and_its_json_say_the_same(tmp_path: Path, golden:
     assert (
         "say nothing about real text" in verdicts.render(data._replace(backbone="tiny")) and "nothing about" not in page
     )
-    golden.check("pages/claims", [*text(data).splitlines(), *to_markdown(data).splitlines(), *lines(page)])
+    golden.check("pages/claims", [*text(data).splitlines(), *verdicts.to_markdown(data).splitlines(), *lines(page)])
     width = float(re.search(r'viewBox="0 0 (\d+)', page)[1])  # type: ignore[index]
     verdict = re.search(r'x="([\d.]+)" y="[\d.]+" class="number">no gain, as the paper says<', page)
     assert verdict and float(verdict[1]) + 6.4 * len("no gain, as the paper says") <= width

@@ -9,14 +9,8 @@ import pytest
 from run_commands import result
 
 from raysts.errors import InputError
-from raysts.recipes.catalog import (
-    CATALOG,
-    DistillationSettings,
-    GaussCSESettings,
-    SimCSESettings,
-    STSRegressionSettings,
-    student_defaults,
-)
+from raysts.recipes import catalog
+from raysts.recipes.catalog import CATALOG, STSRegressionSettings, student_defaults
 from raysts.recipes.names import RECIPES, pipeline
 from raysts.recipes.overrides import apply_overrides, dump, load_pipeline, parse_overrides
 from raysts.recipes.recipe import Data, Optim, Pipeline, Recipe, Resources, Train
@@ -83,7 +77,7 @@ def test_every_option_is_described() -> None:
         trees += tree.__subclasses__()
         if tree.__module__.startswith("raysts.recipes"):
             assert all(field.description for field in tree.model_fields.values()), tree
-    assert {Pipeline, Recipe, GaussCSESettings} <= {*trees}
+    assert {Pipeline, Recipe, catalog.GaussCSESettings} <= {*trees}
 
 
 # -- overrides -----------------------------------------------------------------------------------------------------------
@@ -278,7 +272,7 @@ def test_what_is_at_the_edge_of_a_rule_is_taken() -> None:
 
 
 def test_what_a_student_learns_follows_from_its_target_and_its_start() -> None:
-    of = DistillationSettings
+    of = catalog.DistillationSettings
     reduced, wide = of(target="concat"), of(target="concat", projection=8)
     for settings, expected in (
         (reduced, (True, True, False)), (wide, (False, False, False)), (of(projection=8), (False, False, True)),
@@ -330,9 +324,9 @@ def test_a_table_must_have_the_objectives_columns(name: str) -> None:
 
 def test_trees_made_by_hand_are_checked_as_those_of_a_file() -> None:
     with pytest.raises(InputError, match="^settings=SimCSESettings.*: must be GaussCSESettings, those of gausscse"):
-        Recipe(objective="gausscse", settings=SimCSESettings())
+        Recipe(objective="gausscse", settings=catalog.SimCSESettings())
     with pytest.raises(InputError, match="^head='relu': must be one of tanh, none"):
-        SimCSESettings(head="relu")  # type: ignore[arg-type]
+        catalog.SimCSESettings(head="relu")  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"(?s)^name='sgd': must be one of adamw.*lr=nan: must be finite"):
         Optim(name="sgd", lr=float("nan"))  # type: ignore[arg-type]
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import random
+import re
 import shlex
 import shutil
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from run_commands import listening
 from scipy import stats
 
 from raysts.commands.options import RunOptions
@@ -93,18 +95,11 @@ def test_a_dimension_is_read_from_text_and_written_back(value: Any, text: str, i
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        ("", "empty"),
-        ([], "empty"),
-        ("0.1,0.1", "twice"),
-        ("log(0,1)", "begin above 0"),
-        ("uniform(1,0)", "to a larger one"),
-        ("3..3", "to a larger one"),
-        ("uniform(1,inf)", "to a larger one"),
-        ("int(1.5,3)", "whole numbers"),
-        ("normal(0,1)", "must be a list of choices"),
-        ("a..b", "must be numbers"),
+        ("", "empty"), ([], "empty"), ("0.1,0.1", "twice"), ("log(0,1)", "begin above 0"), ("uniform(1,0)", "to a larger one"),
+        ("3..3", "to a larger one"), ("uniform(1,inf)", "to a larger one"), ("int(1.5,3)", "whole numbers"),
+        ("normal(0,1)", "must be a list of choices"), ("a..b", "must be numbers"),
     ],
-)
+)  # fmt: skip
 def test_a_dimension_that_makes_no_sense_is_refused(value: Any, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         Dimension.of(value)
@@ -441,10 +436,35 @@ def test_bars_are_those_of_the_running_trials(study: StudyMaker, monkeypatch: py
     line = {"step": 5, "steps": 20, "loss": 0.25, "dev_pearson": 0.5}
     (trials[1].job.folder / "metrics.jsonl").write_text(f"{json.dumps(line)}\n")
     progress = SearchProgress(made)
-    for _ in range(2):  # in the same second once
-        progress.running(trials)
+    progress.running(trials), progress.running(trials)  # in the same second once
     assert bars == [(trials[1].id, "lower_bound=0.1", 5, 20, "seed 0 5/20 loss 0.2500 dev_pearson 0.5000")]
     assert screen.part == 0.25 / 2, "of two trials"
+
+
+def test_what_is_said_of_trials_that_have_ended(study: StudyMaker) -> None:
+    made, said = study("lower-bound", {"space.lower_bound": "0,.1", "seeds": 2}), list[str]()
+    progress, alone = SearchProgress(made), SearchProgress(study("lower-bound", {"seeds": 1}, name="alone"))
+    ended = [record(0.0, 0, value=0.7, seconds=3.0), record(0.0, 1, "stopped", 0.2, step=5, steps=20)]
+    ended += [record(0.1, 0, "stopped", None, reason="raced"), record(0.1, 1, "infeasible", None, reason="no memory")]
+    with listening(said.append):
+        for each in ended:
+            made.records[each.id] = each
+            progress.report_end(each)
+        alone.report_end(ended[0])
+    best = "; best lower_bound=0 70.00"  # and how long it takes until the end
+    assert [re.sub(r"(;|,) about .* left", "", text) for text in said] == [
+        f"1/4  lower_bound=0 seed 0: dev 70.00 in 3.0 s{best}",
+        f"2/4  lower_bound=0 seed 1: stopped early at step 5 of 20{best}", f"3/4  lower_bound=0.1 seed 0: raced{best}",
+        f"4/4  lower_bound=0.1 seed 1: infeasible: no memory{best}", "0/20  lower_bound=0: dev 70.00 in 3.0 s",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_a_sampler_learns_of_values_on_the_way_where_a_point_is_one_trial(seeds: int, study: StudyMaker) -> None:
+    tasks = TrialQueue(study("lower-bound", {"space.optim.lr": "log(1e-8,1e-2)", "num_samples": 3, "seeds": seeds}))
+    assert (trial := tasks.next()) is not None
+    tasks.report(trial.id, 0.25, 3)
+    assert tasks.sampler.study.trials[0].intermediate_values == ({3: 0.25} if seeds == 1 else {})
 
 
 def test_a_failed_trial_is_not_recorded_and_comes_again(study: StudyMaker) -> None:
@@ -539,7 +559,7 @@ def test_the_mean_over_seeds_chooses_and_a_stopped_seed_is_said_and_not_averaged
     chosen, best = scores.best_by_mean(every, "max"), scores.best_trial(every, "max")
     assert chosen is not None and chosen.point == {BOUND: 0.1} and chosen.mean == pytest.approx(0.67)
     assert chosen.std == pytest.approx(math.sqrt(2) * 0.01) and best is not None and best.value == 0.9
-    lines = scores.table(every, SPEARMAN, {}).splitlines()
+    lines = scores.table(every, SPEARMAN, {}, most=len(every)).splitlines()
     assert lines[2].split() == ["lower_bound=0.1", "67.00", "1.41", "68.00", "2", "<-", "chosen"]
     assert "1 of 2 stopped early and not in the mean" in lines[3] and "90.00" in lines[3]
     assert "1 of 2 infeasible (out of memory)" in lines[4]
