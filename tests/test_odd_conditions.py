@@ -174,16 +174,13 @@ def test_a_table_that_was_replaced(tiny_backbone: Path, tmp_path: Path) -> None:
 # -- weights that are no numbers ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("number", "kind"), [(float("nan"), torch.float32), (float("inf"), torch.bfloat16), (-1e30, torch.float32)]
-)
 def test_a_student_whose_weights_are_no_numbers(
-    number: float, kind: torch.dtype, tiny_backbone: Path, copy_of: Callable[[Path, str], Path], tmp_path: Path
+    tiny_backbone: Path, copy_of: Callable[[Path, str], Path], tmp_path: Path
 ) -> None:
     """It is refused before anything is embedded, by file and tensor."""
     student, text = copy_of(tiny_backbone, "student"), tmp_path / "text.txt"
-    weights = {name: value.to(kind) for name, value in load_file(student / "model.safetensors").items()}
-    weights["encoder.layer.1.output.dense.weight"][3, 5] = number
+    weights = load_file(student / "model.safetensors")
+    weights["encoder.layer.1.output.dense.weight"][3, 5] = torch.nan
     save_file(weights, student / "model.safetensors", metadata={"format": "pt"})
     text.write_text("".join(f"the dog number {number} runs\n" for number in range(300)))
     options = ("--text", text, "--storage", tmp_path / "storage", "--address", "none")

@@ -242,7 +242,8 @@ def _recompute(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def pool(tokens_BTH: Tensor, mask_BT: Tensor | None, lengths_B: Tensor, pooling: str, skipped: int = 0) -> Tensor:
     """Return pooled token vectors -> [B, H] per mode, concatenated, in float32 (float64 stays).
 
-    Padding and the first ``skipped`` tokens do not count. The means of a text without other tokens are zero.
+    Padding and the first ``skipped`` tokens do not count. Of a text without other tokens means and maxima are zero, and
+    ``cls`` is its first token.
     """
     if tokens_BTH.dtype != torch.float64:
         tokens_BTH = tokens_BTH.float()
@@ -259,14 +260,13 @@ def _pool_by(
     mode: str, tokens_BTH: Tensor, mask_BT: Tensor | None, lengths_B: Tensor, pooled_B: Tensor, skipped: int
 ) -> Tensor:
     """Return the vectors of one mode. ``pooled_B``: number of pooled tokens."""
-    if mode == "cls":
-        return tokens_BTH[:, min(skipped, tokens_BTH.shape[1] - 1)]
-    if mode == "lasttoken":
-        return tokens_BTH.take_along_dim((lengths_B - 1)[:, None, None], 1)[:, 0]
+    if mode in ("cls", "lasttoken"):
+        place_B = lengths_B - 1 if mode == "lasttoken" else torch.where(lengths_B > skipped, skipped, 0)
+        return tokens_BTH.gather(1, place_B[:, None, None].expand(-1, 1, tokens_BTH.shape[2]))[:, 0]
     if mode == "max":
         if mask_BT is not None:
             tokens_BTH = tokens_BTH.masked_fill(~mask_BT[..., None], float("-inf"))
-        return tokens_BTH.amax(1)
+        return tokens_BTH.amax(1).masked_fill((lengths_B <= skipped)[:, None], 0.0)
     if mask_BT is not None:
         tokens_BTH = tokens_BTH * mask_BT[..., None]
     if mode == "weightedmean":

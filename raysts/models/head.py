@@ -62,11 +62,9 @@ class Head(nn.Module, ABC):
         save_file(host_state(self), folder / "model.safetensors")
 
     @classmethod
+    @abstractmethod
     def load(cls, folder: Path) -> Self:
-        config = read_json(folder / "config.json") or {}
-        head = cls(**config)
-        head.load_state_dict(load_file(folder / "model.safetensors"))
-        return head
+        """Return a saved head."""
 
 
 def host_state(module: nn.Module) -> dict[str, Tensor]:

@@ -15,6 +15,7 @@ from small_runs import write_backbone, write_vectors
 from raysts.errors import InputError, RunFailed
 from raysts.models import onnx
 from raysts.models.embedders import load_embedder, open_embedder, short_names
+from raysts.models.head import Dense
 from raysts.models.pretrained import load
 from raysts.models.prompts import Prompts, SideText
 
@@ -96,26 +97,17 @@ def test_a_named_prompt_stands_before_queries_and_documents_too(folder: Path, tm
         np.testing.assert_allclose(found["vectors"], alone, atol=1e-6)
 
 
-def test_a_graph_gives_the_vectors_of_its_model(folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnx")
-    model = load(folder, device="cpu")
-    onnx.save(model, tmp_path / "graph")
-    teacher = load_embedder(tmp_path / "graph", device="cpu")
-    assert teacher.kind == "onnx" and teacher.dim == model.dim
-    np.testing.assert_allclose(teacher.vectors(teacher.tokenize(TEXTS)), model.encode(TEXTS), atol=1e-5)
-    assert teacher.vectors(teacher.tokenize([])).shape == (0, model.dim)  # where nothing is evaluated
-    with pytest.raises(InputError, match="an ONNX graph, which has no weights to save"):
-        teacher.model.save(tmp_path / "copy")
-
-
 def test_a_graph_has_the_dimensions_the_similarity_and_the_prompts_of_its_model(folder: Path, tmp_path: Path) -> None:
-    """The tokens of a prompt are left out as the model leaves them out."""
+    """The tokens of a prompt are left out as the model leaves them out, and the first token behind them is found."""
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
-    model = load(folder, device="cpu")
+    model = load(folder, pooling="cls", device="cpu")
     model.truncate_dim, model.similarity_name = 8, "dot"
-    model.prompts = Prompts(texts={"query": "the cat ", "document": "a dog sat "}, pooled=False)
+    model.prompts = Prompts(
+        texts={"query": "the cat and the dog ", "document": "a dog sat "}, default="query", pooled=False
+    )
+    model.save(tmp_path / "model")
+    model = load(tmp_path / "model", device="cpu")
     onnx.save(model, tmp_path / "graph")
     graph = load_embedder(tmp_path / "graph")
     assert list(graph.similarities) == list(model.similarities) == ["dot", "cosine"]
@@ -124,15 +116,32 @@ def test_a_graph_has_the_dimensions_the_similarity_and_the_prompts_of_its_model(
     teacher = load_embedder(tmp_path / "graph", prompt="document", device="cpu")
     expected = model.encode(TEXTS, prompt="document")
     np.testing.assert_allclose(teacher.vectors(teacher.tokenize(TEXTS)), expected, atol=1e-5)
+    assert (teacher.kind, teacher.dim) == ("onnx", 8)
+    assert teacher.vectors(teacher.tokenize([])).shape == (0, 8), "where nothing is evaluated"
+    with pytest.raises(InputError, match="an ONNX graph, which has no weights to save"):
+        teacher.model.save(tmp_path / "copy")
 
 
 def test_a_graph_that_gives_no_vectors(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     helper = pytest.importorskip("onnx.helper")
-    ids, tokens = (helper.make_tensor_value_info(name, 7, ["texts", "tokens"]) for name in ("input_ids", "y"))
-    graph = helper.make_graph([helper.make_node("Identity", ["input_ids"], ["y"])], "g", [ids], [tokens])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    shutil.copytree(folder, tmp_path / "graph", ignore=shutil.ignore_patterns("*.safetensors", "modules.json"))
-    (tmp_path / "graph" / "model.onnx").write_bytes(model.SerializeToString())
-    with pytest.raises(InputError, match="its graph gives no vector of a text .'y' has 2 axes"):
-        open_embedder(tmp_path / "graph").dim  # noqa: B018
+
+    def graph(name: str = "input_ids") -> bytes:
+        ids, tokens = (helper.make_tensor_value_info(each, 7, ["texts", "tokens"]) for each in (name, "y"))
+        made = helper.make_graph([helper.make_node("Identity", [name], ["y"])], "g", [ids], [tokens])
+        opset = [helper.make_opsetid("", 17)]
+        return bytes(helper.make_model(made, opset_imports=opset, ir_version=8).SerializeToString())
+
+    headed = load(folder, device="cpu")
+    headed.encoder = headed.encoder.followed_by(Dense(headed.dim, 3, "identity"))
+    headed.save(tmp_path / "headed")
+    for number, (model, content, why) in enumerate((
+        (folder, graph(), "its graph gives no vector of a text .'y' has 2 axes"),
+        (folder, graph("pixels"), "its graph reads pixels, which raysts does not give"),
+        (folder, b"no graph", "onnxruntime does not load it"),
+        (tmp_path / "headed", graph(), "has modules behind its pooling, which are not in the graph"),
+    )):  # fmt: skip
+        place = shutil.copytree(model, tmp_path / str(number), ignore=shutil.ignore_patterns("model.safetensors"))
+        (place / "model.onnx").write_bytes(content)
+        with pytest.raises(InputError, match=why):
+            open_embedder(place).dim  # noqa: B018

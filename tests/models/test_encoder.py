@@ -52,6 +52,27 @@ def test_pooling_is_summed_in_float32() -> None:
     assert pool(tokens.double(), None, torch.tensor([3000]), "mean").dtype == torch.float64
 
 
+def test_a_table_of_poolings() -> None:
+    """Of three texts behind a prompt of so many tokens that are not pooled. A row is the same alone as in its batch."""
+    tokens = torch.tensor([[1.0, 2.0, 6.0], [-4.0, -2.0, 9.0], [5.0, 9.0, 9.0]])[..., None]
+    lengths = torch.tensor([3, 2, 1])
+    mask, root = torch.arange(3) < lengths[:, None], 2**0.5
+    table: dict[str, tuple[list[float], ...]] = {
+        "mean": ([3, -3, 5], [4, -2, 0], [6, 0, 0]),
+        "mean_sqrt_len_tokens": ([9 / 3**0.5, -6 / root, 5], [8 / root, -2, 0], [6, 0, 0]),
+        "weightedmean": ([23 / 6, -8 / 3, 5], [22 / 5, -2, 0], [6, 0, 0]),
+        "max": ([6, -2, 5], [6, -2, 0], [6, 0, 0]),
+        "cls": ([1, -4, 5], [2, -2, 5], [6, -4, 5]),
+        "lasttoken": ([6, -2, 5],) * 3,
+    }
+    for skipped in range(3):
+        expected = torch.tensor([rows[skipped] for rows in table.values()], dtype=torch.float32).T
+        torch.testing.assert_close(pool(tokens, mask, lengths, "+".join(table), skipped), expected)
+        for row, length in enumerate(lengths):
+            alone = pool(tokens[row, None, :length], None, length[None], "+".join(table), skipped)
+            torch.testing.assert_close(alone[0], expected[row])
+
+
 def test_rows_in_bf16_are_of_lengths_that_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder, (ids, lengths), rows = tiny_encoder(layers=2).eval(), batch(rows=7), []
     encoder.backbone.register_forward_pre_hook(
@@ -171,6 +192,20 @@ def test_ways_to_attend_are_one(family: str, tmp_path: Path, monkeypatch: pytest
             atol = max(1e-5, 1e-6 * float(padded.abs().max()))  # a gradient is a sum over all tokens, in another order
             for other in others:
                 torch.testing.assert_close(other, padded, rtol=1e-4, atol=atol)
+
+
+def test_flash_attention_needs_a_gpu_of_its_generation_and_two_byte_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = {
+        ("cpu", torch.bfloat16): 9,
+        ("cuda", torch.float32): 9,
+        ("cuda", torch.bfloat16): 8,
+        ("cuda", torch.float16): 7,
+    }
+    found = []
+    for (device, dtype), generation in table.items():
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, major=generation: (major, 0))
+        found.append(packing.has_kernel(torch.device(device), dtype))
+    assert found == [False, False, True, False]
 
 
 def test_bulk_embedding_keeps_rows_and_modes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,9 +84,7 @@ def test_a_student_of_a_server(server: Server, tiny_backbone: Path, small_corpus
     sets = {"backbone": str(tiny_backbone), "train.max_steps": 2, "evaluation.resamples": 0}
     options = {"text": tmp_path / "texts.txt", "storage": storage, "address": "none", "teacher_url": server.url}
     server.most = 150
-    with pytest.raises(
-        RunFailed, match="HTTP 400 Bad Request: no credit is left.*run the same command again"
-    ) as failed:
+    with pytest.raises(RunFailed, match="HTTP 400 Bad Request: no credit is left.*run the same command") as failed:
         raysts.distill([], sets, **options, teacher_model="tiny")
     assert SECRET not in str(failed.value) and 100 <= len(server.texts) <= 160
     endpoint.open_endpoint.cache_clear()
@@ -102,10 +100,8 @@ def test_a_student_of_a_server(server: Server, tiny_backbone: Path, small_corpus
     kept = pq.read_table(folder)
     expected = server.model.encode(kept.column("text").to_pylist())
     np.testing.assert_allclose(np.stack(kept.column("embedding").to_numpy()), expected, atol=1e-5)
-    assert any(
-        "embeddings#tiny" in name
-        for name in json.loads((storage / "pipelines/distilled.json").read_text())["teachers"].values()
-    )
+    teachers = json.loads((storage / "pipelines/distilled.json").read_text())["teachers"]
+    assert any("embeddings#tiny" in name for name in teachers.values())
     written = b"".join(path.read_bytes() for path in storage.rglob("*") if path.is_file())
     assert SECRET.encode() not in written and server.url.encode() in written
 
@@ -119,11 +115,8 @@ def test_what_a_server_may_do_wrong(server: Server, tmp_path: Path, monkeypatch:
     server.faults = [(500, "")] * endpoint.TRIES
     with pytest.raises(RunFailed, match="HTTP 500"):
         teacher.vectors(teacher.tokenize(["a dog"]))
-    np.testing.assert_allclose(
-        teacher.vectors(teacher.tokenize(["a dog", "é€😀", "a dog"])),
-        server.model.encode(["a dog", "é€😀", "a dog"]),
-        atol=1e-5,
-    )
+    texts = ["a dog", "é€😀", "a dog"]
+    np.testing.assert_allclose(teacher.vectors(teacher.tokenize(texts)), server.model.encode(texts), atol=1e-5)
     server.model.truncate_dim = 4
     with pytest.raises(RunFailed, match=r"has shape \(1, 4\) in place of \(1, \d+\)"):
         teacher.vectors(teacher.tokenize(["another"]))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from raysts.errors import InputError
@@ -55,6 +56,13 @@ def tear(folder: Path) -> None:
     (folder / WEIGHTS).write_bytes(content[: len(content) // 2])
 
 
+def weigh_layers(folder: Path, start: int) -> None:
+    (folder / "w").mkdir()
+    write(folder, "w/config.json", {"layer_start": start, "num_hidden_layers": 2})
+    save_file({"layer_weights": torch.ones(2)}, folder / "w" / WEIGHTS)
+    write(folder, "modules.json", module(path="w", type="sentence_transformers.models.WeightedLayerPooling"))
+
+
 def module(**values: Any) -> list[dict[str, Any]]:
     return [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer", **values}]
 
@@ -70,12 +78,15 @@ CONTENTS: dict[str, tuple[Any, ...]] = {
     "config.json": ("null", "3", "[]", DEEP, "", {"model_type": ["bert"]}, {"model_type": None}),
     "tokenizer.json": ("null", "[]", DEEP),
     "tokenizer_config.json": ("[]",),
-    "config_sentence_transformers.json": ({"prompts": ["query"]}, {"similarity_fn_name": ["cosine"]}),
+    "config_sentence_transformers.json": (
+        {"prompts": ["query"]}, {"similarity_fn_name": ["cosine"]}, {"similarity_fn_name": "maxsim"}, {"truncate_dim": -1},
+        {"default_prompt_name": "query"},
+    ),
     "sentence_bert_config.json": ({"max_seq_length": "x"}, {"max_seq_length": -5}),
 }  # fmt: skip
 VALUES: dict[str, tuple[tuple[str, Any], ...]] = {
     "config.json": (
-        ("model_type", "bart"), ("model_type", "nonsense"), ("intermediate_size", 48),
+        ("model_type", "bart"), ("model_type", "nonsense"), ("intermediate_size", 48), ("auto_map", "own"),
         ("num_hidden_layers", 10**6), ("num_hidden_layers", -1), ("num_hidden_layers", "2"), ("hidden_size", None),
         ("hidden_size", 1e300), ("num_attention_heads", 0), ("vocab_size", 10**15), ("vocab_size", True),
         ("hidden_size", 20_000), ("intermediate_size", 10**6), ("type_vocab_size", 10**9),
@@ -103,6 +114,8 @@ WRONG: dict[str, Callable[[Path], None]] = {
     "no weights": lambda folder: remove(folder, WEIGHTS),
     "weights of one layer": take_a_layer,
     "torn weights": tear,
+    "a layer without weight": lambda folder: weigh_layers(folder, 0),
+    "layers that no encoder has": lambda folder: weigh_layers(folder, 3),
     "no tokenizer": lambda folder: remove(folder, "tokenizer.json"),
     "no tokenizer at all": lambda folder: remove(folder, "tokenizer.json", "tokenizer_config.json"),
 }
@@ -112,6 +125,12 @@ SAYS: dict[str, str] = {
     "config.json hidden_size=20000": "hidden_size=20000, and no weights",
     "config.json intermediate_size=1000000": "intermediate_size=1000000, and no weights",
     "config.json intermediate_size=48": "has no weights of the shape",
+    "config.json auto_map=own": "asks for code of the model's own (own)",
+    "config_sentence_transformers.json 2: {'similarity_fn_name': 'maxsi": "='maxsim'; it must be one of cosine, dot",
+    "config_sentence_transformers.json 3: {'truncate_dim': -1}": "truncate_dim=-1; it must be a whole number of at least 1",
+    "config_sentence_transformers.json 4: {'default_prompt_name': 'query": "='query'; it must be one of no prompts",
+    "a layer without weight": "2 layer weights for 3 layers",
+    "layers that no encoder has": "no layers of an encoder",
     "no weights": WEIGHTS,
     "weights of one layer": "layer.1",
     "no tokenizer": "tokenizer",

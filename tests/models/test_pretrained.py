@@ -3,7 +3,9 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,10 +41,8 @@ def test_what_is_saved_does_not_depend_on_what_was_encoded_before(tiny_backbone:
     model.save(tmp_path / "before")
     model.encode(TEXTS)
     model.save(tmp_path / "after")
-    before, after = (
-        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir() if path.is_file()}
-        for name in ("before", "after")
-    )
+    folders = ((tmp_path / name).iterdir() for name in ("before", "after"))
+    before, after = ({path.name: path.read_bytes() for path in paths if path.is_file()} for paths in folders)
     assert before == after
 
 
@@ -97,6 +97,26 @@ def test_a_masked_language_model_loads_without_its_head(tmp_path: Path) -> None:
         torch.testing.assert_close(state[name], value)
 
 
+@pytest.mark.parametrize(
+    ("values", "refused"),
+    [
+        ([float("nan")], True), ([float("-inf")], True), ([-1e18], True), ([9.9e17], False),
+        (torch.tensor([float("nan")]).bfloat16(), True), (torch.tensor([60_000.0]).half(), False),
+        (torch.tensor(float("nan")), False),  # a single number may stand for a mask
+    ],
+)  # fmt: skip
+def test_weights_are_finite_and_no_larger_than_their_squares_may_be(
+    values: Any, refused: bool, copy_of: Copy, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pretrained, "BLOCK", 32)  # bytes: the bad one is in the last of several parts
+    folder = copy_of(tiny_backbone, "odd")
+    tensor = torch.as_tensor(values)
+    tensor = torch.cat([torch.zeros(9, dtype=tensor.dtype), tensor]) if tensor.ndim else tensor
+    save_file(load_file(folder / "model.safetensors") | {"odd": tensor}, folder / "model.safetensors")
+    with pytest.raises(InputError, match="tensor 'odd' holds .*finite and below") if refused else nullcontext():
+        check(folder)
+
+
 # -- what cannot be loaded -----------------------------------------------------------------------------------------------
 
 
@@ -123,9 +143,8 @@ def test_a_tokenizer_with_more_tokens_than_embeddings_is_refused(
     model.tokenizer.add_tokens(["kangaroo"])
     model.save(tmp_path / "model")
     refused = raysts("evaluate", tmp_path / "model", "--tasks", "stsb", "--storage", tmp_path / "s")
-    assert (
-        refused.code == 2 and "the token 'kangaroo' with the number" in refused.err and "Traceback" not in refused.err
-    )
+    assert refused.code == 2 and "the token 'kangaroo' with the number" in refused.err
+    assert "Traceback" not in refused.err
 
 
 def test_an_empty_text_without_special_tokens_has_zeros(tiny_backbone: Path) -> None:

@@ -105,9 +105,8 @@ def test_every_trainable_parameter_gets_a_gradient(name: str, stage: Stage) -> N
         for parameter in objective.parameters():  # a layer that begins as zero hides those before it
             parameter += 0.01 * torch.randn_like(parameter)
     loss, scalars = objective(batch_for(name, stage, objective))
-    assert (
-        loss.shape == () and loss.dtype == torch.float32 and not any(value.requires_grad for value in scalars.values())
-    )
+    assert loss.shape == () and loss.dtype == torch.float32
+    assert not any(value.requires_grad for value in scalars.values())
     loss.backward()
     for parameter_name, parameter in objective.named_parameters():
         if parameter.requires_grad:
@@ -275,10 +274,8 @@ def gradients_and_numbers_held(
 
     torch.manual_seed(3)
     objective.zero_grad()
-    with (
-        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
-        autocast(torch.device("cpu"), precision),
-    ):
+    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+    with hooks, autocast(torch.device("cpu"), precision):
         loss, _ = objective(batch)
     loss.backward()
     gradients = {name: p.grad.clone() for name, p in objective.named_parameters() if p.grad is not None}

@@ -28,10 +28,8 @@ def test_a_gaussian_is_learnt_by_its_divergence() -> None:
     ids, lengths = TEXTS.pad(0)
     student = {name: array.detach() for name, array in objective.encoder.represent(ids, lengths).items()}
     mu, log_var = map(torch.from_numpy, np.split(teacher, 2, axis=1))
-    gaussians = [
-        torch.distributions.Normal(m, (v / 2).exp())
-        for m, v in ((mu, log_var), (student["vectors"], student["log_var"]))
-    ]
+    pairs = (mu, log_var), (student["vectors"], student["log_var"])
+    gaussians = [torch.distributions.Normal(mean, (log_variance / 2).exp()) for mean, log_variance in pairs]
     assert found == pytest.approx(float(torch.distributions.kl_divergence(*gaussians).mean()), rel=1e-5)
     assert all(parameter.grad is not None for parameter in objective.parameters())
     same = torch.cat([student["vectors"], student["log_var"]], -1).numpy()

@@ -116,6 +116,5 @@ def test_wrong_dimensions_are_refused() -> None:
 
 def test_centred_vectors_keep_their_differences() -> None:
     before = vectors()
-    np.testing.assert_allclose(
-        whitened(fitted(Centre(CentreSettings(), encoder()))), before - before.mean(0), atol=1e-5
-    )
+    found = whitened(fitted(Centre(CentreSettings(), encoder())))
+    np.testing.assert_allclose(found, before - before.mean(0), atol=1e-5)

@@ -61,11 +61,8 @@ def test_every_published_row_is_made_by_the_command_of_its_table(paper: str, num
             assert row.unmade and not row.backbone
             continue
         assert row.backbone is not None
-        on = [
-            pair
-            for pair in at_paper(experiment, row.scale)
-            if re.fullmatch(BACKBONES[row.backbone].names, pair[0].backbone.lower())
-        ]
+        names, pairs = BACKBONES[row.backbone].names, at_paper(experiment, row.scale)
+        on = [pair for pair in pairs if re.fullmatch(names, pair[0].backbone.lower())]
         for value in (value for cell in row.cells for value in cell if value):
             for layers in {measure.layers for measure in value.measures}:
                 fits = [one for one, there in on if has(one, value) and (row.system, str(layers)) in there]
@@ -74,11 +71,8 @@ def test_every_published_row_is_made_by_the_command_of_its_table(paper: str, num
 
 def set_of(search: Search, value: PrintedValue) -> set[tuple[str, Any]]:
     """The settings of a value that a search goes through."""
-    return {
-        (key, at)
-        for key, at in value.settings.items()
-        if key in search.space and at in (search.space[key].choices or ())
-    }
+    space = search.space
+    return {(key, at) for key, at in value.settings.items() if key in space and at in (space[key].choices or ())}
 
 
 def has(pipeline: Pipeline, value: PrintedValue) -> bool:

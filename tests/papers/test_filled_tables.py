@@ -84,14 +84,8 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
 USUAL = ("sed-supervised",)
 """The experiment that has a search. That the command of a table makes each of its rows is in test_experiments.py, which rows
 fill which cells in test_match.py; Table 3 of SED and latte-layers are also in tests/commands/test_experiment.py."""
-RECIPES = [
-    pytest.param(name, marks=() if name in USUAL else pytest.mark.slow)
-    for name in (
-        *(n for n, each in EXPERIMENTS.items() if each.paper),
-        "gausscse-main@paper-text",
-        "sed-main@paper-text",
-    )
-]
+NAMES = [*(name for name, each in EXPERIMENTS.items() if each.paper), "gausscse-main@paper-text", "sed-main@paper-text"]
+RECIPES = [pytest.param(name, marks=() if name in USUAL else pytest.mark.slow) for name in NAMES]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from raysts import papers
 from raysts.evaluation.statistics import METRICS
 from raysts.evaluation.sts import STS_TASKS
 from raysts.papers.published import BACKBONES, PAPERS, PrintedRow, PrintedTable, PrintedValue, load
 from raysts.recipes import names
 from raysts.recipes.names import RECIPES, pipeline
-from raysts.recipes.tree import has_path, to_plain
+from raysts.recipes.tree import has_path, read_data, to_plain
 
 SHAPES = {
     "sed": [(14, 6), (8, 6), (12, 3), (12, 1), (12, 6), (12, 6), (8, 12), (12, 3)],
@@ -54,6 +55,9 @@ def test_every_table_is_there_with_its_rows_columns_and_numbers(paper: str) -> N
     assert [found.number for found in tables] == list(range(1, len(SHAPES[paper]) + 1))
     assert [(len(found.rows), len(found.columns)) for found in tables] == SHAPES[paper]
     assert all(any(value for cell in row.cells for value in cell) for found in tables for row in found.rows)
+    for found, plain in zip(tables, read_data(papers.__file__, PAPERS[paper])["tables"], strict=True):
+        headings = [row for row in plain["rows"] if isinstance(row, str)]
+        assert [*dict.fromkeys(row.group for row in found.rows if row.group)] == headings, "each stands above a row"
     found = [value for *_, value in printed(paper)]
     assert all(value.value is not None and 0 <= value.value < 100 for value in found)
     stds = [value.std for value in found if value.std is not None]
@@ -96,9 +100,8 @@ def test_a_row_that_stands_in_two_tables_is_the_same() -> None:
         assert len(both) == 4
         assert all(cells("sed", first, name) == cells("sed", second, name) for name in both)
     for number, small, large in ((7, "BERT-Base", 12), (9, "BERT-Large", 24)):
-        assert cells("latte-mix", number, f"{small}, Layer {large} + Mean + Cosine") == cells(
-            "latte-mix", 5, f"{small} + Mean + Cosine"
-        )
+        layer = cells("latte-mix", number, f"{small}, Layer {large} + Mean + Cosine")
+        assert layer == cells("latte-mix", 5, f"{small} + Mean + Cosine")
     for first, second in ((1, 5), (3, 6)):
         for row in table("latte-mix", first).rows:
             twin = next(other for other in table("latte-mix", second).rows if other.name == row.name)

@@ -9,14 +9,8 @@ import pytest
 from run_commands import result
 
 from raysts.errors import InputError
-from raysts.recipes.catalog import (
-    CATALOG,
-    DistillationSettings,
-    GaussCSESettings,
-    SimCSESettings,
-    STSRegressionSettings,
-    student_defaults,
-)
+from raysts.recipes import catalog
+from raysts.recipes.catalog import CATALOG, STSRegressionSettings, student_defaults
 from raysts.recipes.names import RECIPES, pipeline
 from raysts.recipes.overrides import apply_overrides, dump, load_pipeline, parse_overrides
 from raysts.recipes.recipe import Data, Optim, Pipeline, Recipe, Resources, Train
@@ -69,13 +63,8 @@ def test_every_recipe_fits_the_schema_and_what_is_refused_does_not() -> None:
     fits = jsonschema.Draft202012Validator(schema)
     for name in RECIPES:
         fits.validate(to_plain(pipeline(name)))
-    for key, value in {
-        "members": 0,
-        "batch": 0,
-        "nli.settings": {"tau": 1.0},
-        "nli.objective": "nil",
-        "more": 1,
-    }.items():
+    wrong = {"members": 0, "batch": 0, "nli.settings": {"tau": 1.0}, "nli.objective": "nil", "more": 1}
+    for key, value in wrong.items():
         plain = to_plain(pipeline("nli"))
         target = plain if key in plain or key == "more" else plain["recipes"]["nli"]
         target[key.removeprefix("nli.")] = value
@@ -88,7 +77,7 @@ def test_every_option_is_described() -> None:
         trees += tree.__subclasses__()
         if tree.__module__.startswith("raysts.recipes"):
             assert all(field.description for field in tree.model_fields.values()), tree
-    assert {Pipeline, Recipe, GaussCSESettings} <= {*trees}
+    assert {Pipeline, Recipe, catalog.GaussCSESettings} <= {*trees}
 
 
 # -- overrides -----------------------------------------------------------------------------------------------------------
@@ -98,9 +87,8 @@ def test_an_override_holds_for_every_stage_that_has_it_or_for_the_one_it_names()
     made = pipeline("nli-ct-sed", {"train.max_steps": 7, "optim.lr": 3e-4, "batch": 8, "seed": 5, "members": 2})
     assert {(r.train.max_steps, r.optim.lr, r.batch) for r in made.recipes.values()} == {(7, 3e-4, 8)}
     assert (made.seed, made.members) == (5, 2)
-    before, one = (
-        pipeline("nli-ct-sed-flow", more) for more in ({}, {"nli.batch": 32, "sed.optim.lr": 1e-4, "flow.depth": 2})
-    )
+    changes = {"nli.batch": 32, "sed.optim.lr": 1e-4, "flow.depth": 2}
+    before, one = (pipeline("nli-ct-sed-flow", more) for more in ({}, changes))
     assert (one.stages["nli"].batch, one.recipes["sed"].optim.lr) == (32, 1e-4)
     assert one.post["flow"].settings == before.post["flow"].settings.replace(depth=2)
     assert one.stages["ct"] == before.stages["ct"] and one.recipes["sed"].batch == before.recipes["sed"].batch
@@ -284,7 +272,7 @@ def test_what_is_at_the_edge_of_a_rule_is_taken() -> None:
 
 
 def test_what_a_student_learns_follows_from_its_target_and_its_start() -> None:
-    of = DistillationSettings
+    of = catalog.DistillationSettings
     reduced, wide = of(target="concat"), of(target="concat", projection=8)
     for settings, expected in (
         (reduced, (True, True, False)), (wide, (False, False, False)), (of(projection=8), (False, False, True)),
@@ -336,9 +324,9 @@ def test_a_table_must_have_the_objectives_columns(name: str) -> None:
 
 def test_trees_made_by_hand_are_checked_as_those_of_a_file() -> None:
     with pytest.raises(InputError, match="^settings=SimCSESettings.*: must be GaussCSESettings, those of gausscse"):
-        Recipe(objective="gausscse", settings=SimCSESettings())
+        Recipe(objective="gausscse", settings=catalog.SimCSESettings())
     with pytest.raises(InputError, match="^head='relu': must be one of tanh, none"):
-        SimCSESettings(head="relu")  # type: ignore[arg-type]
+        catalog.SimCSESettings(head="relu")  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"(?s)^name='sgd': must be one of adamw.*lr=nan: must be finite"):
         Optim(name="sgd", lr=float("nan"))  # type: ignore[arg-type]
 

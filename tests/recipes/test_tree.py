@@ -4,10 +4,11 @@ import pickle
 from typing import Any, Literal
 
 import pytest
+import yaml
 from pydantic import Field, ValidationError
 
 from raysts.errors import InputError
-from raysts.recipes.tree import Tree, build, parse_value, to_plain
+from raysts.recipes.tree import Tree, build, load_yaml, parse_value, to_plain
 
 
 class Leaf(Tree):
@@ -35,6 +36,11 @@ def problems_of(plain: Any) -> list[str]:
     with pytest.raises(InputError) as caught:
         build(Branch, plain)
     return caught.value.problems
+
+
+def test_yaml_has_each_name_once() -> None:
+    with pytest.raises(yaml.YAMLError, match="line 3 has 'a' again"):
+        load_yaml("a: 1\nb: 2\na: 3")
 
 
 def test_plain_and_back() -> None:

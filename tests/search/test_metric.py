@@ -38,8 +38,7 @@ def without_dev(few_world: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.mark.parametrize(
-    ("search", "known"),
-    [("lower-bound", ["spearman", "pearson"]), ("gausscse", ["auc_pr", "average_precision"])],
+    ("search", "known"), [("lower-bound", ["spearman", "pearson"]), ("gausscse", ["auc_pr", "average_precision"])]
 )
 def test_a_search_goes_by_what_its_trials_report(search: str, known: list[str]) -> None:
     assert find_search(search).objective.name == known[0]  # what selects checkpoints
@@ -151,6 +150,4 @@ def test_none_is_worst_whichever_way_is_better() -> None:
     assert sorted((0.3, None, 0.1), key=lambda value: rank(value, "min")) == [None, 0.3, 0.1]
     loss, score = RunMetric("loss", DEV), RunMetric("spearman", DEV)
     assert (loss.text(0.03123456), score.text(0.8241), score.text(None)) == ("0.03123", "82.41", "-")
-    assert (
-        loss.value_of_run({"status": "done"}, []) is None and score.value_of_run({"dev": None}, [{"loss": 1.0}]) is None
-    )
+    assert loss.value_of_run({"status": "done"}, []) is score.value_of_run({"dev": None}, [{"loss": 1.0}]) is None

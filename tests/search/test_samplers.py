@@ -23,10 +23,8 @@ def search(**more: Any) -> Search:
 
 
 def scored(point: Point, value: float, cost: float | None = None, seed: int = 0) -> Record:
-    named = f"{sorted(point.items())}{seed}"
-    return Record(
-        id=named, point=point, seed=seed, status="finished", value=value, cost=cost, finished_at=f"2026-01-01T{seed:02}"
-    )
+    ended = {"id": f"{sorted(point.items())}{seed}", "finished_at": f"2026-01-01T{seed:02}"}
+    return Record(point=point, seed=seed, status="finished", value=value, cost=cost, **ended)
 
 
 @pytest.mark.parametrize(
@@ -81,13 +79,8 @@ def test_the_front_is_that_of_a_direct_comparison() -> None:
     records = [scored({"x": n}, (7 * n) % 6 / 10, float((5 * n) % 13)) for n in range(12)]
     lacking = [PointScores(2, [scored({"x": 12}, 2.0, -1.0)]), PointScores(1, [scored({"x": 13}, 2.0)])]
     found = [each.point for each in front([*group_by_point(records, 1), *lacking], "max")]  # a seed lacks, and a cost
-    direct = [
-        a.point
-        for a in sorted(records, key=lambda record: record.cost or 0.0)
-        if not any(
-            (b.value > a.value and b.cost <= a.cost) or (b.value == a.value and b.cost < a.cost) for b in records
-        )  # type: ignore[operator]
-    ]
+    by_cost = sorted(records, key=lambda record: record.cost or 0.0)  # which are all different
+    direct = [a.point for n, a in enumerate(by_cost) if all(b.value < a.value for b in by_cost[:n])]  # type: ignore[operator]
     assert found == direct and len(found) > 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import random
 import re
@@ -15,12 +16,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from run_commands import listening
 from scipy import stats
 
 from raysts.commands.options import RunOptions
 from raysts.commands.study import plan_study
 from raysts.errors import InputError
 from raysts.evaluation.dev import RunMetric
+from raysts.log import screen
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.price import Rates
 from raysts.pipeline.verdict import ABOUT_TINY
@@ -30,17 +33,18 @@ from raysts.recipes.tree import to_plain
 from raysts.report.study import winning_command, write_report
 from raysts.search import exports, scores
 from raysts.search.exports import exporter
-from raysts.search.queue import TrialQueue
+from raysts.search.queue import SearchProgress, TrialQueue
 from raysts.search.record import Record, as_table, read_records
 from raysts.search.sampler import Sampler
 from raysts.search.scores import PointScores
 from raysts.search.search import Asha, Search, configure, find_search, pipeline_overrides, search_overrides
 from raysts.search.space import Dimension, contains, corners, grid, key_of, select, sort
-from raysts.search.study import Study, best_point, best_trials, earlier_points
+from raysts.search.study import Study, best_point, best_trials, earlier_points, study_record
 from raysts.search.trial import TrialOutcome
 from raysts.storage.atomic import write_json
 from raysts.storage.checksums import write_record
 from raysts.storage.foreign import read_json
+from raysts.storage.store import Store
 
 LR = "sts.optim.lr"
 BOUND = "sts.settings.lower_bound"
@@ -55,11 +59,8 @@ def study(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> StudyMaker:
     """study(search, overrides) with the tiny backbone; an equal call finds what the last one has written."""
 
     def made(search: str, overrides: dict[str, Any] | None = None, name: str | None = None) -> Study:
-        found = plan_study(
-            search,
-            {"backbone": str(tiny_backbone), **(overrides or {})},
-            RunOptions(data=few_world, storage=tmp_path / "storage", name=name),
-        )
+        options = RunOptions(data=few_world, storage=tmp_path / "storage", name=name)
+        found = plan_study(search, {"backbone": str(tiny_backbone), **(overrides or {})}, options)
         found.open("raysts tune")
         return found
 
@@ -95,18 +96,11 @@ def test_a_dimension_is_read_from_text_and_written_back(value: Any, text: str, i
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        ("", "empty"),
-        ([], "empty"),
-        ("0.1,0.1", "twice"),
-        ("log(0,1)", "begin above 0"),
-        ("uniform(1,0)", "to a larger one"),
-        ("3..3", "to a larger one"),
-        ("uniform(1,inf)", "to a larger one"),
-        ("int(1.5,3)", "whole numbers"),
-        ("normal(0,1)", "must be a list of choices"),
-        ("a..b", "must be numbers"),
+        ("", "empty"), ([], "empty"), ("0.1,0.1", "twice"), ("log(0,1)", "begin above 0"), ("uniform(1,0)", "to a larger one"),
+        ("3..3", "to a larger one"), ("uniform(1,inf)", "to a larger one"), ("int(1.5,3)", "whole numbers"),
+        ("normal(0,1)", "must be a list of choices"), ("a..b", "must be numbers"),
     ],
-)
+)  # fmt: skip
 def test_a_dimension_that_makes_no_sense_is_refused(value: Any, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         Dimension.of(value)
@@ -146,9 +140,8 @@ def conditional_search(**more: Any) -> Search:
 def test_an_option_exists_where_its_condition_holds() -> None:
     space = conditional_search().space
     assert [*space] == [LOSS, BANK, WARM], "an option stands behind that of its condition"
-    assert (
-        space[BANK].text == "0.1,0.5 if sed.settings.loss=mse,cosine" and Dimension.of(space[BANK].text) == space[BANK]
-    )
+    assert space[BANK].text == "0.1,0.5 if sed.settings.loss=mse,cosine"
+    assert Dimension.of(space[BANK].text) == space[BANK]
     assert [*select(space, [BANK])] == [LOSS, BANK] and [*select(space, [LOSS])] == [LOSS]
     assert contains(space, {LOSS: "mse", BANK: 0.5}) and contains(space, {LOSS: "similarity"})
     assert not contains(space, {LOSS: "similarity", BANK: 0.5}) and not contains(space, {LOSS: "mse"})
@@ -176,10 +169,7 @@ def test_points_without_conditions_keep_their_ids() -> None:
 @pytest.mark.parametrize(
     ("space", "why"),
     [
-        (
-            {"space.sed.bank": "0.1,0.5 if sed.loss=mse,msy"},
-            "'if sed.settings.loss=mse,msy' must name choices of another option",
-        ),
+        ({"space.sed.bank": "0.1,0.5 if sed.loss=mse,msy"}, "'if sed.settings.loss=mse,msy' must name choices"),
         ({"space.sed.bank": "0.1,0.5 if optim.lr=1e-4"}, "space.optim.lr is not in the space"),
         ({"space.sed.bank": "0.1,0.5 if sed.loss"}, "must be a list of choices"),
         ({"space.sed.bank": "0.1,0.5 if sed.loss=1..3"}, "must name choices of sed.loss, not a range"),
@@ -400,7 +390,7 @@ def test_the_price_of_a_search_is_that_of_the_steps_that_are_left(study: StudyMa
     assert whole - made.price(1).device_seconds == pytest.approx(seconds[ended])
 
 
-def test_the_record_of_a_trial_says_how_far_it_came(study: StudyMaker) -> None:
+def test_the_record_of_a_trial_says_how_far_it_came(study: StudyMaker, tiny_backbone: Path) -> None:
     made = study("lower-bound", {"space.lower_bound": "0,.1", "seeds": 1, "cost": "seconds"})
     whole, early = made.trials({BOUND: 0.0})[0], made.trials({BOUND: 0.1})[0]
     lines = '{"step": 5, "steps": 20, "dev": 0.3, "seconds": 1.0}\n{"step": 10, "steps": 20, "seconds": 2.0}\n'
@@ -415,6 +405,10 @@ def test_the_record_of_a_trial_says_how_far_it_came(study: StudyMaker) -> None:
     assert (stopped.value, stopped.step, stopped.steps) == (0.3, 10, 20), "the last value, and where it was stopped"
     left = [(read_json(run / "run.json")["status"], (run / "checkpoints").exists()) for run in folders]
     assert left == [("done", True), ("stopped", False)]
+    timed = study("lower-bound", {"space.lower_bound": "0,.1", "seeds": 1, "cost": "latency"}, name="timed")
+    shutil.copytree(tiny_backbone, whole.job.folder / "model")
+    costs = [timed.finish(whole, outcome).cost for outcome in (finished(0.4), TrialOutcome("stopped"))]
+    assert costs[0] and costs[0] > 0 and costs[1] is None, "of a trial without a model there is none"
 
 
 def test_a_resumed_sampler_knows_how_far_stopped_trials_came(study: StudyMaker) -> None:
@@ -428,13 +422,50 @@ def test_a_resumed_sampler_knows_how_far_stopped_trials_came(study: StudyMaker) 
         stopped = replace(record(0.1, number, "stopped", curve[-1][1], step=curve[-1][0], curve=curve), point=point)
         for sampler in (before, after):
             sampler.complete(PointScores(1, [stopped]))
-    told, resumed = (
-        [(trial.state.name, trial.params, trial.intermediate_values) for trial in sampler.study.trials]
-        for sampler in (before, after)
-    )
+    trials = (sampler.study.trials for sampler in (before, after))
+    told, resumed = ([(trial.state.name, trial.params, trial.intermediate_values) for trial in of] for of in trials)
     assert resumed == told and [curve for *_, curve in told] == [{10: 0.3, 20: 0.4}, {10: 0.2}]
     after.complete(PointScores(2, [stopped, replace(stopped, seed=1)]))
     assert after.study.trials[-1].intermediate_values == {}, "a mean has no curve"
+
+
+def test_bars_are_those_of_the_running_trials(study: StudyMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, bars = study("lower-bound", {"space.lower_bound": "0,.1,.2", "seeds": 1, "metric": "pearson"}), list[Any]()
+    monkeypatch.setattr(screen, "draw", lambda *bar: bars.append(bar))
+    trials = [made.trials({BOUND: bound})[0] for bound in (0.0, 0.1)]
+    trials[1].job.folder.mkdir(parents=True)
+    line = {"step": 5, "steps": 20, "loss": 0.25, "dev_pearson": 0.5}
+    (trials[1].job.folder / "metrics.jsonl").write_text(f"{json.dumps(line)}\n")
+    progress = SearchProgress(made)
+    progress.running(trials), progress.running(trials)  # in the same second once
+    assert bars == [(trials[1].id, "lower_bound=0.1", 5, 20, "seed 0 5/20 loss 0.2500 dev_pearson 0.5000")]
+    assert screen.part == 0.25 / 2, "of two trials"
+
+
+def test_what_is_said_of_trials_that_have_ended(study: StudyMaker) -> None:
+    made, said = study("lower-bound", {"space.lower_bound": "0,.1", "seeds": 2}), list[str]()
+    progress, alone = SearchProgress(made), SearchProgress(study("lower-bound", {"seeds": 1}, name="alone"))
+    ended = [record(0.0, 0, value=0.7, seconds=3.0), record(0.0, 1, "stopped", 0.2, step=5, steps=20)]
+    ended += [record(0.1, 0, "stopped", None, reason="raced"), record(0.1, 1, "infeasible", None, reason="no memory")]
+    with listening(said.append):
+        for each in ended:
+            made.records[each.id] = each
+            progress.report_end(each)
+        alone.report_end(ended[0])
+    best = "; best lower_bound=0 70.00"  # and how long it takes until the end
+    assert [re.sub(r"(;|,) about .* left", "", text) for text in said] == [
+        f"1/4  lower_bound=0 seed 0: dev 70.00 in 3.0 s{best}",
+        f"2/4  lower_bound=0 seed 1: stopped early at step 5 of 20{best}", f"3/4  lower_bound=0.1 seed 0: raced{best}",
+        f"4/4  lower_bound=0.1 seed 1: infeasible: no memory{best}", "0/20  lower_bound=0: dev 70.00 in 3.0 s",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_a_sampler_learns_of_values_on_the_way_where_a_point_is_one_trial(seeds: int, study: StudyMaker) -> None:
+    tasks = TrialQueue(study("lower-bound", {"space.optim.lr": "log(1e-8,1e-2)", "num_samples": 3, "seeds": seeds}))
+    assert (trial := tasks.next()) is not None
+    tasks.report(trial.id, 0.25, 3)
+    assert tasks.sampler.study.trials[0].intermediate_values == ({3: 0.25} if seeds == 1 else {})
 
 
 def test_a_failed_trial_is_not_recorded_and_comes_again(study: StudyMaker) -> None:
@@ -551,7 +582,7 @@ def test_the_mean_over_seeds_chooses_and_a_stopped_seed_is_said_and_not_averaged
     chosen, best = scores.best_by_mean(every, "max"), scores.best_trial(every, "max")
     assert chosen is not None and chosen.point == {BOUND: 0.1} and chosen.mean == pytest.approx(0.67)
     assert chosen.std == pytest.approx(math.sqrt(2) * 0.01) and best is not None and best.value == 0.9
-    lines = scores.table(every, SPEARMAN, {}).splitlines()
+    lines = scores.table(every, SPEARMAN, {}, most=len(every)).splitlines()
     assert lines[2].split() == ["lower_bound=0.1", "67.00", "1.41", "68.00", "2", "<-", "chosen"]
     assert "1 of 2 stopped early and not in the mean" in lines[3] and "90.00" in lines[3]
     assert "1 of 2 infeasible (out of memory)" in lines[4]
@@ -561,13 +592,8 @@ def test_the_mean_over_seeds_chooses_and_a_stopped_seed_is_said_and_not_averaged
     alone = scores.group_by_point([record(0.1, 0, value=0.67), record(0.2, 0, value=0.66)], 1)
     text = scores.table(alone, SPEARMAN, {})
     assert "chosen: lower_bound=0.1 (67.00)" in text.splitlines() and "mean over" not in text
-    stopped = [
-        record(0.0, 0, value=0.7),
-        record(0.1, 0, value=0.6),
-        record(0.1, 1, value=0.6),
-        record(0.0, 1, "stopped"),
-    ]
-    said = scores.verdict(scores.group_by_point(stopped, 3), "max", {})
+    ended = record(0.0, 0, value=0.7), record(0.1, 0, value=0.6), record(0.1, 1, value=0.6)
+    said = scores.verdict(scores.group_by_point([*ended, record(0.0, 1, "stopped")], 3), "max", {})
     assert said == "One seed alone of the chosen point has finished: no difference between points is tested."
 
 
@@ -588,9 +614,8 @@ def test_a_race_is_lost_by_a_t_test_with_the_variance_of_all_points(
     others: list[tuple[float, ...]], loses: bool
 ) -> None:
     best = (0.5, 0.5, 0.5)
-    every = scores.group_by_point(
-        [record(b, seed, value=v) for b, values in enumerate([best, *others]) for seed, v in enumerate(values)], 3
-    )
+    points = enumerate([best, *others])
+    every = scores.group_by_point([record(b, s, value=v) for b, values in points for s, v in enumerate(values)], 3)
     assert scores.clearly_worse(every[-1 if not others else 1], every, "max") == loses
     nothing = scores.group_by_point([record(0.1, seed, "infeasible", None) for seed in (0, 1)], 3)
     assert not scores.clearly_worse(nothing[0], nothing, "max")
@@ -634,9 +659,8 @@ def test_a_choice_claims_no_more_than_its_paired_intervals_over_seeds() -> None:
 
 
 def test_the_command_of_the_chosen_point_trains_what_its_trials_trained(study: StudyMaker) -> None:
-    made = study(
-        "lower-bound", {"train.max_steps": 12, "sts.batch": 8, "seeds": 3, f"space.{BOUND}": "0.25,0.5", "seed": 4}
-    )
+    options = {"train.max_steps": 12, "sts.batch": 8, "seeds": 3, f"space.{BOUND}": "0.25,0.5", "seed": 4}
+    made = study("lower-bound", options)
     best = scores.PointScores(3, [record(0.5, seed) for seed in range(3)])
     words = shlex.split(winning_command(made, best))
     assert words[:3] == ["raysts", "run", "sts"]
@@ -663,10 +687,8 @@ def models(study: Study) -> set[str]:
 
 
 def test_the_best_trials_of_the_study_keep_their_models(study: StudyMaker) -> None:
-    made = study(
-        "lower-bound",
-        {"space.optim.lr": "log(1e-6,1e-2)", f"space.{BOUND}": None, "num_samples": 12, "seeds": 1, "keep": 4},
-    )
+    options = {"space.optim.lr": "log(1e-6,1e-2)", f"space.{BOUND}": None, "num_samples": 12, "seeds": 1, "keep": 4}
+    made = study("lower-bound", options)
     made.search = made.search.replace(by="trial")
     dice, most = random.Random(1), 0
 
@@ -682,9 +704,8 @@ def test_the_best_trials_of_the_study_keep_their_models(study: StudyMaker) -> No
     assert made.choice["trials"] == [{"point": r.point, "seed": r.seed} for r in ranked[:4]]
     assert most <= 5  # the kept ones, and the one that has just been trained
     equal = [replace(r, value=0.5) for r in made.records.values()]
-    assert [trial.id for trial in best_trials({"name": "x", "mode": "max"}, equal, made.store, None)] == sorted(
-        models(made)
-    ), "whichever ended first"
+    best = best_trials({"name": "x", "mode": "max"}, equal, made.store, None)
+    assert [trial.id for trial in best] == sorted(models(made)), "whichever ended first"
     for beaten in ranked[4:]:
         run = read_json(made.plan.storage / "runs" / beaten.id / "run.json")
         assert run["status"] == "pruned", "it does not count as done"
@@ -749,6 +770,10 @@ def test_a_warm_start_takes_the_scores_of_another_study_that_lie_in_the_space(st
     for each in (record(0.1, 0), record(0.9, 0), record(0.2, 0, "infeasible", None)):
         other.store.write_json(other.folder / "trials" / f"{each.id}.json", asdict(each))
     assert [scored.point for scored in earlier_points(made, "other")] == [{BOUND: 0.1}]
+    with pytest.raises(InputError, match=r"no study 'othr' .*did you mean 'other'.*it holds: (\w|-)+, \w+"):
+        earlier_points(made, "othr")
+    with pytest.raises(InputError, match="it holds: none"):
+        study_record(Store.of(made.folder), "othr")
     with pytest.raises(InputError, match="is this study itself"):
         earlier_points(made, made.name)
     with pytest.raises(InputError, match="a grid learns nothing"):

@@ -45,10 +45,9 @@ def test_points_that_begin_alike_share_what_they_begin_with(
     few_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     storage, said, short = tmp_path / "s", [], {**SHORT, "backbone": str(tiny_backbone)}
-    options = {"address": "none"}
     space = {f"space.{CT}": [1e-5, 1e-2]}
     with listening(said.append):
-        found = tune("nli-ct", {**short, **space}, few_world, storage, **options)
+        found = tune("nli-ct", {**short, **space}, few_world, storage, address="none")
     assert found["trials"] == 2 and trained(storage) == {"nli": 1, "ct": 2}
     assert any("every point begins with the same step, done once instead of 2 times" in line for line in said)
     # The best trial's system is that of the same name: nothing is left to train.
@@ -97,8 +96,7 @@ def test_students_of_models(few_world: Path, tiny_backbone: Path, tmp_path: Path
     (tmp_path / "own.txt").write_text("\n".join(texts))
     arguments: list[Any] = ["tune", "distill", tiny_backbone, "--storage", tmp_path / "s", "--address", "none"]
     arguments += ["--data", few_world] if labels else ["--text", tmp_path / "own.txt"]
-    arguments += ["--set", f"backbone={tiny_backbone}", "--set", "space.backbone_layers=1,2"]
-    arguments += ["--set", "train.max_steps=3"]
+    arguments += overrides({"backbone": tiny_backbone, "space.backbone_layers": "1,2", "train.max_steps": 3})
     found = result(*arguments, "--set", "data.sample=60", "--set", "batch=16")
     assert found["trials"] == 2 and trained(tmp_path / "s") == {"sed": 2}
     # The teacher's vectors do not depend on the points.

@@ -367,18 +367,11 @@ def test_the_best_encoder_on_dev_is_kept_and_no_checkpoint_but_it_and_the_last(s
 @pytest.mark.parametrize(
     ("options", "scores", "killed", "steps", "best"),
     [
-        ({"patience": 2}, (0.1, 0.0, 0.2, 0.1, 0.1), None, 5, 3),
-        ({"patience": 3}, (0.1, 0.1, 0.1, 0.1), None, 4, 1),
-        ({"patience": 4}, (0.1, 0.2, 0.1, 0.1, 0.1, 0.1), Watched(read=interrupted_at(3)), 6, 2),
-        ({"patience": 2}, (0.1, 0.0, 0.0), DiesAfter(3), 3, 1),
-        ({"patience": 2, "eval_first": True}, (0.3, 0.1, 0.2), None, 2, 0),
-    ],
-    ids=[
-        "a better score begins anew",
-        "an equal score is no better",
-        "killed on the way",
-        "killed when it has stopped",
-        "the untrained model is the best",
+        ({"patience": 2}, (0.1, 0.0, 0.2, 0.1, 0.1), None, 5, 3),  # a better score begins anew
+        ({"patience": 3}, (0.1, 0.1, 0.1, 0.1), None, 4, 1),  # an equal score is no better
+        ({"patience": 4}, (0.1, 0.2, 0.1, 0.1, 0.1, 0.1), Watched(read=interrupted_at(3)), 6, 2),  # killed on the way
+        ({"patience": 2}, (0.1, 0.0, 0.0), DiesAfter(3), 3, 1),  # killed when it has stopped
+        ({"patience": 2, "eval_first": True}, (0.3, 0.1, 0.2), None, 2, 0),  # the untrained model is the best
     ],
 )
 def test_patience_ends_a_run_so_many_evaluations_after_the_best(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from small_runs import tiny_encoder
 from torch import nn
@@ -48,22 +50,18 @@ def test_epsilon_is_that_of_the_optimiser_unless_given() -> None:
             assert {group["eps"] for group in optimizer.param_groups} == {expected}
 
 
-def test_warmup_then_linear() -> None:
-    optim = Optim(lr=1.0, schedule="linear", warmup=0.1)
-    rates = [learning_rate(optim, step, 100) for step in range(100)]
-    assert rates[:10] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
-    assert rates[10] == 1.0 and rates[55] == pytest.approx(0.5) and rates[99] == pytest.approx(1 / 90)
-    assert all(a > b for a, b in zip(rates[10:], rates[11:], strict=False)) and min(rates) > 0
-
-
-def test_other_warmups_and_short_runs() -> None:
-    optim = Optim(lr=2e-5, schedule="constant", warmup=0.1)
-    assert [learning_rate(optim, step, 50) for step in (0, 4, 5, 49)] == pytest.approx([4e-6, 2e-5, 2e-5, 2e-5])
-    linear = optim.replace(schedule="linear", floor=4e-6)  # rises and falls by 16e-6
-    rates = [learning_rate(linear, step, 50) for step in (0, 4, 5, 41, 49)]
-    assert rates == pytest.approx([7.2e-6, 2e-5, 2e-5, 7.2e-6, 4e-6 + 16e-6 / 45])
-    assert learning_rate(Optim(lr=1.0, warmup=0.0), 0, 10) == 1.0
-    assert learning_rate(Optim(lr=1.0, warmup=0.1), 0, 1) == learning_rate(optim.replace(lr=1.0), 0, 3) == 1.0
+@pytest.mark.parametrize(
+    ("options", "steps", "rates"),
+    [
+        ({"schedule": "linear", "warmup": 0.1}, 100, {0: 0.1, 8: 0.9, 9: 1.0, 10: 1.0, 11: 89 / 90, 55: 0.5, 99: 1 / 90}),
+        ({"schedule": "constant", "warmup": 0.1}, 50, {0: 0.2, 4: 1.0, 5: 1.0, 49: 1.0}),
+        ({"schedule": "linear", "warmup": 0.1, "floor": 0.2}, 50, {0: 0.36, 4: 1.0, 5: 1.0, 41: 0.36, 49: 0.2 + 0.8 / 45}),
+        ({"warmup": 0.0}, 10, {0: 1.0}), ({"warmup": 0.1}, 1, {0: 1.0}), ({"warmup": 0.1}, 3, {0: 1.0}),
+    ],
+)  # fmt: skip
+def test_warmup_and_what_follows(options: dict[str, Any], steps: int, rates: dict[int, float]) -> None:
+    optim = Optim(lr=1.0, **options)
+    assert {step: learning_rate(optim, step, steps) for step in rates} == pytest.approx(rates)
 
 
 def test_the_steps_of_contrastive_tension() -> None:

@@ -78,9 +78,8 @@ def test_mlflow_sees_a_run_while_it_trains_and_when_it_goes_on(
     member = found["nli member 1"]
     assert member.data.params["optim.lr"] and member.data.params["seed"]
     history = [(metric.step, metric.value) for metric in client.get_metric_history(member.info.run_id, "loss")]
-    (folder,) = [
-        path.parent for path in (tmp_path / "s" / "runs").glob("*/run.json") if '"member": 1' in path.read_text()
-    ]
+    records = (tmp_path / "s" / "runs").glob("*/run.json")
+    (folder,) = [path.parent for path in records if '"member": 1' in path.read_text()]
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert history == [(line["step"], line["loss"]) for line in lines if "loss" in line]
     scores = found["results"].data.metrics
@@ -205,11 +204,8 @@ def test_a_storage_that_takes_no_more_ends_no_tool(s3: str, tmp_path: Path, monk
     """What was lost is the lease of the command, which ends with that message; the thread has none of its own."""
     monkeypatch.setattr(trackers, "EVERY", 0.05)
     store, said = Store.open(s3), list[str]()
-    with (
-        store.lock("locks/a.lock", "a test"),
-        listening(said.append),
-        trackers.TrackerThread({"tensorboard": trackers.TensorBoard("", "", tmp_path)}, store, "pipelines/a") as thread,
-    ):
+    followed = trackers.TrackerThread({"tensorboard": trackers.TensorBoard("", "", tmp_path)}, store, "pipelines/a")
+    with store.lock("locks/a.lock", "a test"), listening(said.append), followed as thread:
         for lease in store_module._leases:
             lease.lost = "another process has taken it"
         thread.sent["run"] = {}
