@@ -52,26 +52,6 @@ def test_a_plan_shows_everything_and_writes_nothing_and_what_show_prints_runs(
     assert load_pipeline(file).name == name and result("plan", file, *place) == found
 
 
-@pytest.mark.whole
-def test_status_before_during_and_after(few_world: Path, tmp_path: Path) -> None:
-    """``nli`` first, then ``nli-sed`` of the same members: the members are done, what follows from them is not."""
-    arguments = ["--data", few_world, "--storage", tmp_path / "s", *overrides(TINY, EVALUATION)]
-    assert {node["status"] for node in result("plan", "nli", *arguments)["nodes"]} == {"waiting"}
-    assert not (tmp_path / "s").exists()
-    assert raysts("run", "nli", *arguments, "--address", "none").code == 0
-    assert {node["status"] for node in result("plan", "nli", *arguments)["nodes"]} == {"done"}
-    nodes, text = result("plan", "nli-sed", *arguments)["nodes"], raysts("plan", "nli-sed", *arguments).out
-    assert all(node["id"] in text and node["title"] in text for node in nodes) and "9 steps, 6 left" in text
-    status = {node["title"]: node["status"] for node in nodes}
-    assert status == {
-        "tokenise nli/train": "done", "member 0: nli": "done", "member 1: nli": "done",
-        "tokenise wikipedia/sentences": "waiting", "mean embeddings of 2 members": "waiting", "sed": "waiting",
-        "evaluate backbone": "waiting", "evaluate members": "waiting", "evaluate student": "waiting",
-    }  # fmt: skip
-    other = {node["title"]: node["status"] for node in plan("nli", few_world, tmp_path / "s", nli__optim__lr=1e-5)}
-    assert other["member 0: nli"] == "waiting" and other["tokenise nli/train"] == "done"
-
-
 # -- what is refused before anything starts ------------------------------------------------------------------------------
 
 FITS = {"backbone": "tiny", "members": 2}

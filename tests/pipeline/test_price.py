@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from run_commands import TINY, overrides, plan_of, raysts, result
+from run_commands import TINY, overrides, raysts, result
 
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
@@ -135,29 +135,6 @@ def test_prices_are_read_from_options_and_files(tmp_path: Path) -> None:
     for wrong in ("3.2", "x/gpu-hour", "-1/gpu-hour", "1/day", "1/gpu-hour,", "inf/gpu-hour", "0/gb"):
         with pytest.raises(InputError, match="must be NUMBER/UNIT"):
             price.parse_prices(wrong)
-
-
-@pytest.mark.whole
-def test_a_run_says_its_price_and_the_next_plan_knows_its_rates(few_world: Path, tmp_path: Path) -> None:
-    short = {"batch": 8, "sed.data.sample": 200, "evaluation.tasks": ["stsb"], "evaluation.resamples": 0}
-    arguments = ["ct-sed", "--data", few_world, "--storage", tmp_path, *overrides(TINY, short)]
-    before = result("plan", *arguments, "--price", "1/cpu-hour")
-    assert before["price"]["measured"] == 0 and before["price"]["money"] > 0
-    run = raysts("run", *arguments, "--address", "none", "--price", "1/cpu-hour", "--json")
-    assert run.code == 0 and "expected: " in run.err and "costs" in run.err
-    after = result("plan", *arguments, "--set", "seed=7")
-    assert after["price"]["measured"] > 0.9
-    done = result("plan", *arguments)
-    assert done["price"]["seconds"] == done["price"]["bytes"] == 0
-    record = json.loads((tmp_path / "pipelines" / "ct-sed.json").read_text())
-    expected = {node["id"]: node["seconds_expected"] for node in before["nodes"]}
-    page = (tmp_path / "reports" / "ct-sed" / "index.html").read_text()
-    assert all("costs" in record["price"][key] and record["price"][key] in page for key in ("expected", "taken"))
-    assert record["expected"] == pytest.approx(expected, rel=0.01) and record["seconds"].keys() == expected.keys()
-    assert [node["seconds"] for node in done["nodes"]] == [record["seconds"][node["id"]] for node in done["nodes"]]
-    other = plan_of("nli", TINY | {"evaluation.tasks": ["stsb"], "evaluation.resamples": 0}, few_world, tmp_path)
-    left = [evaluation.step.left(other.store) for evaluation in other.evaluations]
-    assert left == [0, 1], "the backbone is scored, other members are not"
 
 
 @pytest.mark.whole
