@@ -8,7 +8,11 @@ import pytest
 import run_commands
 from run_commands import EVALUATION, EVERY, TINY, overrides, plan_of, raysts, result
 
+from raysts.data.corpora import Corpus
 from raysts.errors import InputError
+from raysts.pipeline import validate
+from raysts.pipeline.plan import Plan
+from raysts.recipes.names import pipeline
 from raysts.recipes.overrides import load_pipeline
 
 
@@ -90,9 +94,12 @@ def test_a_development_set_is_needed_where_it_chooses(few_world: Path, tmp_path:
     (data / "sts/stsb_dev.parquet").unlink()
     assert plan_of("nli-sed", FITS, data, tmp_path).steps
     chosen: dict[str, dict[str, Any]] = {"sts": {}, "nli": {"nli.train.patience": 2}, "nli-greedy-soup": {}}
-    for name, more in (*chosen.items(), ("nli-sed", {"select_top": 1}), ("nli-sed", {"deliver": "best"})):
+    for more in ({"select_top": 1}, {"deliver": "best"}, {"sed.train.patience": 2}):
+        chosen |= {f"nli-sed {more}": more}
+    for name, more in chosen.items():
+        made = Plan(pipeline=pipeline(name.split()[0], FITS | more), corpus=Corpus(data), storage=tmp_path)
         with pytest.raises(InputError, match="sts/stsb_dev"):
-            plan_of(name, FITS | more, data, tmp_path)
+            validate.check(made)
     with pytest.raises(InputError, match="sed.weights=dev: needs a development set"):
         plan_of("nli-sed", FITS | {"sed.weights": "dev"}, data, tmp_path)
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from run_commands import TINY, overrides, raysts, result
+from run_commands import TINY, overrides, plan_of, raysts, result
 
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
@@ -52,10 +52,18 @@ def test_a_machine_trains_as_many_runs_as_its_devices_hold(tmp_path: Path, monke
     assert [price.device_of.__wrapped__(gpus) for gpus in (None, 1, 0)] == ["NVIDIA H200", "NVIDIA H200", cpu_name()]
 
 
-def test_an_observed_step_prices_others_of_its_kind(tmp_path: Path) -> None:
+def test_an_observed_step_prices_others_of_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path)
     # 1 s to start, half a millisecond for each of 1,000 sentences, and 1e6 weights times 10 tokens of each at 4e10 a second
-    assert price.Rates(store).predict(step("a")) == (1 + 0.5 + 0.25, False)
+    assumed = price.Rates(store).predict
+    assert assumed(step("a")) == (1 + 0.5 + 0.25, False)
+    assert [assumed(one).seconds for one in (step("a", cpus=2), training("a"), replace(step("a"), kind="tokens"))] == [
+        1 + 0.5 + 0.25 / 2, 1 + 0.5 + 3 * 0.25, 1 + 0.25,
+    ]  # fmt: skip
+    with monkeypatch.context() as patch:
+        patch.setattr(price, "device_of", lambda gpus: "CPU" if gpus == 0 else "GPU")
+        on_gpu = replace(step("a", cpus=2), resources={"cpus": 2, "gpus": None})
+        assert assumed(on_gpu).seconds == pytest.approx(1 + 0.25 / 300), "whatever CPUs stand beside it"
     for name, sentences in (("a", 1_000), ("b", 10_000)):
         taken = {name: (1 + sentences / 100) / 2}  # with two devices for its two units
         price.record_rates(store, [step(name, sentences=sentences, units=2)], taken, 4)
@@ -152,6 +160,10 @@ def test_texts_that_a_text_does_not_have_yet(small_corpus: Corpus, tmp_path: Pat
     large = result("plan", *own, "--texts", 100_000_000, "--slots", 64)
     assert sum(node["sentences"] for node in large["nodes"]) >= 1e8 and large["price"]["slots"] == 64
     assert raysts("plan", "ct-sed", "--storage", tmp_path / "s", "--texts", 5).code == 2
+    of_text = {"data": None, "storage": tmp_path / "s", "text": tmp_path / "text.txt"}
+    plans = [plan_of("simcse-unsup", {**TINY, "train.max_steps": steps}, **of_text) for steps in (4, None)]
+    grows = [[step.load.grows for step in plan.making] for plan in plans]
+    assert grows == [[True, False, False], [True, True, True]], "training of so many steps reads no more texts"
     wrong = [["--texts", 0, "--probe"], ["--slots", 0], ["--slots=-2"], ["--price", "none.yaml"]]
     for options in wrong:
         refused = raysts("plan", *own, *options)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,19 +9,21 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from small_runs import tokenize_table, write_backbone
+from small_runs import tokenize_table, write_backbone, write_vectors
 
 from raysts.data.corpora import Corpus
 from raysts.data.windows import StoreSpec, Windows, columns_of, shard_name
 from raysts.data.world import world_tokenizer
+from raysts.errors import InputError
 from raysts.models.embedders import open_embedder
 from raysts.models.pretrained import load
 from raysts.ops import ensemble
 from raysts.ops.ensemble import TARGETS
 from raysts.pipeline.executor import LocalExecutor
+from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import Context
 from raysts.pipeline.steps import vectors as teacher
-from raysts.recipes.recipe import Data
+from raysts.recipes.recipe import DEFAULTS, Data, Pipeline
 from raysts.storage.store import Store
 
 ROWS, WINDOW = 38, 8
@@ -229,3 +232,46 @@ def test_vectors_of_different_lengths_have_no_mean() -> None:
     ones = np.ones((4, 4))
     assert teacher.norms_problem(["a", "b"], [ones, 1.2 * ones]) is None
     assert "a 2.00, b 2.42" in str(teacher.norms_problem(["a", "b"], [ones, 1.21 * ones]))
+
+
+class Watched(LocalExecutor):
+    """An executor that counts the units of each worker."""
+
+    def __init__(self) -> None:
+        super().__init__(threads=1, device="cpu")
+        self.units: Counter[str] = Counter()
+
+    def map(self, worker: Any, args: tuple[Any, ...], units: Any, resources: Any) -> Iterator[Any]:
+        self.units[worker.__name__] += len(units)
+        return super().map(worker, args, units, resources)
+
+
+def test_teachers_are_sampled_for_their_lengths_and_for_weights(
+    few_world: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    """Of three files of vectors the second has those of the first, twice as long, and the third says nothing."""
+    texts = Corpus(few_world).read("wikipedia/sentences")["sentence"].unique().to_pylist()
+    given = load(tiny_backbone, device="cpu").encode(texts)
+    noise = np.random.default_rng(0).normal(size=given.shape).astype(np.float32)
+    files = {"once": given, "twice": 2 * given, "noise": noise}
+    teachers = [str(write_vectors(tmp_path / f"{name}.parquet", texts, each)) for name, each in files.items()]
+
+    def sampled(count: int, **settings: Any) -> tuple[int, Any]:
+        recipe = DEFAULTS["sed"].replace(settings=DEFAULTS["sed"].settings.replace(**settings), data=Data(sample=40))
+        pipeline = Pipeline(
+            name="d", backbone=str(tiny_backbone), combine="sed", teachers=tuple(teachers[:count]), recipes={"sed": recipe}
+        )  # fmt: skip
+        plan, executor = Plan(pipeline=pipeline, corpus=Corpus(few_world), storage=tmp_path / "storage"), Watched()
+        for step in plan.making[:-1]:
+            assert step.work is not None
+            step.work(Context(executor, plan.store))
+        assert plan.teacher is not None
+        return executor.units["SampleTeachers"], plan.teacher.weights(plan.store)
+
+    with pytest.raises(InputError, match="different lengths .in the mean .*once.parquet .*sed.target=unit-mean"):
+        sampled(2, target="mean")
+    assert sampled(1, target="mean") == (0, [1.0]) and sampled(2, target="unit-mean") == (0, [1.0, 1.0])
+    units, (once, twice, says_nothing) = sampled(3, target="unit-mean", weights="agreement")
+    assert units == 3 and once == pytest.approx(twice, rel=1e-3) and once > 2 * says_nothing
+    assert sampled(3, target="unit-mean", weights="agreement")[0] == 0, "the weights are there"
+    assert sampled(2, target="unit-mean", weights=(3.0, 1.0)) == (0, [3.0, 1.0])

@@ -19,11 +19,13 @@ from raysts.evaluation import results, scores
 from raysts.evaluation.scores import RowScores
 from raysts.models.head import GaussianHead
 from raysts.models.pretrained import load
+from raysts.pipeline.deliver import write_model
 from raysts.pipeline.inputs import members_dev
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.verdict import ABOUT_POINTS, Verdict
 from raysts.recipes.names import pipeline
 from raysts.recipes.recipe import DEFAULTS, Pipeline
+from raysts.storage.runs import record_of
 
 GOLD = np.arange(30.0)
 NOISE = np.random.default_rng(0).permutation(GOLD)
@@ -310,3 +312,78 @@ def test_a_student_without_the_variance_of_its_members_says_so(written: Written,
             model.save(draft)
         said.append(ABOUT_POINTS in Verdict(plan).notes)
     assert said == [True, False, False]
+
+
+# -- what else is read of them -------------------------------------------------------------------------------------------
+
+
+def test_the_share_that_is_left_to_measure(written: Written) -> None:
+    """Of single models those without scores; an ensemble needs all of its members again."""
+
+    def left(name: str, *gone: int) -> float:
+        plan = written(name).plan
+        evaluation = plan.evaluations[1]
+        assert evaluation.step.left(plan.store) == 1, "a finished step that is damaged is done anew"
+        files = [subject.file for subject in (*evaluation.single, evaluation.ensemble) if subject]
+        for path in (evaluation.step.output, *(files[number] for number in gone)):
+            path.unlink()
+        return evaluation.step.left(plan.store)
+
+    assert [left("nli"), left("nli", 0), left("nli", 0, 1)] == [0, 0.5, 1]
+    assert [left("nli-ensemble"), left("nli-ensemble", 0), left("nli-ensemble", 2)] == [0, 1, 1]
+
+
+def test_an_ensemble_costs_what_its_members_cost(written: Written) -> None:
+    def costs(name: str, *parameters: int | None, **settings: Any) -> dict[str, Any]:
+        plan = written(name, {key.replace("__", "."): value for key, value in settings.items()}).plan
+        given = {"dimensions": 4, "tokens": 6.0, "texts_per_second": 10.0, "texts_per_cpu_second": 5.0}
+        for subject, number in zip(plan.evaluations[1].subjects, parameters, strict=False):
+            scores.write(subject.file, {}, {**given, "parameters": number, "bytes": 8})
+            given |= {"tokens": 7.0, "texts_per_second": 30.0}
+        found = {cost.pop("role"): cost for cost in plan.costs()}
+        assert (
+            found.keys() <= {"member", "ensemble"} and found["member"]["model"] == plan.members[len(parameters) - 1].id
+        )
+        return found.get("ensemble", {})
+
+    both = {"model": "ensemble", "parameters": 30, "bytes": 16, "dimensions": 4, "tokens": 6.5}
+    both |= {"texts_per_second": pytest.approx(7.5), "texts_per_cpu_second": 2.5}
+    assert costs("nli-ensemble", 10, 20) == both
+    assert costs("nli-sed", 10, 20, sed__target="concat") == both | {"dimensions": 8}
+    assert costs("nli-ensemble", 10, None) == both | {"parameters": None}
+    assert costs("nli-ensemble", 10) == costs("nli-ensemble", 10, members=1) == costs("nli", 10, 20) == {}
+
+
+def test_the_delivered_folder(written: Written) -> None:
+    """A model is written again where it is delivered at another pooling than it has: as a run of its own."""
+    for name, model in (("nli-ensemble", None), ("raw", "start"), ("nli", "member")):
+        plan = written(name, {}, ALL, {}, {NLI[1]: score(0.9)}).plan
+        folder, chosen = write_model(plan, plan.outcome)
+        assert (
+            folder
+            == {None: None, "start": plan.start, "member": plan.members[-1].output if plan.members else None}[model]
+        )
+        assert chosen is (plan.members[1] if model == "member" else None)
+    part = written("raw", {"backbone_layers": 1}).plan
+    assert write_model(part, part.outcome) == (part.start, None) and part.start != part.backbone
+    for role in ("member", "backbone"):
+        plan = written("nli-sed", BEST, ALL, {"backbone": 0.4, "member 1": 0.5, "student 0": 0.3}).plan
+        evaluation = plan.evaluations[role == "member"]
+        assert write_model(plan, plan.outcome) == (plan.members[1].output, plan.members[1]), "it pools so"
+        scores.write(evaluation.subjects[-1].file, {("mean", "2"): [of_set("stsb-dev", 1.0, "dev")]})
+        outcome = plan.outcome
+        folder, _ = write_model(plan, outcome)
+        assert folder is not None and outcome.chosen is not None and load(folder, device="cpu").layers == 2
+        own = {
+            "member": f"runs/{outcome.chosen.pooled_id}/model",
+            "backbone": f"backbones/pooled-{outcome.chosen.pooled_id}",
+        }
+        assert folder == plan.storage / own[role]
+        record, written_at = folder.parent / "run.json", folder.stat().st_mtime_ns
+        assert write_model(plan, outcome)[0] == folder and folder.stat().st_mtime_ns == written_at
+        if role == "member":
+            found = record_of(folder)
+            assert (found["run_id"], found["pooled_again"]) == (outcome.chosen.pooled_id, plan.members[1].id)
+            record.unlink()  # a kill came before it
+            assert write_model(plan, outcome)[0] == folder and record_of(folder) == found
+        assert record.exists() == (role == "member")
