@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from run_commands import listening, plan_of
+from safetensors.torch import load_file
+from small_runs import difference, write_backbone
 
 from raysts.errors import RunFailed
 from raysts.pipeline.executor import LocalExecutor, fail
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.price import Rates
-from raysts.pipeline.run import Driver
-from raysts.pipeline.step import select_members
+from raysts.pipeline.run import Driver, run_batch
+from raysts.pipeline.step import Context, batches, select_members
+from raysts.pipeline.steps.agreement import EmbedTexts
 from raysts.report.run import report_data, write_report
 from raysts.storage.store import Store
 
@@ -27,11 +32,16 @@ SMALL = {
 
 
 class Pretender(LocalExecutor):
-    """An executor that trains nothing: a run's model is that of its parent, and scores more the larger the member's number."""
+    """An executor that trains nothing: a run's model is one of ``models``, by the member's number, or its parent. The larger the
+    number, the higher the score."""
 
-    def __init__(self, *failing: str) -> None:
+    def __init__(self, *failing: str, models: Sequence[Path] = ()) -> None:
         super().__init__(threads=1, device="cpu")
-        self.failing, self.trained = failing, list[str]()
+        self.failing, self.models, self.trained, self.embedded = failing, models, list[str](), 0
+
+    def map(self, worker: Any, args: tuple[Any, ...], units: Sequence[Any], resources: Any) -> Iterator[Any]:
+        self.embedded += len(units) * (worker is EmbedTexts)
+        return super().map(worker, args, units, resources)
 
     def train(self, chains: Sequence[Sequence[Any]], resources: Any) -> list[str | None]:
         return [next(filter(None, map(self._train, chain)), None) for chain in chains]
@@ -40,14 +50,10 @@ class Pretender(LocalExecutor):
         if job.title in self.failing:
             return fail(job, RunFailed("no memory"))
         with Store.of(job.folder).put_dir(job.folder / "model") as draft:
-            shutil.copytree(job.parent, draft, dirs_exist_ok=True)
-        record = {
-            "run_id": job.id,
-            "status": "done",
-            "steps": 4,
-            "timings": {"train_seconds": 2.0, "startup_seconds": 1.0},
-        }
-        record |= {**job.facts, "seed": job.seed, "dev": {"kept": 0.1 * (job.facts["member"] or 0)}}
+            made = self.models[job.facts["member"]] if self.models and job.facts["role"] == "member" else job.parent
+            shutil.copytree(made, draft, dirs_exist_ok=True)
+        record = {"run_id": job.id, "status": "done", "steps": 4, "dev": {"kept": 0.1 * (job.facts["member"] or 0)}}
+        record |= {**job.facts, "seed": job.seed, "timings": {"train_seconds": 2.0, "startup_seconds": 1.0}}
         Store.of(job.folder).write_json(job.folder / "run.json", record)
         self.trained.append(job.title)
         return None
@@ -72,6 +78,7 @@ def planned(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> Callable[..
     def made(name: str, **more: Any) -> Plan:
         asked = {
             "backbone": str(tiny_backbone),
+            "members": 2,
             **SMALL,
             **{key.replace("__", "."): value for key, value in more.items()},
         }
@@ -134,7 +141,7 @@ def test_what_is_damaged_on_the_way_is_made_again_once(planned: Callable[..., Pl
 
 
 def test_the_screen_follows_what_begins_and_what_is_left(planned: Callable[..., Plan]) -> None:
-    plan, told = planned("nli", members=2), Told()
+    plan, told = planned("nli"), Told()
     rates = Rates(plan.store)
     found = told.run(plan, Pretender())
     titles, rest, running, measured, texts = zip(*told.follows, strict=True)
@@ -199,9 +206,48 @@ def test_a_run_that_goes_on_keeps_its_price_and_another_of_its_name_replaces_it(
     assert raw["price"]["expected"] != first["price"]["expected"]
 
 
-def test_an_average_of_the_best_members(planned: Callable[..., Plan]) -> None:
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("models")
+    return [write_backbone(folder / str(seed), "bert", seed=seed) for seed in range(3)]
+
+
+def weights_of(*folders: Path) -> dict[str, torch.Tensor]:
+    """The mean of the weights of models."""
+    states = [load_file(folder / "model.safetensors") for folder in folders]
+    return {name: torch.stack([state[name] for state in states]).mean(0) for name in states[0]}
+
+
+def make(plan: Plan, models: list[Path]) -> None:
+    """Do all steps but those that measure."""
+    for batch in batches(plan.making, ()):
+        assert not run_batch(batch, Context(Pretender(models=models), plan.store))
+
+
+def test_an_average_of_the_best_members(planned: Callable[..., Plan], models: list[Path]) -> None:
     plan = planned("nli-soup", members=3, select_top=2)
-    found = Told().run(plan, Pretender())
+    make(plan, models)
     (soup,) = plan.soups.values()
-    assert soup.record["parents"] == [member.id for member in plan.members[1:]] and found["model"] == str(soup.output)
+    assert soup.record["parents"] == [member.id for member in plan.members[1:]]
     assert soup.record["selected_by"] == "stsb-dev" and plan.outcome.selected == soup.id
+    assert difference(weights_of(soup.output), weights_of(*models[1:])) < 1e-7
+
+
+@pytest.mark.parametrize(("start", "count"), [("member", 1), ("average", 2)])
+def test_a_student_starts_where_it_is_told(
+    start: str, count: int, planned: Callable[..., Plan], models: list[Path]
+) -> None:
+    plan = planned("nli-sed", student_start=start)
+    make(plan, models)
+    assert difference(weights_of(plan.outcomes[0].output), weights_of(*models[:count])) < 1e-7
+
+
+def test_pipelines_share_what_is_measured_of_an_equal_model(planned: Callable[..., Plan]) -> None:
+    """The backbone is measured for the first of them, members for the first that has them; rows are each pipeline's own."""
+    for system, embedded in (("nli-ensemble", 1 + 1), ("nli", 0), ("sts-ensemble", 1)):
+        executor = Pretender()
+        rows = Told().run(planned(system, members=1), executor)["results"]
+        assert executor.embedded == embedded and {row["system"] for row in rows} == {system}
+        count = Counter(row["role"] for row in rows if row["rows"] == "all")
+        assert count["backbone"] == count["member"] > 0
+        assert count["ensemble"] == (0 if system == "nli" else count["backbone"])

@@ -3,41 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import run_commands
 import small_runs
-import torch
-from run_commands import EVALUATION, TINY, overrides, raysts, result
-from safetensors.torch import load_file
+from run_commands import EVALUATION, overrides, raysts, result
 
 from raysts.models.pretrained import load
-
-
-def student_of(finished: run_commands.Finished, start: str) -> dict[str, Any]:
-    return result(
-        "run", "nli-sed", *finished.options(), "--address", "none", "--name", f"start-{start}",
-        *overrides(TINY, EVALUATION, {"student_start": start, "sed.optim.lr": 1e-9}),
-        *overrides({"sed.data.sample": 64, "sed.train.max_steps": 1, "evaluation.tasks": "[stsb]"}),
-    )  # fmt: skip
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "model.safetensors")
-
-
-def test_a_student_starts_where_it_is_told(finished: run_commands.Finished) -> None:
-    """With next to no learning rate it stays there: at a member, or the mean of the members' weights."""
-    found = {start: student_of(finished, start) for start in ("member", "average")}
-    members = sorted({(row["member"], row["run_id"]) for row in found["average"]["results"] if row["role"] == "member"})
-    first, second = (weights(finished.storage / "runs" / run / "model") for _, run in members)
-    expected = {"member": first, "average": {name: (first[name] + second[name]) / 2 for name in first}}
-    for start, wanted in expected.items():
-        kept = weights(Path(found[start]["model"]))
-        assert small_runs.difference(kept, wanted) < 1e-6, start
-    assert small_runs.difference(expected["average"], first) > 1e-5
 
 
 def test_a_student_of_mean_and_variance(few_world: Path, tmp_path: Path, finished: run_commands.Finished) -> None:
