@@ -233,6 +233,20 @@ def test_an_average_of_the_best_members(planned: Callable[..., Plan], models: li
     assert difference(weights_of(soup.output), weights_of(*models[1:])) < 1e-7
 
 
+def test_a_greedy_average_starts_with_the_best_and_scores_each_once(
+    planned: Callable[..., Plan], models: list[Path]
+) -> None:
+    plan = planned("nli-greedy-soup", members=3)
+    make(plan, models)
+    record, ids = plan.soups["greedy-soup"].record, [member.id for member in plan.members]
+    own = {id_: record["averages"][id_]["spearman"] for id_ in ids}
+    assert max(ids, key=own.__getitem__) in record["parents"] and len(record["averages"]) == 3 + 2
+    kept = record["averages"]["+".join(record["parents"])]
+    assert (record["dev"], record["selected_by"]) == ({"kept": kept["spearman"], "scores": kept}, "stsb-dev")
+    averaged = [models[ids.index(id_)] for id_ in record["parents"]]
+    assert difference(weights_of(plan.soups["greedy-soup"].output), weights_of(*averaged)) < 1e-7
+
+
 @pytest.mark.parametrize(("start", "count"), [("member", 1), ("average", 2)])
 def test_a_student_starts_where_it_is_told(
     start: str, count: int, planned: Callable[..., Plan], models: list[Path]

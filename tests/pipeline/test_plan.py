@@ -4,9 +4,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import run_commands
 from run_commands import EVALUATION, EVERY, TINY, overrides, plan_of, raysts, result
+from small_runs import write_backbone, write_vectors
 
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
@@ -14,6 +16,7 @@ from raysts.pipeline import validate
 from raysts.pipeline.plan import Plan
 from raysts.recipes.names import pipeline
 from raysts.recipes.overrides import load_pipeline
+from raysts.recipes.recipe import DEFAULTS, Pipeline
 
 
 def plan(name: object, data: Path, storage: Path, **more: Any) -> list[dict[str, Any]]:
@@ -87,6 +90,63 @@ def test_settings_that_do_not_fit_each_other_are_refused(
     assert plan_of("nli-sed", FITS | fits, few_world, tmp_path).steps
     with pytest.raises(InputError, match=why):
         plan_of("nli-sed", FITS | misfits, few_world, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def teachers(tmp_path_factory: pytest.TempPathFactory, few_world: Path) -> dict[str, Path]:
+    """Two models of 32 dimensions, and files of vectors of 48: of all sentences, and of every other one."""
+    folder, texts = (
+        tmp_path_factory.mktemp("teachers"),
+        Corpus(few_world).read("wikipedia/sentences")["sentence"].to_pylist(),
+    )
+    found = {name: write_backbone(folder / name, "bert", seed=seed) for seed, name in enumerate("ab", 1)}
+    for name, few in (("wide", texts), ("half", texts[::2])):
+        found[name] = write_vectors(folder / f"{name}.parquet", few, np.ones((len(few), 48), np.float32))
+    return found
+
+
+UNSHARED = "it is not on record that .*a, .*b began with one encoder"
+
+
+@pytest.mark.parametrize(
+    ("names", "settings", "fields", "why"),
+    [
+        ("a", {"target": "mean"}, {}, None),
+        ("a b", {"target": "mean"}, {}, UNSHARED),
+        ("a b", {"target": "unit-mean"}, {}, None),
+        ("a b", {"target": "unit-mean"}, {"student_start": "average"}, "student_start=average: models .* it is not on record"),
+        ("wide", {"target": "mean"}, {}, "gives 48 dimensions and the student, .*, has 32: .* --set sed.projection=48"),
+        ("wide", {"target": "mean", "projection": 48}, {}, None),
+        ("a wide", {"target": "unit-mean", "projection": 32}, {}, "wide.* gives 48 dimensions .* is projected to 32"),
+        ("a wide", {"target": "unit-mean", "loss": "similarity"}, {}, "wide.* gives 48 dimensions .* has that of the others 32"),
+        ("a wide", {"target": "similarity", "loss": "similarity"}, {}, None),
+        ("a wide", {"target": "concat"}, {}, None),
+        ("a wide", {"target": "concat", "projection": 80}, {}, None),
+        ("a wide", {"target": "concat", "projection": 48}, {}, "have 80 dimensions one after the other; .* the student's 32"),
+        ("a", {"target": "gaussian"}, {}, "gives no variance; take a GaussCSE model"),
+        ("a b", {"target": "concat"}, {"select_top": 1}, "--top: model .*a' has no score .*\n.*b' has no score"),
+        ("a", {"target": "mean"}, {"keep_index": True}, None),
+        ("a", {"target": "concat"}, {"keep_index": True}, "keep_index: the student learns the teacher's own vectors"),
+        ("half", {"target": "concat"}, {}, "has no vector of row 1 of wikipedia/sentences .*; embed all of the text"),
+        ("a", {"target": "mean"}, {"backbone": "tiny"}, "backbone=tiny: a student of models that are there needs their backbone"),
+    ],
+)  # fmt: skip
+def test_teachers_that_do_not_fit_are_refused(
+    names: str, settings: dict[str, Any], fields: dict[str, Any], why: str | None, teachers: dict[str, Path],
+    tiny_backbone: Path, few_world: Path, tmp_path: Path,
+) -> None:  # fmt: skip
+    sed = DEFAULTS["sed"]
+    recipe = sed.replace(settings=sed.settings.replace(**settings), train=sed.train.replace(keep="last"))
+    given = {"backbone": str(tiny_backbone), "teachers": tuple(str(teachers[name]) for name in names.split()), **fields}
+    made = Plan(
+        pipeline=Pipeline(name="d", combine="sed", recipes={"sed": recipe}, **given), corpus=Corpus(few_world), storage=tmp_path
+    )  # fmt: skip
+    if why is None:
+        validate.check(made)
+        assert made.steps
+    else:
+        with pytest.raises(InputError, match=f"(?s){why}"):
+            validate.check(made)
 
 
 def test_a_development_set_is_needed_where_it_chooses(few_world: Path, tmp_path: Path) -> None:

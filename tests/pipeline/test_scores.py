@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.stats
-from small_runs import write_backbone
+from run_commands import listening
+from safetensors.torch import load_file, save_file
+from small_runs import write_backbone, write_vectors
 
 from raysts.data.corpora import Corpus
+from raysts.errors import RunFailed
+from raysts.ids import folder_id
 from raysts.models.head import GaussianHead
 from raysts.models.pretrained import load
 from raysts.pipeline.executor import LocalExecutor
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import Context
+from raysts.pipeline.steps.scores import PartialSums
 from raysts.recipes.names import pipeline
 from raysts.recipes.recipe import DEFAULTS, Pipeline
+from raysts.storage.store import Store
 
 EVALUATED = {"evaluation.tasks": ["stsb"], "evaluation.resamples": 0, "evaluation.layers": [1], "student_pooling": 1}
 
@@ -75,3 +82,44 @@ def test_a_model_with_a_head_is_measured_as_it_was_trained(planned: Any, tiny_ba
     with plan.store.put_dir(plan.members[0].output) as draft:
         model.save(draft)
     assert {row["layers"] for row in measure(plan, "member")} == {"only-1"}
+
+
+def test_vectors_that_lack_texts_are_not_measured_nor_is_an_ensemble_with_them(
+    planned: Any, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    teachers = str(tiny_backbone), str(write_vectors(tmp_path / "v.parquet", ["a dog"], np.ones((1, 32), np.float32)))
+    made = Pipeline(
+        name="d", backbone=str(tiny_backbone), combine="sed", teachers=teachers, recipes={"sed": DEFAULTS["sed"]},
+        evaluation=pipeline("raw", EVALUATED).evaluation, student_pooling=1,
+    )  # fmt: skip
+    lines: list[str] = []
+    with listening(lines.append):
+        rows = measure(planned(made), "member")
+    assert {(row["role"], row["run_id"] == folder_id(tiny_backbone)) for row in rows} == {("member", True)}
+    assert (
+        sum("v.parquet has no vectors of the test texts; neither it nor an ensemble is" in line for line in lines) == 1
+    )
+
+
+def test_a_model_that_has_collapsed_is_named(planned: Any, tiny_backbone: Path) -> None:
+    plan = planned("nli", members=1)
+    with plan.store.put_dir(plan.members[0].output) as draft:
+        shutil.copytree(tiny_backbone, draft, dirs_exist_ok=True)
+        weights = {name: 0 * value for name, value in load_file(draft / "model.safetensors").items()}
+        save_file(weights, draft / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        RunFailed, match=f"evaluate members: '{plan.members[0].output}': stsb: all .* similarities are 0"
+    ):
+        measure(plan, "member")
+
+
+def test_a_sum_of_vectors_goes_on(tmp_path: Path) -> None:
+    """Weighted, by choice of layers, from what is stored."""
+    vectors, store = {1: np.ones((2, 3), np.float32), "only-2": np.eye(2, dtype=np.float32)}, Store(tmp_path)
+    PartialSums(store, "s").add(vectors, weight=2.0)
+    again = PartialSums(store, "s")
+    assert again.count == 1 and {layers: total.tolist() for layers, total in again.totals.items()} == {
+        1: [[2, 2, 2], [2, 2, 2]], "only-2": [[2, 0], [0, 2]]
+    }  # fmt: skip
+    again.add(vectors)
+    assert PartialSums(store, "s").count == 2 and PartialSums(store, "s").totals[1][0, 0] == 3

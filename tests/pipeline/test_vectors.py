@@ -23,7 +23,7 @@ from raysts.pipeline.executor import LocalExecutor
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import Context
 from raysts.pipeline.steps import vectors as teacher
-from raysts.recipes.recipe import DEFAULTS, Data, Pipeline
+from raysts.recipes.recipe import DEFAULTS, Data, Evaluation, Pipeline
 from raysts.storage.store import Store
 
 ROWS, WINDOW = 38, 8
@@ -137,7 +137,10 @@ def test_killed_after_some_files_it_goes_on_to_the_same_bytes(
     """Blocks are whole windows, or three of the eight rows of one. It says from where it goes on."""
     monkeypatch.setattr(teacher, "BLOCK", block)
     monkeypatch.setattr(teacher, "MOST_SPLIT", 5)  # as many windows as there are
+    said: list[str] = []
+    monkeypatch.setattr(teacher, "say", said.append)
     make(members, store, tmp_path / "whole")
+    assert len(said) == (5 if block > 3 else 10), "with each tenth, of which blocks of eight rows are two"
     names = [block.file for block in teacher.blocks_of(Windows(store))]
     assert sorted(path.name for path in (tmp_path / "whole").glob("shard*")) == names == sorted(names)
     assert len(names) == (5 if block > 3 else 14)
@@ -156,8 +159,7 @@ def test_killed_after_some_files_it_goes_on_to_the_same_bytes(
             make(members, store, tmp_path / "killed")
     assert not (tmp_path / "killed" / "manifest.json").exists()
     done_before = {path: path.stat().st_mtime_ns for path in written if path.exists()}
-    said: list[str] = []
-    monkeypatch.setattr(teacher, "say", said.append)
+    said.clear()
     make(members, store, tmp_path / "killed")
     assert said == [f"teachers: {rows} of 38 texts" for rows in reached]
     assert content(tmp_path / "killed") == content(tmp_path / "whole")
@@ -250,7 +252,9 @@ def test_teachers_are_sampled_for_their_lengths_and_for_weights(
     few_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     """Of three files of vectors the second has those of the first, twice as long, and the third says nothing."""
-    texts = Corpus(few_world).read("wikipedia/sentences")["sentence"].unique().to_pylist()
+    world = Corpus(few_world)
+    read, dev = world.read("wikipedia/sentences")["sentence"].to_pylist(), world.read("sts/stsb_dev").to_pydict()
+    texts = list(dict.fromkeys([*read, *dev["sentence1"], *dev["sentence2"]]))
     given = load(tiny_backbone, device="cpu").encode(texts)
     noise = np.random.default_rng(0).normal(size=given.shape).astype(np.float32)
     files = {"once": given, "twice": 2 * given, "noise": noise}
@@ -259,7 +263,8 @@ def test_teachers_are_sampled_for_their_lengths_and_for_weights(
     def sampled(count: int, **settings: Any) -> tuple[int, Any]:
         recipe = DEFAULTS["sed"].replace(settings=DEFAULTS["sed"].settings.replace(**settings), data=Data(sample=40))
         pipeline = Pipeline(
-            name="d", backbone=str(tiny_backbone), combine="sed", teachers=tuple(teachers[:count]), recipes={"sed": recipe}
+            name="d", backbone=str(tiny_backbone), combine="sed", teachers=tuple(teachers[:count]), recipes={"sed": recipe},
+            evaluation=Evaluation(resamples=0),
         )  # fmt: skip
         plan, executor = Plan(pipeline=pipeline, corpus=Corpus(few_world), storage=tmp_path / "storage"), Watched()
         for step in plan.making[:-1]:
@@ -275,3 +280,8 @@ def test_teachers_are_sampled_for_their_lengths_and_for_weights(
     assert units == 3 and once == pytest.approx(twice, rel=1e-3) and once > 2 * says_nothing
     assert sampled(3, target="unit-mean", weights="agreement")[0] == 0, "the weights are there"
     assert sampled(2, target="unit-mean", weights=(3.0, 1.0)) == (0, [3.0, 1.0])
+    units, by_dev = sampled(2, target="unit-mean", weights="dev")
+    assert units == 0 and len(by_dev) == 2 and sampled(2, target="unit-mean", weights="dev") == (0, by_dev)
+    teachers[0] = str(write_vectors(tmp_path / "read.parquet", [*dict.fromkeys(read)], given[: len({*read})]))
+    with pytest.raises(InputError, match="a teacher has no vectors of the development set; embed it too"):
+        sampled(2, target="unit-mean", weights="dev")

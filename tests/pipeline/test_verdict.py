@@ -20,9 +20,9 @@ from raysts.evaluation.scores import RowScores
 from raysts.models.head import GaussianHead
 from raysts.models.pretrained import load
 from raysts.pipeline.deliver import write_model
-from raysts.pipeline.inputs import members_dev
+from raysts.pipeline.inputs import ReadingLength, members_dev
 from raysts.pipeline.plan import Plan
-from raysts.pipeline.verdict import ABOUT_POINTS, Verdict
+from raysts.pipeline.verdict import ABOUT_POINTS, Verdict, notes_before
 from raysts.recipes.names import pipeline
 from raysts.recipes.recipe import DEFAULTS, Pipeline
 from raysts.storage.runs import record_of
@@ -387,3 +387,46 @@ def test_the_delivered_folder(written: Written) -> None:
             record.unlink()  # a kill came before it
             assert write_model(plan, outcome)[0] == folder and record_of(folder) == found
         assert record.exists() == (role == "member")
+
+
+def test_what_is_noted_before_anything_runs(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+    folders = [str(write_backbone(tmp_path / name, "bert", seed=seed)) for seed, name in enumerate("ab", 1)]
+    sed, backbone = DEFAULTS["sed"], str(tiny_backbone)
+
+    def plan(
+        settings: dict[str, Any], train: dict[str, Any], data: dict[str, Any], teachers: int, **fields: Any
+    ) -> Plan:
+        recipe = sed.replace(
+            settings=sed.settings.replace(**settings), train=sed.train.replace(**train), data=sed.data.replace(**data)
+        )
+        given = {"backbone": backbone, "combine": "sed", "teachers": tuple(folders[:teachers]), **fields}
+        made = Pipeline(name="d", recipes={"sed": recipe}, **given)
+        return Plan(pipeline=made, corpus=Corpus(few_world), storage=tmp_path / "storage")
+
+    whole = {"sample": None}
+    apart = (
+        "The teachers have different starting models, or another width than the student, so their mean has no meaning"
+    )
+    for target, teachers, is_told in (
+        ("concat", 2, True),
+        ("unit-mean", 2, False),
+        ("mean", 1, False),
+        ("concat", 1, False),
+    ):
+        made = plan({"target": target}, {}, whole, teachers)
+        assert ([f"{apart}: sed.target={target}."] if is_told else []) == notes_before(made)
+    layers = notes_before(plan({"target": "mean"}, {}, whole, 1, backbone_layers=1))
+    assert layers == [f"Training starts from 1 of the 2 layers of {backbone}: 0 (counted from 0)."]
+    table = plan({"target": "unit-mean"}, {}, whole, 1, student="static")
+    assert notes_before(table)[0] == (
+        f"Training starts from a table of token vectors, each what {backbone} gives for it alone."
+    )
+    assert (table.depth, table.size, table.hidden_width) == (1, 2e5, 32) and table.start.name.startswith("static-")
+    assert len({table.backbone_id, plan({}, {}, whole, 1).backbone_id}) == 2
+    (long, spans) = notes_before(plan({"target": "mean"}, {"max_length": "auto"}, {"sample": 50, "spans": 3}, 1))
+    assert long.startswith("sed: reads the first ") and long.endswith(": 95% of the texts have no more.")
+    assert spans == "sed: trains on 50 texts and on 3 spans of each (4 to 64 words): 75% of its rows are spans."
+    reason = [ReadingLength(tokens=9, limit=9, at_limit=share).reason for share in (0.05, 0.06)]
+    assert reason[0] == "95% of the texts have no more." and reason[1].startswith(
+        "backbone and teachers read no more, and 6%"
+    )
