@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from run_commands import listening, plan_of
 from safetensors.torch import load_file
 from small_runs import difference, write_backbone
@@ -265,3 +266,16 @@ def test_pipelines_share_what_is_measured_of_an_equal_model(planned: Callable[..
         count = Counter(row["role"] for row in rows if row["rows"] == "all")
         assert count["backbone"] == count["member"] > 0
         assert count["ensemble"] == (0 if system == "nli" else count["backbone"])
+
+
+def test_the_card_names_the_licence_of_the_backbone(
+    planned: Callable[..., Plan], copy_of: Callable[[Path, str], Path], tiny_backbone: Path
+) -> None:
+    """From its own card, if that names one. A folder is no name on the hub."""
+    backbone, found = copy_of(tiny_backbone, "backbone"), []
+    for card in ("license: mit", "license: [a, b]"):
+        (backbone / "README.md").write_text(f"---\n{card}\n---\n")
+        model = Told().run(planned("nli", members=1, backbone=str(backbone)), Pretender())["model"]
+        found.append(yaml.safe_load((Path(model) / "README.md").read_text().split("---")[1]))
+    assert [front.get("license") for front in found] == ["mit", None]
+    assert not any("base_model" in front for front in found)

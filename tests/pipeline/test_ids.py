@@ -16,7 +16,9 @@ from raysts.data.corpora import Corpus
 from raysts.data.user import UserData
 from raysts.data.world import EMBEDDED
 from raysts.ids import content_id, derive_seed, folder_id
+from raysts.models import pretrained
 from raysts.models.pretrained import load
+from raysts.pipeline import inputs
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.price import Rates, price
 from raysts.pipeline.step import Step
@@ -281,6 +283,24 @@ def test_a_backbone_as_it_is_distributed(plan: Planner, tiny_backbone: Path, tmp
     plans.append(replace(plans[0], pipeline=distilled))
     pooled = [made.distributed_pooling for made in plans]
     assert pooled == [("cls", 2), ("mean", 1), ("mean", 1)], "a table of tokens has nothing to pool but them"
+
+
+def test_what_a_model_of_some_layers_weighs(
+    plan: Planner, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the layers go through half of the weights; the embeddings stay."""
+    monkeypatch.setattr(inputs, "SMALLEST", 1.0)
+    for backbone in (str(tiny_backbone), "tiny"):
+        whole, half = (plan("nli", {"backbone": backbone, "backbone_layers": count}) for count in (None, 1))
+        assert half.size == whole.size / 2 and whole.model_bytes - half.model_bytes == 4 * half.size
+    weights = pretrained.weight_bytes(tiny_backbone)
+    assert plan("nli").model_bytes == weights + inputs.OTHER_FILES and plan("nli").size < weights / 4
+    made = plan("nli", {"backbone_layers": 1}, storage=tmp_path)
+    written = []
+    for _ in range(2):
+        made.write_backbone()
+        written.append((made.start / "config.json").stat().st_mtime_ns)
+    assert written[0] == written[1], "it is there"
 
 
 # -- the functions behind them -------------------------------------------------------------------------------------------

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
+from evaluation_fakes import write_table
 from run_commands import listening
 from safetensors.torch import load_file, save_file
 from small_runs import write_backbone, write_vectors
 
 from raysts.data.corpora import Corpus
+from raysts.data.user import UserData
 from raysts.errors import RunFailed
 from raysts.ids import folder_id
 from raysts.models.head import GaussianHead
@@ -40,12 +42,13 @@ def planned(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> Any:
     return made
 
 
-def measure(plan: Plan, role: str) -> list[dict[str, Any]]:
-    """The rows on STS-B of a role that is measured."""
+def measure(plan: Plan, role: str, metric: str = "spearman") -> list[dict[str, Any]]:
+    """The rows of a role that is measured, on whole sets."""
     (evaluation,) = (each for each in plan.evaluations if each.role == role)
     assert evaluation.step.work is not None
     evaluation.step.work(Context(LocalExecutor(threads=1, device="cpu"), plan.store))
-    return [row for row in evaluation.rows() if row["metric"] == "spearman" and row["aggregation"] == "all"]
+    of_sets = [row for row in evaluation.rows() if row["metric"] == metric and row["subset"] is None]
+    return [row for row in of_sets if row["aggregation"] in ("all", None)]
 
 
 def test_an_ensemble_of_models_from_elsewhere_takes_each_as_it_pools(planned: Any, tmp_path: Path) -> None:
@@ -123,3 +126,42 @@ def test_a_sum_of_vectors_goes_on(tmp_path: Path) -> None:
     }  # fmt: skip
     again.add(vectors)
     assert PartialSums(store, "s").count == 2 and PartialSums(store, "s").totals[1][0, 0] == 3
+
+
+def test_queries_of_a_student_find_documents_that_the_teacher_embedded(
+    few_world: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    """Beside those that it embeds itself."""
+    texts = Corpus(few_world).read("wikipedia/sentences")["sentence"].unique().to_pylist()[:30]
+    queries, ids, folder = (
+        [" ".join(text.split()[:5]) for text in texts],
+        [f"d{n}" for n in range(30)],
+        tmp_path / "found",
+    )
+    write_table(folder, "corpus", {"doc_id": ids, "text": texts})
+    write_table(folder, "queries", {"query_id": ids, "text": queries})
+    write_table(folder, "qrels", {"query_id": ids, "doc_id": ids, "score": [1] * 30})
+    teacher = write_backbone(tmp_path / "teacher", "bert", seed=3)
+    made = Pipeline(
+        name="d", backbone=str(tiny_backbone), combine="sed", teachers=(str(teacher),), recipes={"sed": DEFAULTS["sed"]},
+        evaluation=pipeline("raw", EVALUATED | {"evaluation.tasks": []}).evaluation, student_pooling=1, keep_index=True,
+    )  # fmt: skip
+    corpus = Corpus(None, user=UserData.of(test={"found": folder}, text=few_world / "wikipedia/sentences.parquet"))
+    plan = Plan(pipeline=made, corpus=corpus, storage=tmp_path / "storage")
+    (student,) = plan.outcomes
+    with plan.store.put_dir(student.output) as draft:
+        shutil.copytree(tiny_backbone, draft, dirs_exist_ok=True)
+    plan.agreement.step.work(Context(LocalExecutor(threads=1, device="cpu"), plan.store))
+    rows = measure(plan, "student", "ndcg@10")
+    values = {
+        row["similarity"]: row["value"]
+        for row in rows
+        if row["dataset"].startswith("retrieval") and row["rows"] == "all"
+    }
+    asks = load(tiny_backbone, device="cpu").encode(queries, normalize=True)
+    for similarity, model in (("cosine", tiny_backbone), ("cosine, documents by the teacher", teacher)):
+        cosines = asks @ load(model, device="cpu").encode(texts, normalize=True).T
+        ranks = 1 + (cosines > np.diag(cosines)[:, None]).sum(1)
+        gains = np.where(ranks <= 10, 1 / np.log2(1 + ranks), 0)
+        assert values.pop(similarity) == pytest.approx(gains.mean(), abs=1e-6)
+    assert not values

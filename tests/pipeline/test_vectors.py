@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ from raysts.pipeline.executor import LocalExecutor
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import Context
 from raysts.pipeline.steps import vectors as teacher
-from raysts.recipes.recipe import DEFAULTS, Data, Evaluation, Pipeline
+from raysts.recipes.recipe import DEFAULTS, Data, Evaluation, Pipeline, Resources
 from raysts.storage.store import Store
 
 ROWS, WINDOW = 38, 8
@@ -285,3 +286,18 @@ def test_teachers_are_sampled_for_their_lengths_and_for_weights(
     teachers[0] = str(write_vectors(tmp_path / "read.parquet", [*dict.fromkeys(read)], given[: len({*read})]))
     with pytest.raises(InputError, match="a teacher has no vectors of the development set; embed it too"):
         sampled(2, target="unit-mean", weights="dev")
+
+
+def test_the_room_for_teachers_is_half_of_what_a_process_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    def room(device: str | None, **asked: Any) -> float:
+        return teacher.room_on(device, Resources(**asked))
+
+    assert room("cpu", memory=4.0) == 2e9
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert (
+        room("cpu", cpus=1) == pytest.approx(total / 2 / (os.cpu_count() or 1)) and room("cpu", cpus=999) == total / 2
+    )
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (1, 80_000))
+    assert [room(None, gpus=gpus) for gpus in (None, 0.5, 2)] == [40_000, 20_000, 40_000]
+    assert room("cpu", memory=4.0) == 2e9, "whatever the machine has besides"
