@@ -22,7 +22,7 @@ from raysts.models.pretrained import load
 from raysts.pipeline.deliver import write_model
 from raysts.pipeline.inputs import ReadingLength, members_dev
 from raysts.pipeline.plan import Plan
-from raysts.pipeline.verdict import ABOUT_POINTS, Verdict, notes_before
+from raysts.pipeline.verdict import ABOUT_POINTS, ABOUT_TINY, Verdict, notes_before
 from raysts.recipes.names import pipeline
 from raysts.recipes.recipe import DEFAULTS, Pipeline
 from raysts.storage.runs import record_of
@@ -270,6 +270,8 @@ FALLEN = "Training made 1 of 2 worse on stsb-dev (stage nli): member 1 from 100.
         ("nli", {"nli.settings.matryoshka": [8, 16]}, {}, {}, {}, "nli: the first 8, 16 dimensions were trained", True),
         ("nli-sed", {"nli.train.keep": "best"}, {}, {}, {}, "Labels of stsb-dev chose the kept checkpoint in: nli.", True),
         ("nli", {}, {}, {}, {NLI[0]: score(0.1), NLI[1]: score(0.2)}, "Of 2 members, member 1 is delivered", True),
+        ("raw", {"backbone": "tiny"}, {}, {}, {}, ABOUT_TINY, True),
+        ("raw", {}, {}, {}, {}, ABOUT_TINY, False),
     ],
 )  # fmt: skip
 def test_what_is_noted(
