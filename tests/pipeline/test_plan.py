@@ -124,6 +124,7 @@ UNSHARED = "it is not on record that .*a, .*b began with one encoder"
         ("a wide", {"target": "concat", "projection": 80}, {}, None),
         ("a wide", {"target": "concat", "projection": 48}, {}, "have 80 dimensions one after the other; .* the student's 32"),
         ("a", {"target": "gaussian"}, {}, "gives no variance; take a GaussCSE model"),
+        ("a b", {"target": "gaussian"}, {}, "sed.target=gaussian: takes one GaussCSE model"),
         ("a b", {"target": "concat"}, {"select_top": 1}, "--top: model .*a' has no score .*\n.*b' has no score"),
         ("a", {"target": "mean"}, {"keep_index": True}, None),
         ("a", {"target": "concat"}, {"keep_index": True}, "keep_index: the student learns the teacher's own vectors"),
