@@ -131,7 +131,8 @@ class Driver:
 
     def _run_batch(self, batch: list[Step]) -> list[str]:
         waiting = [step for step in self.plan.steps if step.id not in self.done]
-        self._follow(batch, waiting)
+        if batch[0].job:  # others follow each other
+            self._follow(batch, waiting)
         context = Context(self.executor, self.store, self.plan.pipeline.resources)
         try:
             failures = run_batch(batch, context, lambda step, texts: self._watch(step, texts, waiting))
@@ -139,9 +140,7 @@ class Driver:
             if not isinstance(error, StoreFailed):  # which takes no record
                 self._write_record(State.FAILED)
             raise
-        for step in batch:
-            if seconds := seconds_of(step.record):
-                self.seconds[step.id] = seconds
+        self.seconds |= {step.id: seconds for step in batch if (seconds := seconds_of(step.record))}
         return failures
 
     def _follow(self, running: Sequence[Step], waiting: list[Step], texts: int = 0) -> None:

@@ -142,19 +142,6 @@ def test_a_greedy_average_goes_on_after_a_kill(few_world: Path, tiny_backbone: P
 
 
 @pytest.mark.whole
-def test_an_average_of_the_best_members(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
-    made = plan_recipe("nli-soup", CHANGES | {"backbone": str(tiny_backbone), "select_top": 2}, few_world, tmp_path)
-    Driver(made, LocalExecutor(threads=1), "top", "").run()
-    (soup,) = made.soups.values()
-    by_score = sorted(made.members, key=lambda member: -member.record["dev"]["kept"])
-    assert set(soup.record["parents"]) == {member.id for member in by_score[:2]}
-    weights, *parts = (load_file(run.output / "model.safetensors") for run in (soup, *by_score[:2]))
-    for name, value in weights.items():
-        torch.testing.assert_close(value, (parts[0][name] + parts[1][name]) / 2, rtol=0, atol=1e-7)
-    assert soup.record["selected_by"] == "stsb-dev" and made.outcome.selected == soup.id
-
-
-@pytest.mark.whole
 def test_members_of_several_objectives_are_averaged(few_world: Path, tmp_path: Path) -> None:
     found = result("run", "nli-sts-soup", "--data", few_world, "--storage", tmp_path, "--address", "none",
                    *overrides(CHANGES | {"routes": [["nli"], ["sts"]]}))  # fmt: skip

@@ -7,18 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from golden.golden import Golden
 
 from raysts.data.corpora import Corpus
+from raysts.data.user import UserData
 from raysts.data.world import EMBEDDED
 from raysts.ids import content_id, derive_seed, folder_id
+from raysts.models import pretrained
+from raysts.models.pretrained import load
+from raysts.pipeline import inputs
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.price import Rates, price
 from raysts.pipeline.step import Step
 from raysts.recipes.catalog import BANK_TEMPERATURE, CATALOG
 from raysts.recipes.names import RECIPES, pipeline
+from raysts.recipes.recipe import DEFAULTS, Pipeline
 from raysts.recipes.tree import paths, to_plain
 
 Planner = Callable[..., Plan]
@@ -224,6 +230,77 @@ def test_a_student_exported_with_other_layers_is_another_run(plan: Planner) -> N
     assert student(one).id != student(two).id
     assert ids(one) == ids(two) and one.teacher.vectors.id == two.teacher.vectors.id
     assert [student(made).training.export_layers for made in (one, two)] == [1, 2]
+
+
+def test_a_probe_counts_where_something_is_probed(plan: Planner, embedded: Corpus) -> None:
+    def measured(**evaluation: Any) -> str:
+        asked = {f"evaluation.{key}": value for key, value in evaluation.items()}
+        return plan("nli", asked, corpus=embedded).evaluations[0].single[0].file.stem
+
+    probed, other = {"tasks": ["transfer"]}, {"tasks": ["stsb"], "also": ["transfer"]}
+    assert measured(**probed) != measured(**probed, probe="senteval")
+    assert measured(**other) == measured(**other, probe="senteval")
+
+
+# -- what is planned on ---------------------------------------------------------------------------------------------------
+
+
+def test_tasks_that_take_minutes_are_measured_where_their_files_are(
+    plan: Planner, embedded: Corpus, few_world: Path, tmp_path: Path
+) -> None:
+    data = Path(shutil.copytree(few_world, tmp_path / "data"))
+    shutil.rmtree(data / "web", ignore_errors=True)
+    also = {"evaluation.also": ["words", "nothing"]}
+    assert plan("nli", also, corpus=embedded).tasks[-3:] == ("sick-direction", "words", "nothing"), "which is refused"
+    assert plan("nli", also, corpus=Corpus(data)).tasks[-2:] == ("sick-direction", "nothing")
+    assert plan("nli", also | {"evaluation.tasks": ["stsb"]}, corpus=embedded).tasks == ("stsb",)
+
+
+def test_rows_that_select_and_report_are_counted(plan: Planner, few_world: Path, tmp_path: Path) -> None:
+    """In whatever order their sentences stand, and of the files of a user's own where those select."""
+    data, mine, columns = tmp_path / "data", tmp_path / "mine.parquet", ["sentence1", "sentence2", "score"]
+    shutil.copytree(few_world, data)
+    tested, pairs = (pq.read_table(data / f"sts/{name}.parquet").select(columns) for name in ("sts12", "stsb_dev"))
+    both = pa.table({"sentence1": tested["sentence2"], "sentence2": tested["sentence1"], "score": tested["score"]})
+    pq.write_table(
+        pa.concat_tables([pairs, both.slice(0, 7)], promote_options="permissive"), data / "sts/stsb_dev.parquet"
+    )
+    pq.write_table(both.slice(0, 5), mine)
+    of_tasks = {"evaluation.tasks": ["sts12", "sick-2way"]}
+    assert plan("nli", of_tasks, corpus=Corpus(data)).dev_overlaps == {"sts12": (7, 60)}
+    own = UserData.of(dev={"mine": mine})
+    assert plan("nli", of_tasks, corpus=Corpus(data, user=own)).dev_overlaps == {"sts12": (5, 60)}
+    assert plan("nli", of_tasks, corpus=Corpus(few_world)).dev_overlaps == {}
+
+
+def test_a_backbone_as_it_is_distributed(plan: Planner, tiny_backbone: Path, tmp_path: Path) -> None:
+    load(tiny_backbone, pooling="cls", layers=2, device="cpu").save(tmp_path / "cls")
+    folder = str(tmp_path / "cls")
+    distilled = Pipeline(
+        name="d", backbone=folder, combine="sed", teachers=(folder,), student="static", recipes={"sed": DEFAULTS["sed"]}
+    )  # fmt: skip
+    plans = [plan("nli", {"backbone": folder}), plan("nli", {"backbone": "tiny"})]
+    plans.append(replace(plans[0], pipeline=distilled))
+    pooled = [made.distributed_pooling for made in plans]
+    assert pooled == [("cls", 2), ("mean", 1), ("mean", 1)], "a table of tokens has nothing to pool but them"
+
+
+def test_what_a_model_of_some_layers_weighs(
+    plan: Planner, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the layers go through half of the weights; the embeddings stay."""
+    monkeypatch.setattr(inputs, "SMALLEST", 1.0)
+    for backbone in (str(tiny_backbone), "tiny"):
+        whole, half = (plan("nli", {"backbone": backbone, "backbone_layers": count}) for count in (None, 1))
+        assert half.size == whole.size / 2 and whole.model_bytes - half.model_bytes == 4 * half.size
+    weights = pretrained.weight_bytes(tiny_backbone)
+    assert plan("nli").model_bytes == weights + inputs.OTHER_FILES and plan("nli").size < weights / 4
+    made = plan("nli", {"backbone_layers": 1}, storage=tmp_path)
+    written = []
+    for _ in range(2):
+        made.write_backbone()
+        written.append((made.start / "config.json").stat().st_mtime_ns)
+    assert written[0] == written[1], "it is there"
 
 
 # -- the functions behind them -------------------------------------------------------------------------------------------

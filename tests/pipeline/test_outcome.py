@@ -5,20 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
-from run_commands import EVALUATION, overrides, raysts, result
 
 from raysts.data.corpora import Corpus
 from raysts.evaluation.dev import dev_name, load_dev
 from raysts.pipeline.outcome import Candidate, Option, Outcome, best, decide, outcome_of, system_of, top
 from raysts.recipes.catalog import CATALOG
-
-SMALL = {
-    "backbone": "tiny", "train.max_steps": 4, "train.eval_every": 4, "train.max_length": 16, "evaluation.resamples": 0,
-    "evaluation.tasks": "[stsb]", "evaluation.layers": "[1]", "evaluation.compare": 1, "student_pooling": 1,
-}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -60,22 +53,14 @@ MEMBERS, CHOSEN = _models("m", 0.1, 0.3, 0.2), _models("m", 0.1, 0.3, 0.2, selec
     ],
 )
 def test_what_comes_out(
-    members: list[Candidate],
-    students: list[Candidate],
-    combine: str | None,
-    select_top: int | None,
-    ensemble: str,
-    selected: str | None,
-    selected_by: str | None,
-) -> None:
+    members: list[Candidate], students: list[Candidate], combine: str | None, select_top: int | None, ensemble: str,
+    selected: str | None, selected_by: str | None,
+) -> None:  # fmt: skip
     found = decide(members, students, combine=combine, select_top=select_top, dev="dev")
     assert found == Outcome(
-        members=tuple(member.id for member in members),
-        ensemble=tuple(ensemble.split()),
-        students=tuple(student.id for student in students),
-        selected=selected,
-        selected_by=selected_by,
-    )
+        members=tuple(member.id for member in members), ensemble=tuple(ensemble.split()),
+        students=tuple(student.id for student in students), selected=selected, selected_by=selected_by,
+    )  # fmt: skip
     assert found.models_of("members") == found.members and found.models_of("ensemble") == found.ensemble
     assert found.models_of("student") == ((selected,) if students else ())
 
@@ -128,80 +113,3 @@ def test_an_outcome_is_read_from_its_record() -> None:
         selected_by="stsb-dev", candidates=(option,),
     )  # fmt: skip
     assert outcome_of(json.loads(json.dumps({**record, "outcome": asdict(found)}))) == found
-
-
-# -- whole runs ----------------------------------------------------------------------------------------------------------
-
-
-def _run(name: str, data: Path, storage: Path, **more: Any) -> dict[str, Any]:
-    chosen = {**SMALL, **more}
-    options = [part for key, value in chosen.items() for part in ("--set", f"{key}={value}")]
-    return result("run", name, "--data", data, "--storage", storage, "--address", "none", *options)
-
-
-@pytest.mark.whole
-def test_a_member_that_a_dev_score_chose_is_said_to_be_so(few_world: Path, tmp_path: Path) -> None:
-    found = _run("nli", few_world, tmp_path, members=2)
-    model = Path(found["model"])
-    runs = {row["run_id"] for row in found["results"] if row["role"] == "member"}
-    records = {run: json.loads((tmp_path / "runs" / run / "run.json").read_text(encoding="utf-8")) for run in runs}
-    scores = {run: record["dev"]["kept"] for run, record in records.items()}
-    assert len(set(scores.values())) > 1 and model.parent.name == max(scores, key=lambda run: scores[run])
-    card = (model / "README.md").read_text(encoding="utf-8")
-    assert "Labels of stsb-dev chose" in card and "No labels of an evaluation set" not in card
-    choice = f", with the highest score on stsb-dev ({model.parent.name})."
-    assert choice in card and choice in Path(found["report"]).read_text(encoding="utf-8")
-    by = {(row["run_id"], row["selected_by"]) for row in found["results"] if row["role"] == "member"}
-    assert by == {(run, "stsb-dev" if run == model.parent.name else None) for run in runs}
-    again = result("compare", "nli", "nli:members", "--storage", tmp_path, "--data", few_world, "--tasks", "stsb")
-    assert {row["difference"] for row in again["comparison"]} == {0.0}, "all of them, not the one handed over"
-
-
-FEW = {
-    "members": 3, "train.max_steps": 2, "train.eval_every": 2, "train.max_length": 16, "sed.data.sample": 64,
-    "sed.train.max_steps": 1, "evaluation.layers": "[1]", "evaluation.compare": 1, "student_pooling": 1,
-}  # fmt: skip
-
-
-@pytest.mark.whole
-def test_an_ensemble_of_the_members_that_finished(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
-    """One of three has a broken checkpoint: exit 3, until two are said to be enough; mended, the best two of all three teach."""
-    data, storage = ("--data", few_world), tmp_path / "storage"
-
-    def arguments(command: str, **more: Any) -> list[object]:
-        address = [] if command == "plan" else ["--address", "none"]
-        few = {"backbone": tiny_backbone, "evaluation.tasks": "[stsb]", "select_top": 2}
-        chosen = overrides(FEW, EVALUATION, few, more)
-        return [command, "nli-sed", *data, "--storage", storage, *address, *chosen]
-
-    nodes = result(*arguments("plan"))["nodes"]
-    members, (teacher,) = ([n["id"] for n in nodes if n["kind"] == kind] for kind in ("train", "vectors"))
-    broken = storage / "runs" / members[1] / "checkpoints" / "step-0000001.pt"
-    broken.parent.mkdir(parents=True)
-    broken.write_bytes(b"torn")
-
-    outcome = raysts(*arguments("run", min_members=3), "--json")
-    assert outcome.code == 3 and outcome.out == "" and "member 1 nli" in outcome.err
-    assert "2 of 3 finished, and min_members=3" in outcome.err and not (storage / "embeddings").exists()
-
-    found = raysts(*arguments("run", min_members=2), "--json")
-    assert found.code == 0 and "going on with 2 of 3 members" in found.err
-    first = json.loads(found.out)
-    (gone,) = first["left_out"]
-    assert gone["member"] == 1 and gone["reason"]
-    assert {row["member"] for row in first["results"] if row["role"] == "member"} == {0, 2}
-    (manifest,) = storage.glob("embeddings/*/manifest.json")
-    assert json.loads(manifest.read_text())["members"] == [members[0], members[2]] and manifest.parent.name != teacher
-    page = Path(first["report"]).read_text()
-    assert "Member 1 failed and is left out" in page and "the 2 of 3 members that finished" in page
-    assert [path.name for path in (storage / "embeddings").iterdir()] == [manifest.parent.name]
-
-    broken.unlink()
-    second = result(*arguments("run", min_members=2))
-    assert second["left_out"] == [] and second["model"] != first["model"]
-    assert {row["member"] for row in second["results"] if row["role"] == "member"} == {0, 1, 2}
-    records = {run: json.loads((storage / "runs" / run / "run.json").read_text()) for run in members}
-    best = sorted(members, key=lambda run: -records[run]["dev"]["kept"])[:2]
-    manifest = storage / "embeddings" / teacher / "manifest.json"  # the teacher of a run without failures
-    assert {*json.loads(manifest.read_text())["members"]} == {*best}
-    assert "left out" not in Path(second["report"]).read_text()

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from run_commands import EVALUATION, TINY, overrides, plan_of, raysts, result
+from run_commands import EVALUATION, TINY, overrides, raysts, result
 
 import raysts as package
 from raysts.data.corpora import Corpus
-from raysts.pipeline.executor import LocalExecutor
-from raysts.pipeline.run import Driver
-from raysts.pipeline.steps.agreement import EmbedTexts
 
 TRAINED = 30
 """Pairs of sts12 that stsb_train is made to hold."""
@@ -108,34 +103,3 @@ def test_a_model_from_elsewhere_is_unknown(where: list[object], tiny_backbone: P
     (entry,) = found["contamination"]
     assert entry["task"] is None and str(tiny_backbone) in entry["unknown"][0]
     assert "not on record" in found["notes"][0]
-
-
-class Watched(LocalExecutor):
-    """An executor that counts the models that it embeds texts with."""
-
-    embedded = 0
-
-    def map(self, worker: Any, args: tuple[Any, ...], units: Sequence[Any], resources: Any) -> Iterator[Any]:
-        self.embedded += len(units) * (worker is EmbedTexts)
-        return super().map(worker, args, units, resources)
-
-
-@pytest.mark.whole
-def test_pipelines_share_what_is_measured_of_an_equal_model(data: Path, tiny_backbone: Path, tmp_path: Path) -> None:
-    """The backbone is measured for the first of them, members for the first that has them; rows are each pipeline's own: where
-    other rows are clean, they are a mask on what was measured."""
-    changes = {
-        "backbone": str(tiny_backbone), "members": 2, "train.max_steps": 2, "train.eval_every": 2,
-        "evaluation.tasks": ["sts12", "stsb"], "evaluation.resamples": 3,
-    }  # fmt: skip
-    for system, embedded in (("nli-ensemble", 1 + 2), ("nli", 0), ("sts-ensemble", 2)):
-        plan, executor = plan_of(system, changes, data, tmp_path), Watched(threads=1)
-        found = Driver(plan, executor, system, "").run()["results"]
-        assert executor.embedded == embedded and {row["system"] for row in found} == {system}
-        rows = Counter((row["role"], row["rows"]) for row in found)
-        for part in ("all", "clean") if system.startswith("sts") else ("all",):
-            assert rows["backbone", part] == rows["member", part] / 2 > 0
-            assert rows["ensemble", part] == (0 if system == "nli" else rows["backbone", part])
-        for node in plan.evaluations:
-            for model in [each.id for each in node.models] or ["backbone"]:
-                assert node.row_scores(model)["mean", "1"].keys() == {"sts12", "stsb"}

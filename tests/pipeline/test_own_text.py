@@ -30,7 +30,7 @@ from raysts.commands.follow import report
 from raysts.data.corpora import Corpus
 from raysts.data.user import TEXT, UserData, open_text
 from raysts.data.windows import Windows
-from raysts.errors import InputError, RunFailed
+from raysts.errors import InputError
 from raysts.models.encoder import Encoder
 from raysts.models.prompts import Prompts
 from raysts.pipeline.inputs import use_user_text
@@ -266,11 +266,6 @@ def test_which_of_several_models_has_collapsed(own: Path, tmp_path: Path) -> Non
     zero = Path(shutil.copytree(own / "B", tmp_path / "zero"))
     weights = {name: 0 * value for name, value in load_file(zero / "model.safetensors").items()}
     save_file(weights, zero / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(RunFailed, match=f"evaluate teachers: '{zero}': mine: all .* predicted similarities are 0"):
-        raysts.distill(
-            [str(own / "A"), str(zero)], {"backbone": str(own / "A"), **STEPS}, text=own / "docs.csv", column="text",
-            test={"mine": own / "pairs.csv"}, storage=tmp_path / "storage", address="none",
-        )  # fmt: skip
     places = ["--test", f"mine={own / 'pairs.csv'}", "--storage", tmp_path / "storage"]
     ended = command("compare", own / "A", zero, *places)
     said = ended.err.splitlines()[-1]

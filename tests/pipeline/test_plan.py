@@ -4,12 +4,19 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import run_commands
 from run_commands import EVALUATION, EVERY, TINY, overrides, plan_of, raysts, result
+from small_runs import write_backbone, write_vectors
 
+from raysts.data.corpora import Corpus
 from raysts.errors import InputError
+from raysts.pipeline import validate
+from raysts.pipeline.plan import Plan
+from raysts.recipes.names import pipeline
 from raysts.recipes.overrides import load_pipeline
+from raysts.recipes.recipe import DEFAULTS, Pipeline
 
 
 def plan(name: object, data: Path, storage: Path, **more: Any) -> list[dict[str, Any]]:
@@ -52,26 +59,6 @@ def test_a_plan_shows_everything_and_writes_nothing_and_what_show_prints_runs(
     assert load_pipeline(file).name == name and result("plan", file, *place) == found
 
 
-@pytest.mark.whole
-def test_status_before_during_and_after(few_world: Path, tmp_path: Path) -> None:
-    """``nli`` first, then ``nli-sed`` of the same members: the members are done, what follows from them is not."""
-    arguments = ["--data", few_world, "--storage", tmp_path / "s", *overrides(TINY, EVALUATION)]
-    assert {node["status"] for node in result("plan", "nli", *arguments)["nodes"]} == {"waiting"}
-    assert not (tmp_path / "s").exists()
-    assert raysts("run", "nli", *arguments, "--address", "none").code == 0
-    assert {node["status"] for node in result("plan", "nli", *arguments)["nodes"]} == {"done"}
-    nodes, text = result("plan", "nli-sed", *arguments)["nodes"], raysts("plan", "nli-sed", *arguments).out
-    assert all(node["id"] in text and node["title"] in text for node in nodes) and "9 steps, 6 left" in text
-    status = {node["title"]: node["status"] for node in nodes}
-    assert status == {
-        "tokenise nli/train": "done", "member 0: nli": "done", "member 1: nli": "done",
-        "tokenise wikipedia/sentences": "waiting", "mean embeddings of 2 members": "waiting", "sed": "waiting",
-        "evaluate backbone": "waiting", "evaluate members": "waiting", "evaluate student": "waiting",
-    }  # fmt: skip
-    other = {node["title"]: node["status"] for node in plan("nli", few_world, tmp_path / "s", nli__optim__lr=1e-5)}
-    assert other["member 0: nli"] == "waiting" and other["tokenise nli/train"] == "done"
-
-
 # -- what is refused before anything starts ------------------------------------------------------------------------------
 
 FITS = {"backbone": "tiny", "members": 2}
@@ -105,14 +92,75 @@ def test_settings_that_do_not_fit_each_other_are_refused(
         plan_of("nli-sed", FITS | misfits, few_world, tmp_path)
 
 
+@pytest.fixture(scope="module")
+def teachers(tmp_path_factory: pytest.TempPathFactory, few_world: Path) -> dict[str, Path]:
+    """Two models of 32 dimensions, and files of vectors of 48: of all sentences, and of every other one."""
+    folder, texts = (
+        tmp_path_factory.mktemp("teachers"),
+        Corpus(few_world).read("wikipedia/sentences")["sentence"].to_pylist(),
+    )
+    found = {name: write_backbone(folder / name, "bert", seed=seed) for seed, name in enumerate("ab", 1)}
+    for name, few in (("wide", texts), ("half", texts[::2])):
+        found[name] = write_vectors(folder / f"{name}.parquet", few, np.ones((len(few), 48), np.float32))
+    return found
+
+
+UNSHARED = "it is not on record that .*a, .*b began with one encoder"
+
+
+@pytest.mark.parametrize(
+    ("names", "settings", "fields", "why"),
+    [
+        ("a", {"target": "mean"}, {}, None),
+        ("a b", {"target": "mean"}, {}, UNSHARED),
+        ("a b", {"target": "unit-mean"}, {}, None),
+        ("a b", {"target": "unit-mean"}, {"student_start": "average"}, "student_start=average: models .* it is not on record"),
+        ("wide", {"target": "mean"}, {}, "gives 48 dimensions and the student, .*, has 32: .* --set sed.projection=48"),
+        ("wide", {"target": "mean", "projection": 48}, {}, None),
+        ("a wide", {"target": "unit-mean", "projection": 32}, {}, "wide.* gives 48 dimensions .* is projected to 32"),
+        ("a wide", {"target": "unit-mean", "loss": "similarity"}, {}, "wide.* gives 48 dimensions .* has that of the others 32"),
+        ("a wide", {"target": "similarity", "loss": "similarity"}, {}, None),
+        ("a wide", {"target": "concat"}, {}, None),
+        ("a wide", {"target": "concat", "projection": 80}, {}, None),
+        ("a wide", {"target": "concat", "projection": 48}, {}, "have 80 dimensions one after the other; .* the student's 32"),
+        ("a", {"target": "gaussian"}, {}, "gives no variance; take a GaussCSE model"),
+        ("a b", {"target": "gaussian"}, {}, "sed.target=gaussian: takes one GaussCSE model"),
+        ("a b", {"target": "concat"}, {"select_top": 1}, "--top: model .*a' has no score .*\n.*b' has no score"),
+        ("a", {"target": "mean"}, {"keep_index": True}, None),
+        ("a", {"target": "concat"}, {"keep_index": True}, "keep_index: the student learns the teacher's own vectors"),
+        ("half", {"target": "concat"}, {}, "has no vector of row 1 of wikipedia/sentences .*; embed all of the text"),
+        ("a", {"target": "mean"}, {"backbone": "tiny"}, "backbone=tiny: a student of models that are there needs their backbone"),
+    ],
+)  # fmt: skip
+def test_teachers_that_do_not_fit_are_refused(
+    names: str, settings: dict[str, Any], fields: dict[str, Any], why: str | None, teachers: dict[str, Path],
+    tiny_backbone: Path, few_world: Path, tmp_path: Path,
+) -> None:  # fmt: skip
+    sed = DEFAULTS["sed"]
+    recipe = sed.replace(settings=sed.settings.replace(**settings), train=sed.train.replace(keep="last"))
+    given = {"backbone": str(tiny_backbone), "teachers": tuple(str(teachers[name]) for name in names.split()), **fields}
+    made = Plan(
+        pipeline=Pipeline(name="d", combine="sed", recipes={"sed": recipe}, **given), corpus=Corpus(few_world), storage=tmp_path
+    )  # fmt: skip
+    if why is None:
+        validate.check(made)
+        assert made.steps
+    else:
+        with pytest.raises(InputError, match=f"(?s){why}"):
+            validate.check(made)
+
+
 def test_a_development_set_is_needed_where_it_chooses(few_world: Path, tmp_path: Path) -> None:
     data = Path(shutil.copytree(few_world, tmp_path / "data"))
     (data / "sts/stsb_dev.parquet").unlink()
     assert plan_of("nli-sed", FITS, data, tmp_path).steps
     chosen: dict[str, dict[str, Any]] = {"sts": {}, "nli": {"nli.train.patience": 2}, "nli-greedy-soup": {}}
-    for name, more in (*chosen.items(), ("nli-sed", {"select_top": 1}), ("nli-sed", {"deliver": "best"})):
+    for more in ({"select_top": 1}, {"deliver": "best"}, {"sed.train.patience": 2}):
+        chosen |= {f"nli-sed {more}": more}
+    for name, more in chosen.items():
+        made = Plan(pipeline=pipeline(name.split()[0], FITS | more), corpus=Corpus(data), storage=tmp_path)
         with pytest.raises(InputError, match="sts/stsb_dev"):
-            plan_of(name, FITS | more, data, tmp_path)
+            validate.check(made)
     with pytest.raises(InputError, match="sed.weights=dev: needs a development set"):
         plan_of("nli-sed", FITS | {"sed.weights": "dev"}, data, tmp_path)
 

@@ -52,10 +52,18 @@ def test_a_machine_trains_as_many_runs_as_its_devices_hold(tmp_path: Path, monke
     assert [price.device_of.__wrapped__(gpus) for gpus in (None, 1, 0)] == ["NVIDIA H200", "NVIDIA H200", cpu_name()]
 
 
-def test_an_observed_step_prices_others_of_its_kind(tmp_path: Path) -> None:
+def test_an_observed_step_prices_others_of_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path)
     # 1 s to start, half a millisecond for each of 1,000 sentences, and 1e6 weights times 10 tokens of each at 4e10 a second
-    assert price.Rates(store).predict(step("a")) == (1 + 0.5 + 0.25, False)
+    assumed = price.Rates(store).predict
+    assert assumed(step("a")) == (1 + 0.5 + 0.25, False)
+    assert [assumed(one).seconds for one in (step("a", cpus=2), training("a"), replace(step("a"), kind="tokens"))] == [
+        1 + 0.5 + 0.25 / 2, 1 + 0.5 + 3 * 0.25, 1 + 0.25,
+    ]  # fmt: skip
+    with monkeypatch.context() as patch:
+        patch.setattr(price, "device_of", lambda gpus: "CPU" if gpus == 0 else "GPU")
+        on_gpu = replace(step("a", cpus=2), resources={"cpus": 2, "gpus": None})
+        assert assumed(on_gpu).seconds == pytest.approx(1 + 0.25 / 300), "whatever CPUs stand beside it"
     for name, sentences in (("a", 1_000), ("b", 10_000)):
         taken = {name: (1 + sentences / 100) / 2}  # with two devices for its two units
         price.record_rates(store, [step(name, sentences=sentences, units=2)], taken, 4)
@@ -138,29 +146,6 @@ def test_prices_are_read_from_options_and_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.whole
-def test_a_run_says_its_price_and_the_next_plan_knows_its_rates(few_world: Path, tmp_path: Path) -> None:
-    short = {"batch": 8, "sed.data.sample": 200, "evaluation.tasks": ["stsb"], "evaluation.resamples": 0}
-    arguments = ["ct-sed", "--data", few_world, "--storage", tmp_path, *overrides(TINY, short)]
-    before = result("plan", *arguments, "--price", "1/cpu-hour")
-    assert before["price"]["measured"] == 0 and before["price"]["money"] > 0
-    run = raysts("run", *arguments, "--address", "none", "--price", "1/cpu-hour", "--json")
-    assert run.code == 0 and "expected: " in run.err and "costs" in run.err
-    after = result("plan", *arguments, "--set", "seed=7")
-    assert after["price"]["measured"] > 0.9
-    done = result("plan", *arguments)
-    assert done["price"]["seconds"] == done["price"]["bytes"] == 0
-    record = json.loads((tmp_path / "pipelines" / "ct-sed.json").read_text())
-    expected = {node["id"]: node["seconds_expected"] for node in before["nodes"]}
-    page = (tmp_path / "reports" / "ct-sed" / "index.html").read_text()
-    assert all("costs" in record["price"][key] and record["price"][key] in page for key in ("expected", "taken"))
-    assert record["expected"] == pytest.approx(expected, rel=0.01) and record["seconds"].keys() == expected.keys()
-    assert [node["seconds"] for node in done["nodes"]] == [record["seconds"][node["id"]] for node in done["nodes"]]
-    other = plan_of("nli", TINY | {"evaluation.tasks": ["stsb"], "evaluation.resamples": 0}, few_world, tmp_path)
-    left = [evaluation.step.left(other.store) for evaluation in other.evaluations]
-    assert left == [0, 1], "the backbone is scored, other members are not"
-
-
-@pytest.mark.whole
 def test_a_probe_measures_training_and_leaves_rates_alone(few_world: Path, tmp_path: Path) -> None:
     short = {"batch": 8, "members": 1, "train.max_length": 16, "evaluation.tasks": ["stsb"]}
     arguments = ["ct", "--data", few_world, "--storage", tmp_path, *overrides(TINY, short)]
@@ -175,6 +160,10 @@ def test_texts_that_a_text_does_not_have_yet(small_corpus: Corpus, tmp_path: Pat
     large = result("plan", *own, "--texts", 100_000_000, "--slots", 64)
     assert sum(node["sentences"] for node in large["nodes"]) >= 1e8 and large["price"]["slots"] == 64
     assert raysts("plan", "ct-sed", "--storage", tmp_path / "s", "--texts", 5).code == 2
+    of_text = {"data": None, "storage": tmp_path / "s", "text": tmp_path / "text.txt"}
+    plans = [plan_of("simcse-unsup", {**TINY, "train.max_steps": steps}, **of_text) for steps in (4, None)]
+    grows = [[step.load.grows for step in plan.making] for plan in plans]
+    assert grows == [[True, False, False], [True, True, True]], "training of so many steps reads no more texts"
     wrong = [["--texts", 0, "--probe"], ["--slots", 0], ["--slots=-2"], ["--price", "none.yaml"]]
     for options in wrong:
         refused = raysts("plan", *own, *options)

@@ -172,6 +172,12 @@ def test_sentence_transformers_loads_what_is_handed_over(finished: run_commands.
     np.testing.assert_allclose(ours.encode(texts), theirs.encode(texts), atol=1e-5)
 
 
+def test_a_system_without_a_combination_is_all_its_members(finished: run_commands.Finished) -> None:
+    assert finished.results["nli"]
+    again = result("compare", "nli", "nli:members", *finished.options(), "--tasks", "stsb", "--resamples", 0)
+    assert {row["difference"] for row in again["comparison"]} == {0.0}, "not the one handed over"
+
+
 # -- when it goes wrong --------------------------------------------------------------------------------------------------
 
 

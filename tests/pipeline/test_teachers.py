@@ -10,10 +10,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import run_commands
-import scipy.stats
 from run_commands import EVALUATION, overrides, raysts, result
 from small_runs import write_backbone, write_vectors
 
@@ -111,19 +109,10 @@ def test_a_student_of_unlike_teachers(options: list[str], unlike: list[Path], mo
         assert len({*of_step}) > 4 and of_step == sorted(of_step) and of_step[-1] == pytest.approx(1), title
     done = json.loads(found.out)
     members, (ensemble,) = rows_of(done, "member"), rows_of(done, "ensemble")
-    assert [row["pooling"] for row in members if row["layers"] == "1"] == ["cls", "mean"]
     page = Path(done["report"]).read_text()
     assert "Teacher second" in page and "the best teacher, " in page
     assert len(rows_of(done, "student")) == 1 and load(done["model"], device="cpu").dim == 32
 
-    world = pq.read_table(Path(options[options.index("--data") + 1]) / "sts" / "stsb_test.parquet").to_pydict()
-    cosines = []
-    for folder in unlike:
-        model = load(folder, device="cpu")
-        a, b = model.encode(world["sentence1"]), model.encode(world["sentence2"])
-        cosines.append((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1))
-    expected = scipy.stats.spearmanr(np.mean(cosines, axis=0), world["score"]).statistic
-    assert ensemble["value"] == pytest.approx(expected, abs=1e-4)
     best = max(row["value"] for row in members if row["layers"] == ensemble["layers"])
     assert (ensemble["value"] < best) == any(note.startswith("The ensemble is ") for note in done["notes"])
 
@@ -138,7 +127,7 @@ def test_a_student_of_unlike_teachers(options: list[str], unlike: list[Path], mo
 def test_a_file_of_vectors_teaches_as_the_model_that_wrote_them(
     options: list[str], unlike: list[Path], tmp_path: Path
 ) -> None:
-    """The same student to rounding; a sentence without its vector is named by its row before anything starts."""
+    """The same student to rounding."""
     world = Corpus(Path(options[options.index("--data") + 1]))
     texts = world.read("wikipedia/sentences")["sentence"].unique().to_pylist()
     model = load(unlike[0], max_length=75, device="cpu")
@@ -149,11 +138,6 @@ def test_a_file_of_vectors_teaches_as_the_model_that_wrote_them(
         asked = [word for setting in same for word in ("--set", setting)] + ["--name", f"vectors-{number}"]
         students.append(load(result("distill", teacher, *options, *asked)["model"], device="cpu").encode(TEXTS))
     np.testing.assert_allclose(*students, atol=1e-4)
-    half = write_vectors(tmp_path / "half.parquet", texts[::2], model.encode(texts[::2]))
-    refused = raysts("distill", half, *options, "--name", "missing")
-    assert refused.code == 2 and "has no vector of row " in refused.err and "wikipedia/sentences" in refused.err
-    failed = raysts("distill", path, unlike[0], *options, "--set", "sed.weights=dev", "--name", "unweighed")
-    assert failed.code == 3 and "has no vectors of the development set" in failed.err
 
 
 def test_the_student_is_delivered_where_a_teacher_scores_higher(options: list[str], tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import functools
+import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,19 +10,21 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from small_runs import tokenize_table, write_backbone
+from small_runs import tokenize_table, write_backbone, write_vectors
 
 from raysts.data.corpora import Corpus
 from raysts.data.windows import StoreSpec, Windows, columns_of, shard_name
 from raysts.data.world import world_tokenizer
+from raysts.errors import InputError
 from raysts.models.embedders import open_embedder
 from raysts.models.pretrained import load
 from raysts.ops import ensemble
 from raysts.ops.ensemble import TARGETS
 from raysts.pipeline.executor import LocalExecutor
+from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import Context
 from raysts.pipeline.steps import vectors as teacher
-from raysts.recipes.recipe import Data
+from raysts.recipes.recipe import DEFAULTS, Data, Evaluation, Pipeline, Resources
 from raysts.storage.store import Store
 
 ROWS, WINDOW = 38, 8
@@ -134,7 +138,10 @@ def test_killed_after_some_files_it_goes_on_to_the_same_bytes(
     """Blocks are whole windows, or three of the eight rows of one. It says from where it goes on."""
     monkeypatch.setattr(teacher, "BLOCK", block)
     monkeypatch.setattr(teacher, "MOST_SPLIT", 5)  # as many windows as there are
+    said: list[str] = []
+    monkeypatch.setattr(teacher, "say", said.append)
     make(members, store, tmp_path / "whole")
+    assert len(said) == (5 if block > 3 else 10), "with each tenth, of which blocks of eight rows are two"
     names = [block.file for block in teacher.blocks_of(Windows(store))]
     assert sorted(path.name for path in (tmp_path / "whole").glob("shard*")) == names == sorted(names)
     assert len(names) == (5 if block > 3 else 14)
@@ -153,8 +160,7 @@ def test_killed_after_some_files_it_goes_on_to_the_same_bytes(
             make(members, store, tmp_path / "killed")
     assert not (tmp_path / "killed" / "manifest.json").exists()
     done_before = {path: path.stat().st_mtime_ns for path in written if path.exists()}
-    said: list[str] = []
-    monkeypatch.setattr(teacher, "say", said.append)
+    said.clear()
     make(members, store, tmp_path / "killed")
     assert said == [f"teachers: {rows} of 38 texts" for rows in reached]
     assert content(tmp_path / "killed") == content(tmp_path / "whole")
@@ -229,3 +235,69 @@ def test_vectors_of_different_lengths_have_no_mean() -> None:
     ones = np.ones((4, 4))
     assert teacher.norms_problem(["a", "b"], [ones, 1.2 * ones]) is None
     assert "a 2.00, b 2.42" in str(teacher.norms_problem(["a", "b"], [ones, 1.21 * ones]))
+
+
+class Watched(LocalExecutor):
+    """An executor that counts the units of each worker."""
+
+    def __init__(self) -> None:
+        super().__init__(threads=1, device="cpu")
+        self.units: Counter[str] = Counter()
+
+    def map(self, worker: Any, args: tuple[Any, ...], units: Any, resources: Any) -> Iterator[Any]:
+        self.units[worker.__name__] += len(units)
+        return super().map(worker, args, units, resources)
+
+
+def test_teachers_are_sampled_for_their_lengths_and_for_weights(
+    few_world: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    """Of three files of vectors the second has those of the first, twice as long, and the third says nothing."""
+    world = Corpus(few_world)
+    read, dev = world.read("wikipedia/sentences")["sentence"].to_pylist(), world.read("sts/stsb_dev").to_pydict()
+    texts = list(dict.fromkeys([*read, *dev["sentence1"], *dev["sentence2"]]))
+    given = load(tiny_backbone, device="cpu").encode(texts)
+    noise = np.random.default_rng(0).normal(size=given.shape).astype(np.float32)
+    files = {"once": given, "twice": 2 * given, "noise": noise}
+    teachers = [str(write_vectors(tmp_path / f"{name}.parquet", texts, each)) for name, each in files.items()]
+
+    def sampled(count: int, **settings: Any) -> tuple[int, Any]:
+        recipe = DEFAULTS["sed"].replace(settings=DEFAULTS["sed"].settings.replace(**settings), data=Data(sample=40))
+        pipeline = Pipeline(
+            name="d", backbone=str(tiny_backbone), combine="sed", teachers=tuple(teachers[:count]), recipes={"sed": recipe},
+            evaluation=Evaluation(resamples=0),
+        )  # fmt: skip
+        plan, executor = Plan(pipeline=pipeline, corpus=Corpus(few_world), storage=tmp_path / "storage"), Watched()
+        for step in plan.making[:-1]:
+            assert step.work is not None
+            step.work(Context(executor, plan.store))
+        assert plan.teacher is not None
+        return executor.units["SampleTeachers"], plan.teacher.weights(plan.store)
+
+    with pytest.raises(InputError, match="different lengths .in the mean .*once.parquet .*sed.target=unit-mean"):
+        sampled(2, target="mean")
+    assert sampled(1, target="mean") == (0, [1.0]) and sampled(2, target="unit-mean") == (0, [1.0, 1.0])
+    units, (once, twice, says_nothing) = sampled(3, target="unit-mean", weights="agreement")
+    assert units == 3 and once == pytest.approx(twice, rel=1e-3) and once > 2 * says_nothing
+    assert sampled(3, target="unit-mean", weights="agreement")[0] == 0, "the weights are there"
+    assert sampled(2, target="unit-mean", weights=(3.0, 1.0)) == (0, [3.0, 1.0])
+    units, by_dev = sampled(2, target="unit-mean", weights="dev")
+    assert units == 0 and len(by_dev) == 2 and sampled(2, target="unit-mean", weights="dev") == (0, by_dev)
+    teachers[0] = str(write_vectors(tmp_path / "read.parquet", [*dict.fromkeys(read)], given[: len({*read})]))
+    with pytest.raises(InputError, match="a teacher has no vectors of the development set; embed it too"):
+        sampled(2, target="unit-mean", weights="dev")
+
+
+def test_the_room_for_teachers_is_half_of_what_a_process_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    def room(device: str | None, **asked: Any) -> float:
+        return teacher.room_on(device, Resources(**asked))
+
+    assert room("cpu", memory=4.0) == 2e9
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert (
+        room("cpu", cpus=1) == pytest.approx(total / 2 / (os.cpu_count() or 1)) and room("cpu", cpus=999) == total / 2
+    )
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (1, 80_000))
+    assert [room(None, gpus=gpus) for gpus in (None, 0.5, 2)] == [40_000, 20_000, 40_000]
+    assert room("cpu", memory=4.0) == 2e9, "whatever the machine has besides"
