@@ -62,6 +62,7 @@ def test_help_explains_every_option_and_gives_an_example_that_parses(name: str) 
         assert str(taken["search"].parameter.help).startswith(f"{', '.join(first)} or {last};")
 
 
+@pytest.mark.whole
 def test_the_shell_completes_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SHELL", "/bin/bash")

@@ -71,6 +71,7 @@ def test_students_differ_by_their_seed_alone_and_the_first_is_the_only_one(
     assert {node.id for node in one.steps} - {node.id for node in three.steps} == {one.evaluations[-1].step.id}
 
 
+@pytest.mark.whole
 def test_spread_over_students(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     """Table 3 of SED from one run, its numbers by hand; then with the first student alone, trained no more."""
     settings = {**QUICK, "backbone": str(tiny_backbone), "evaluation.tasks": STS}
@@ -107,6 +108,7 @@ def test_spread_over_students(few_world: Path, tiny_backbone: Path, tmp_path: Pa
     assert {row["member"] for row in alone["results"] if row["role"] == "student"} == {None}
 
 
+@pytest.mark.whole
 def test_a_student_of_gaussians_says_that_it_has_no_variance(
     few_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -132,6 +134,7 @@ def test_what_is_shown_needs_no_backbone() -> None:
         assert (len(found["recipe"]), len(found["notes"])) == (points, notes), recipe
 
 
+@pytest.mark.whole
 def test_every_layer_alone(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     """Tables 7 and 9 of Latte-Mix: planned, run, shared with the system by its own name, run again for nothing."""
     overrides = {**QUICK, "backbone": str(tiny_backbone), "evaluation.tasks": ["sts12", "stsb"], "settings.hidden": 8}
