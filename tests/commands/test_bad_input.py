@@ -428,26 +428,6 @@ def test_paths_that_are_written_or_read_here_are_no_uris(refused: Refused, tiny_
     assert not Path("s3:").exists()
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [[], ["frobnicate"], ["data"], ["run"], ["run", "nli", "--frob"], ["embed", "x"], ["distill", "--top", "many"]],
-    ids=" ".join,
-)
-def test_wrong_command_lines(arguments: list[str]) -> None:
-    outcome = raysts(*arguments)
-    assert outcome.code == 2 and outcome.out == ""
-    (line,) = outcome.err.splitlines()
-    assert line.startswith("raysts: ") and "--help' " in line
-
-
-def test_a_value_that_begins_as_an_option() -> None:
-    price, setting = (
-        raysts("plan", "quickstart", *given) for given in (["--price", "-3/gpu-hour"], ["--set", "-batch=8"])
-    )
-    assert price.code == setting.code == 2 and "--price -3/gpu-hour: must be NUMBER/UNIT, NUMBER from 0" in price.err
-    assert "'-batch=8' begins as an option does; if it is one, write --set=-batch=8" in setting.err
-
-
 def test_data_commands(tmp_path: Path) -> None:
     for arguments, says in (
         (["check", "--data", tmp_path / "none"], "does not exist"),

@@ -213,6 +213,7 @@ def test_options_of_a_search_reach_it_and_those_of_its_pipelines_do_not(few_worl
             raysts.plan("sts-grid-sed", {**overrides, key: 1}, few_world, tmp_path)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("planned", [1, pytest.param(None, marks=pytest.mark.slow)])
 def test_the_command_of_every_table_stands_in_the_docs_and_plans(
     planned: int | None, few_world: Path, tmp_path: Path
