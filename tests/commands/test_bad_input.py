@@ -439,3 +439,14 @@ def test_data_commands(tmp_path: Path) -> None:
         outcome = raysts("data", *arguments)
         assert outcome.code == 2 and outcome.out == "" and says in outcome.err, (arguments, outcome.err)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("shards", [("articles.parquet",), ("articles/0.parquet", "articles/1.parquet")], ids=len)
+def test_articles_of_the_data_folder_are_prepared_whole(shards: tuple[str, ...], tmp_path: Path) -> None:
+    for word, shard in zip(("river", "garden"), shards, strict=False):
+        path = tmp_path / "wikipedia" / shard
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = f"The {word} is the first thing that people see here. Another sentence says a little more about it."
+        pq.write_table(pa.table({"article_id": [word], "title": [word], "text": [text]}), path)
+    told = result("data", "prepare", "wikipedia", "--data", tmp_path, "--address", "none")
+    assert told["rows"] == len(shards) + 1

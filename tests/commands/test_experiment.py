@@ -11,7 +11,9 @@ import pytest
 
 import raysts
 from raysts.commands.distill import distill
+from raysts.commands.experiment import ExperimentPlan, _shorten
 from raysts.commands.look import show as show_recipe
+from raysts.commands.options import RunOptions
 from raysts.commands.run import run as run_recipe
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
@@ -132,6 +134,31 @@ def test_what_is_shown_needs_no_backbone() -> None:
     ):
         found = show_recipe(recipe, overrides)
         assert (len(found["recipe"]), len(found["notes"])) == (points, notes), recipe
+    alone = show_recipe("sts-grid-sed")["recipe"]
+    assert alone["search"]["name"] == "lower-bound" and alone["then"]["name"] == "sts-grid-sed"
+    several = show_recipe("sed-supervised", {"backbone": ["tiny", "bert-base-uncased"]})["recipe"]
+    assert [*several["search"]] == ["tiny.lower-bound", "bert-base-uncased.lower-bound"]
+    assert several["search"]["tiny.lower-bound"]["pipeline"]["backbone"] == "tiny"
+
+
+def test_an_experiment_has_the_name_of_its_recipe_and_its_own_protocol() -> None:
+    for recipe, name, expected in (
+        ("sed-stability@paper", None, "sed-stability"),
+        ("sed-stability@paper-text", None, "sed-stability-text"),
+        ("sed-stability@paper-text", "mine", "mine"),
+        (pipeline("ct"), None, "ct"),
+    ):
+        plan = ExperimentPlan(recipe=recipe, overrides={}, options=RunOptions(name=name), plans={})
+        assert plan.name == expected
+
+
+def test_a_probe_takes_a_few_steps_on_rows_enough_for_them() -> None:
+    """Eight batches at least, and no more than the recipe has. Each probe keeps its last checkpoint, which needs no labels."""
+    recipe = pipeline("sts-sed").recipes["sts"]
+    for steps, sample, rows in ((1, None, 8 * recipe.batch), (40, None, 40 * recipe.batch), (40, 10, 10)):
+        short = _shorten(recipe.replace(data=recipe.data.replace(sample=sample)), steps)
+        assert (short.data.sample, short.train.max_steps, short.train.eval_every) == (rows, steps, steps)
+        assert short.train.keep == "last" and (short.train.patience, short.train.min_steps) == (None, None)
 
 
 @pytest.mark.whole
