@@ -75,7 +75,7 @@ SHARED = {"cluster": "ray", "own_nodes": "nodes", "finished": "finished", "proce
 UNITS = (
     "ops/", "storage/", "cpu/", "models/", "objectives/", "recipes/", "data/", "evaluation/", "training/", "pipeline/", "search/",
     "report/", "papers/", "golden/test_losses.py", "golden/test_measures.py", "golden/test_tables.py",
-    "commands/test_bad_input.py", "commands/test_export.py", "commands/test_screen.py", "commands/test_smaller.py",
+    "commands/", "test_cli.py", "test_security.py",
 )  # fmt: skip
 """Places of tests that are quick, but for those that are marked as whole, slow or chaos, and those that take what is shared, an
 object store (as fixture or as parameter) or real data."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import inspect
 import io
 import json
@@ -12,15 +13,20 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import run_commands
 from golden.golden import Golden, shape
 from run_commands import EVALUATION, options_of, overrides, raysts, result
 
-from raysts import __version__, cli
+from raysts import __main__, __version__, cli
 from raysts.commands import parser
-from raysts.commands.result import run_text
+from raysts.commands.options import RunOptions
+from raysts.commands.result import RunResult, run_text
+from raysts.data.checks import skipped_line
+from raysts.data.user import UserData
+from raysts.errors import InputError, RunFailed
 from raysts.log import logger
 from raysts.papers.experiments import EXPERIMENTS
 from raysts.recipes.names import RECIPES
@@ -62,6 +68,7 @@ def test_help_explains_every_option_and_gives_an_example_that_parses(name: str) 
         assert str(taken["search"].parameter.help).startswith(f"{', '.join(first)} or {last};")
 
 
+@pytest.mark.whole
 def test_the_shell_completes_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SHELL", "/bin/bash")
@@ -79,6 +86,148 @@ def test_the_shell_completes_commands(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_the_version_names_the_sources() -> None:
     outcome = raysts("--version")
     assert outcome.code == 0 and re.fullmatch(rf"raysts {__version__} \(sources [0-9a-f]{{12}}\)\n", outcome.out)
+
+
+# -- what is typed -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "taken"),
+    [
+        ("evaluate M --tasks sts12,,stsb --tasks sick", {"model": "M", "tasks": ["sts12", "stsb", "sick"]}),
+        ("evaluate M --tasks , --layers only-1", {"model": "M", "tasks": None, "layers": "only-1"}),
+        ("evaluate M --test a=x=1.csv --test b=y.csv", {"model": "M", "test": {"a": "x=1.csv", "b": "y.csv"}}),
+        ("run ct --track mlflow=sqlite:///a,b.db,wandb", {"recipe": "ct", "track": {"mlflow": "sqlite:///a,b.db", "wandb": ""}}),
+        ("data import f --as nli --data D --labels=-1=drop,1=neutral",
+         {"file": "f", "kind": "nli", "data": "D", "labels": {"-1": "drop", "1": "neutral"}}),
+        *((f"run ct --{name}=", "is empty; name a place, or remove the option") for name in ("data", "text", "storage")),
+        ("evaluate M --test a", "'a' must look like NAME=FILE, for example --test mine="),
+        ("evaluate M --test =a", "'=a' must look like NAME=FILE"), ("evaluate M --test a=", "'a=' must look like NAME=FILE"),
+        ("evaluate M --test a=x --test a=y", "'a' is given twice; take two names"),
+        ("data import f --as nli --data D --labels a=b,c", "'c' must look like a=b, several as a=b,c=d"),
+        ("data import f --as nli --data D --labels a=", "'a=' must look like a=b"), ("list one", "takes no argument 'one'"),
+        ("evaluate", "raysts evaluate needs MODEL. 'raysts evaluate --help' shows what it takes"),
+        ("recipes -v -q", "-v and -q: give one of them"), ("", "name a command: 'raysts --help' lists them"),
+        ("data", "name a command: 'raysts data --help' lists them"), ("frobnicate", "frobnicate"), ("run nli --frob", "--frob"),
+        ("distill --top many", "--top"), ("plan quickstart --price -3/gpu-hour", "--price -3/gpu-hour: must be NUMBER/UNIT"),
+        ("plan quickstart --set -batch=8", "'-batch=8' begins as an option does; if it is one, write --set=-batch=8"),
+    ],
+)  # fmt: skip
+def test_words_become_values_of_options(words: str, taken: dict[str, Any] | str) -> None:
+    if isinstance(taken, dict):
+        command, values, output = parser.parse(words.split())
+        assert command is not None and values == taken and output == parser.PrintOptions()
+    else:
+        refused = raysts(*words.split())
+        assert refused.code == 2 and refused.out == "" and taken in refused.err
+        assert refused.err.startswith("raysts: ") and refused.err.count("\n") == 1
+
+
+def test_options_after_a_record_have_its_data_unless_they_name_some(tmp_path: Path) -> None:
+    """Sets of the record stay beside a text of the record; development sets are replaced, test sets added."""
+    sets = {"dev": {"d": "/d.csv"}, "test": {"t": "/t.csv"}}
+    record = {"data": "/there", "own": {"text": "/docs.csv", "column": "body", **sets}}
+    after = RunOptions(name="x").after(record)
+    assert (after.name, after.data, after.user_data) == ("x", "/there", UserData("/docs.csv", "body", **sets))
+    for options in (RunOptions(data="/mine"), RunOptions.from_arguments(text=tmp_path / "mine.csv")):
+        assert options.after(record) == options
+    more = RunOptions.from_arguments(dev={"e": "/e.csv"}, test={"u": "/u.csv"}, price="2/gpu-hour").after(record)
+    assert more.user_data == UserData("/docs.csv", "body", {"e": "/e.csv"}, {"t": "/t.csv", "u": "/u.csv"})
+    assert more.prices == {"gpu-hour": 2.0}
+
+
+# -- what people read ----------------------------------------------------------------------------------------------------
+
+
+PRICE = {
+    "seconds": 60.0,
+    "device_seconds": 120.0,
+    "bytes": 0,
+    "moved": 0,
+    "objects": 0,
+    "requests": 0,
+    "measured": 0.0,
+    "slots": 2,
+}
+NEEDS = {"workers": 2, "cpus": 4}
+NODES = [
+    {
+        "id": id_,
+        "title": f"step {id_}",
+        "status": status,
+        "sentences": 1200,
+        "seconds_expected": 5.0,
+        "resources": NEEDS | more,
+    }
+    for id_, status, more in (
+        ("a", "done", {"gpus": None}),
+        ("b", "waiting", {"gpus": 0.5, "memory": 8}),
+        ("c", "waiting", {"gpus": 0}),
+    )
+]
+TABLES = {"sts/sts12": {"rows": 1200, "files": 1}, "nli": {"rows": None, "files": 2}}
+UNUSED = [
+    {"file": "x.csv", "why": "no table", "command": "raysts data import x.csv"},
+    {"file": "y", "why": "", "command": "z"},
+]
+TEXTS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "plan": (
+        {"name": "ct", "backbone": {"name": "tiny", "id": "1f", "layers": [1, 2]}, "nodes": NODES, "skipped": [], "price": PRICE,
+         "text": {"name": "t.csv", "rows": 1200, "empty": 3, "repeated": 2, "held_out": 60}, "notes": ["a note"]},
+        ["ct: backbone tiny (1f, layers 1, 2 of it)",
+         "  a  done     step a  1,200 sentences  5.0 s  2 x (4 CPU, GPU if any)",
+         "  b  waiting  step b  1,200 sentences  5.0 s  2 x (4 CPU, 0.5 GPU, 8 GB)",
+         "  c  waiting  step c  1,200 sentences  5.0 s  2 x (4 CPU)",
+         "  text t.csv: 1,200 texts; 3 empty rows left out; 2 rows repeat an earlier text; 60 texts held out", "a note",
+         "3 steps, 2 left, 2,400 sentences to process"],
+    ),
+    "data check": (
+        {"data": "D", "tables": TABLES, "missing": ["a", "b"], "problems": [], "unused": UNUSED},
+        ["data folder D", "", "tables", "  sts/sts12         1,200", "  nli          unreadable  (2 files)", "", "not there",
+         "  a, b", "", "problems", "  none", "", "files that raysts does not use",
+         "  x.csv: no table; raysts data import x.csv", "  y: z"],
+    ),
+    "data fetch": (
+        {"tables": {"a": {"status": "written", "rows": 1200}, "b": {"status": "there"}}}, ["a: written, 1,200 rows", "b: there"],
+    ),
+    "data prepare": (
+        {"rows": 1200, "data": "D", "skipped": [{"table": "t", "file": "f", "rows": 5, "reason": "damaged"}]},
+        [skipped_line({"table": "t", "file": "f", "rows": 5, "reason": "damaged"}), "1,200 sentences: wikipedia/sentences in D"],
+    ),
+    "init": (
+        {"file": "a b.yaml", "text": "t.csv", "dev": {"d": 1}, "test": {"e": 1}},
+        ["a b.yaml is written: text t.csv, dev set d, test set e", "next: raysts plan 'a b.yaml'"],
+    ),
+    "embed": ({"rows": 1200, "shards": 1, "output": "O"}, ["1,200 rows in 1 shard: O"]),
+    "export": ({"model": "M", "pushed": "https://hub"}, ["model: M", "pushed: https://hub"]),
+    "claims": ({"text": "t", "reports": ["r"]}, ["t", "report: r"]),
+    "tune": (
+        {"table": "T", "study": "/s", "report": "r", "next": "n"},
+        ["T", "study:  /s", "report: r", "dashboard: optuna-dashboard sqlite:////s/optuna.db",
+         "scalars: tensorboard --logdir /s/tensorboard", "next:   n"],
+    ),
+    "run": (
+        {"results": [], "model": "/m", "report": "p", "notes": ["one"]},
+        ["model:  /m", "report: p", "next:   raysts embed /m --input FILE --column TEXT --output DIR", "", "notes:", "- one"],
+    ),
+}  # fmt: skip
+"""A result of a command, and how people read it."""
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_result_in_words(name: str) -> None:
+    given, lines = TEXTS[name]
+    assert COMMANDS[name].text({**given}).splitlines()[: len(lines)] == lines
+
+
+def test_a_notebook_shows_a_run_with_a_link_to_its_page(tmp_path: Path) -> None:
+    shown = RunResult({"results": [], "model": None, "report": str(tmp_path / "a&b.html")})
+    page = f"{tmp_path}/a&amp;b.html"
+    assert shown._repr_html_() == f'<pre>report: <a href="{(tmp_path / "a&b.html").as_uri()}">{page}</a></pre>'.replace(
+        "a&b", "a&amp;b"
+    )
+    assert (shown.model, shown.report, shown.verdict, shown.main_scores()) == (None, tmp_path / "a&b.html", "", {})
+    assert RunResult({"results": [], "model": None, "report": None})._repr_html_() == "<pre>report: None</pre>"
 
 
 # -- the JSON line -------------------------------------------------------------------------------------------------------
@@ -200,6 +349,51 @@ def test_an_unexpected_error_is_no_traceback(
     assert outcome.code == 3 and "RuntimeError: something nobody thought of" in outcome.err
 
 
+ENDS: list[tuple[Exception, int, str]] = [
+    (PermissionError(errno.EACCES, "Permission denied", "f"), 2, "you have no permission for that ("),
+    (OSError(errno.ENOSPC, "No space left on device"), 3, "the disk is full ("),
+    (RuntimeError("can't start new thread"), 3, "this user may have no more processes or threads"),
+    (OSError(errno.ENAMETOOLONG, "File name too long", "n" * 300), 2, f"'{'n' * 60}...': the name is too long; give a"),
+    (OSError(errno.EIO, "Input/output error"), 3, "OSError: [Errno 5] Input/output error\nThe details are in"),
+    (RunFailed("nli: it failed"), 3, "raysts: nli: it failed\n"),
+    (InputError([f"problem {i}" for i in range(52)]), 2, "raysts: problem 49\nraysts: and 2 more\n"),
+    (InputError([f"problem {i}" for i in range(50)]), 2, "raysts: problem 49\n"),
+    (InputError("a" * 3_000 + "b" * 1_000), 2, f"raysts: {'a' * 3_000}{'b' * 1_000}\n"),
+    (InputError("a" * 3_000 + "b" * 1_001), 2, f"raysts: {'a' * 2_000} ... {'b' * 1_000}\n"),
+]
+
+
+def test_an_error_has_an_exit_code_and_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for error, code, said in ENDS:
+        monkeypatch.setattr("raysts.commands.context.store_of", Mock(side_effect=error))
+        outcome = raysts("list")
+        assert outcome.code == code
+        assert outcome.err.endswith(said) if said.endswith("\n") else said in outcome.err
+
+
+@pytest.mark.parametrize("broken", ["reader", "disk"])
+def test_a_result_that_nobody_reads_is_no_failure_and_a_full_disk_is(broken: str) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    stream = os.fdopen(write, "w") if broken == "reader" else Path("/dev/full").open("w")  # noqa: SIM115
+    with stream, contextlib.redirect_stdout(stream), contextlib.redirect_stderr(io.StringIO()) as said:
+        code = cli.execute(["recipes", "--json"])
+    assert (code, "No space left" in said.getvalue()) == ((0, False) if broken == "reader" else (3, True))
+
+
+@pytest.mark.parametrize("before", [signal.default_int_handler, signal.SIG_IGN])
+def test_ctrl_c_ends_the_imports_unless_it_is_ignored(before: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And whoever started the command has his handler back before it runs."""
+    handlers, usual = [], signal.signal(signal.SIGINT, before)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: handlers.append(handler))
+    monkeypatch.setattr(cli, "main", lambda: handlers.append("main"))
+    __main__.main()
+    monkeypatch.undo()
+    signal.signal(signal.SIGINT, usual)
+    assert handlers == ([] if before == signal.SIG_IGN else [__main__._end]) + [before, "main"]
+
+
 def test_a_world_that_cannot_be_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -238,13 +432,6 @@ def test_a_setting_that_is_given_as_an_option_takes_set() -> None:
         assert outcome.code == 2 and f"A setting is given as --set {name}=VALUE." in outcome.err
         assert "--set" not in raysts("list", option).err
     assert "--set" not in raysts("distill", "A", "--nothing", "B").err
-
-
-def test_an_empty_place_is_not_the_default() -> None:
-    for option in ("--data", "--text", "--storage"):
-        outcome = raysts("run", "ct", option, "")
-        assert outcome.code == 2 and f"{option}" in outcome.err
-        assert "is empty; name a place, or remove the option" in outcome.err
 
 
 def test_v_shows_what_is_read_and_written_and_q_errors_alone(

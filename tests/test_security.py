@@ -111,6 +111,7 @@ def contents(folder: Path) -> dict[Path, str]:
     return texts
 
 
+@pytest.mark.whole
 def test_no_secret_is_written_down(few_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import html
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ import raysts
 from raysts.commands import parser
 from raysts.commands.distill import open_distillation
 from raysts.errors import InputError
-from raysts.pipeline.verdict import Delivered
 from raysts.recipes.names import pipeline
 from raysts.schema import RESULTS
 
@@ -96,44 +93,6 @@ def test_evaluating_a_run_gives_its_rows_again(role: str, finished: run_commands
     assert timeless(called["results"]) == timeless(again["results"])
 
 
-def test_evaluating_with_other_pooling(finished: run_commands.Finished) -> None:
-    run, scores = run_of(finished.results["nli"], "member"), []
-    for pooling in ("mean", "cls", "max"):
-        asked = ["--tasks", "stsb", "--resamples", "0", "--pooling", pooling, "--layers", "2"]
-        rows = result("evaluate", run, *finished.options(), *asked)["results"]
-        assert {(row["pooling"], row["layers"], row["ci_low"]) for row in rows} == {(pooling, "2", None)}
-        scores.append(rows[0]["value"])
-    assert len({*scores}) == 3
-
-
-def test_evaluating_in_another_precision(finished: run_commands.Finished) -> None:
-    """The rows say so, and stand beside those in float32."""
-    run, lines = run_of(finished.results["nli"], "member"), []
-    options = {"data": finished.data, "storage": finished.storage, "resamples": 0}
-    with run_commands.listening(lines.append):
-        full, half = (raysts.evaluate(run, ["stsb"], precision=name, **options)["results"] for name in ("fp32", "bf16"))
-    assert full[0]["value"] != half[0]["value"] == pytest.approx(full[0]["value"], abs=0.02)
-    assert {row["system"] for row in half} == {f"{full[0]['system']}, bf16"}
-    assert lines[0].startswith("evaluate: embedding ") and len(lines) == 2
-    for command in (["evaluate", run], ["compare", run, run]):
-        refused = run_commands.raysts(*command, *finished.options(), "--precision", "bf61")
-        assert refused.code == 2 and "--precision bf61: must be one of" in refused.err
-
-
-def test_evaluating_without_labels(finished: run_commands.Finished, tmp_path: Path) -> None:
-    run = run_of(finished.results["nli"], "member")
-    texts = tmp_path / "texts.txt"
-    texts.write_text("".join(f"the {i % 17} dogs saw {i} cats in {i % 5} gardens\n" for i in range(240)))
-    options = ["--storage", finished.storage, "--text", texts, "--resamples", "0"]
-    rows = result("evaluate", run, "--like", run, *options)["results"]
-    found = {row["metric"]: (row["value"], row["n"]) for row in rows}
-    assert found["overlap@10"] == (1.0, 24) and found["spearman"][0] == pytest.approx(1.0)
-    assert {row["dataset"] for row in rows} == {"agreement"}
-    for wrong in (["--like", run], options[2:4], ["--like", run, *options[2:4], "--test", f"a={texts}"]):
-        refused = run_commands.raysts("evaluate", run, "--storage", finished.storage, *wrong)
-        assert refused.code == 2 and "--like MODEL and --text PATH belong together" in refused.err
-
-
 # -- distill -------------------------------------------------------------------------------------------------------------
 
 
@@ -211,7 +170,6 @@ def test_an_export_is_the_model(finished: run_commands.Finished, tmp_path: Path)
 
 def test_reports_are_written_again(finished: run_commands.Finished, tmp_path: Path) -> None:
     """From the storage alone."""
-    delivered = finished.results["nli-ct-sed"]["delivered"]
     page = Path(finished.results["nli"]["report"])
     before = page.read_text(encoding="utf-8")
     page.unlink()
@@ -224,39 +182,3 @@ def test_reports_are_written_again(finished: run_commands.Finished, tmp_path: Pa
     assert "member 0, step 1: " in after and "raysts run nli" in after
     created = re.compile(r"<time[^>]*>[^<]*</time>|20\d\d-\d\d-\d\d[ T]\d\d:\d\d[^<]*")
     assert created.sub("", after) == created.sub("", before)
-    every = result("report", "--storage", finished.storage)["reports"]
-    assert {*map(str, finished.storage.glob("reports/*/index.html"))} == {*every[:-1]}
-    index = Path(every[-1]).read_text(encoding="utf-8")
-    assert all(f'<a href="{name}/index.html">{name}</a>' in index for name in ("nli", "nli-ct-sed"))
-    assert Delivered(**delivered).sentence in html.unescape(index)
-
-
-def test_a_run_is_a_model_by_its_name(finished: run_commands.Finished) -> None:
-    texts = ["a man plays a guitar", "the dog runs"]
-    model = finished.results["nli-ct-sed"]["model"]
-    expected = raysts.load(model).encode(texts)
-    for name in ("nli-ct-sed", "nli-ct-sed:student", Path(model).parent.name[:10]):
-        np.testing.assert_array_equal(raysts.load(name, storage=finished.storage).encode(texts), expected)
-    with pytest.raises(InputError, match=r"is 2 models; take one of [0-9a-f]{16}, [0-9a-f]{16}$"):
-        raysts.load("nli-ct-sed:members", storage=finished.storage)
-    with pytest.raises(InputError, match="has no soup; it has: student"):
-        raysts.load("nli-ct-sed:soup", storage=finished.storage)
-
-
-def test_a_storage_lists_what_it_holds_and_says_how_far_a_run_is(
-    finished: run_commands.Finished, tmp_path: Path
-) -> None:
-    assert finished.results["nli"]
-    model = finished.results["nli-ct-sed"]["model"]
-    where = ("--storage", finished.storage)
-    listed = next(run for run in result("list", *where)["runs"] if run["name"] == "nli-ct-sed")
-    assert (listed["model"], listed["status"]) == (model, "done")
-    assert "nli-ct-sed" in run_commands.raysts("list", *where).out
-    told = result("status", "nli-ct-sed", *where)
-    assert {step["status"] for step in told["steps"]} == {"done"} and told["model"] == model
-    assert [run["step"] for run in told["training"]] == [run["steps"] for run in told["training"]]
-    several = run_commands.raysts("status", *where)
-    assert several.code == 2 and "give the NAME of one of them" in several.err
-    shutil.copytree(finished.storage, tmp_path / "copy", ignore=shutil.ignore_patterns("runs"))
-    text = run_commands.raysts("status", "nli-ct-sed", "--storage", tmp_path / "copy").out
-    assert "waiting  sed" in text and "to go on: " in text

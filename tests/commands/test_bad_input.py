@@ -428,26 +428,6 @@ def test_paths_that_are_written_or_read_here_are_no_uris(refused: Refused, tiny_
     assert not Path("s3:").exists()
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [[], ["frobnicate"], ["data"], ["run"], ["run", "nli", "--frob"], ["embed", "x"], ["distill", "--top", "many"]],
-    ids=" ".join,
-)
-def test_wrong_command_lines(arguments: list[str]) -> None:
-    outcome = raysts(*arguments)
-    assert outcome.code == 2 and outcome.out == ""
-    (line,) = outcome.err.splitlines()
-    assert line.startswith("raysts: ") and "--help' " in line
-
-
-def test_a_value_that_begins_as_an_option() -> None:
-    price, setting = (
-        raysts("plan", "quickstart", *given) for given in (["--price", "-3/gpu-hour"], ["--set", "-batch=8"])
-    )
-    assert price.code == setting.code == 2 and "--price -3/gpu-hour: must be NUMBER/UNIT, NUMBER from 0" in price.err
-    assert "'-batch=8' begins as an option does; if it is one, write --set=-batch=8" in setting.err
-
-
 def test_data_commands(tmp_path: Path) -> None:
     for arguments, says in (
         (["check", "--data", tmp_path / "none"], "does not exist"),
@@ -459,3 +439,14 @@ def test_data_commands(tmp_path: Path) -> None:
         outcome = raysts("data", *arguments)
         assert outcome.code == 2 and outcome.out == "" and says in outcome.err, (arguments, outcome.err)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("shards", [("articles.parquet",), ("articles/0.parquet", "articles/1.parquet")], ids=len)
+def test_articles_of_the_data_folder_are_prepared_whole(shards: tuple[str, ...], tmp_path: Path) -> None:
+    for word, shard in zip(("river", "garden"), shards, strict=False):
+        path = tmp_path / "wikipedia" / shard
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = f"The {word} is the first thing that people see here. Another sentence says a little more about it."
+        pq.write_table(pa.table({"article_id": [word], "title": [word], "text": [text]}), path)
+    told = result("data", "prepare", "wikipedia", "--data", tmp_path, "--address", "none")
+    assert told["rows"] == len(shards) + 1

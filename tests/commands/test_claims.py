@@ -30,6 +30,7 @@ def run(paper: str | None, data: Path, storage: Path, **more: Any) -> dict[str, 
     return claims(paper, data=data, storage=storage, address="none", **{"overrides": QUICK, **more})
 
 
+@pytest.mark.whole
 def test_claims_from_nothing_and_from_what_is_there(
     small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
@@ -69,6 +70,7 @@ def test_claims_from_nothing_and_from_what_is_there(
     on_stand_ins(small_world, tmp_path, found["claims"])
 
 
+@pytest.mark.whole
 def test_claims_about_two_encoders(few_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a second one they are not measured, and nothing of the first is made again for them."""
     experiment = EXPERIMENTS["claims-latte-mix"]

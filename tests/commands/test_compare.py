@@ -1,4 +1,4 @@
-"""``raysts compare`` on the runs of a small storage."""
+"""``raysts compare`` on small encoders, and on the record of a run."""
 
 from __future__ import annotations
 
@@ -8,77 +8,103 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import torch
 from run_commands import EVALUATION, TINY, Finished, overrides, raysts, result
+from small_runs import HIDDEN, write_backbone
 
-from raysts.evaluation import results
+from raysts.commands.models import locate
+from raysts.evaluation.statistics import spearman as correlation
+from raysts.models.head import Dense
+from raysts.models.pretrained import load
+from raysts.models.sentence_model import SentenceModel
+from raysts.ops.similarity import cosine
+from raysts.storage.store import Store
 
 NAME = "first"
 
 
+RUNS = A, B, STUDENT = [letter * 16 for letter in "abc"]
+
+
 @pytest.fixture(scope="module")
-def options(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> list[object]:
-    """``--data`` and ``--storage``, in which ``nli-ct-sed`` has run, as ``first`` alone."""
-    assert finished.results["nli-ct-sed"]
-    storage = shutil.copytree(finished.storage, tmp_path_factory.mktemp("compared") / "storage")
-    where = ["--data", finished.data, "--storage", storage]
-    for record in storage.glob("pipelines/*.json"):
-        record.unlink()
-    result("run", "nli-ct-sed", "--name", NAME, *where, *overrides(TINY, EVALUATION), "--address", "none")
-    return where
+def options(few_world: Path, tmp_path_factory: pytest.TempPathFactory) -> list[object]:
+    """``--data`` and ``--storage`` with the run ``first``: two members, and a student that pools two layers."""
+    folder = tmp_path_factory.mktemp("compared")
+    store = Store.open(folder / "storage")
+    for seed, run in enumerate(RUNS):
+        backbone = write_backbone(folder / run, "bert", seed=seed)
+        load(backbone, layers=2 if run == STUDENT else 1, device="cpu").save(store.path(f"runs/{run}/model"))
+    outcome = {"members": [A, B], "ensemble": [A, B], "students": [STUDENT], "selected": STUDENT}
+    pipeline = {"name": "nli-sed", "combine": "sed", "teachers": [], "recipes": {"sed": {}}}
+    record = {
+        "name": NAME,
+        "pipeline": pipeline,
+        "members": [A, B],
+        "outcome": outcome,
+        "command": "raysts run nli-sed",
+    }
+    store.write_json(f"pipelines/{NAME}.json", record)
+    return ["--data", few_world, "--storage", store.root]
 
 
 def compared(options: list[object], a: object, b: object, *more: object) -> dict[str, Any]:
     return result("compare", a, b, *options, "--tasks", "sts12,stsb", "--resamples", 40, *more)
 
 
-def measured(options: list[object], role: str, layers: str = "1") -> dict[str, list[float]]:
-    """Spearman of every model of a role, by set, as the run recorded it."""
-    import pyarrow.parquet as pq
-
-    files = [path for path in Path(str(options[3]), "results").glob("*.parquet") if results.EVALUATION not in path.name]
-    rows = [row for path in files for row in pq.ParquetFile(path).read().to_pylist()]
-    wanted = {"role": role, "layers": layers, "metric": "spearman", "aggregation": "all", "rows": "all"}
-    wanted["system"] = "nli-ct-sed"
-    found: dict[str, dict[str, float]] = {}
-    for row in rows:
-        if wanted.items() <= row.items():
-            found.setdefault(row["dataset"], {})[row["run_id"]] = row["value"]
-    return {dataset: [*values.values()] for dataset, values in found.items()}
-
-
 def spearman(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {row["dataset"]: row for row in found["comparison"] if row["metric"] == "spearman"}
 
 
-def test_roles_of_a_run_have_the_values_that_the_run_recorded(options: list[object]) -> None:
+def test_the_values_are_those_of_the_models_or_of_the_mean_of_their_vectors(options: list[object]) -> None:
+    def vectors(run: str, layers: int, table: str) -> list[np.ndarray]:
+        pairs, model = (
+            pq.read_table(Path(str(options[1]), f"{table}.parquet")),
+            load(models / run / "model", layers=layers),
+        )
+        return [model.encode(pairs.column(side).to_pylist()) for side in ("sentence1", "sentence2")]
+
+    def expected(layers: int, *runs: str, table: str = "sts/sts12") -> float:
+        gold = pq.read_table(Path(str(options[1]), f"{table}.parquet")).column("score").to_numpy()
+        left, right = np.mean([vectors(run, layers, table) for run in runs], axis=0)
+        return correlation(cosine(left, right), gold)
+
+    models = Path(str(options[3]), "runs")
     found = compared(options, f"{NAME}:student", f"{NAME}:members")
     assert found["layers"] == "1", "the student pools two layers by itself and the members one"
-    student, members, rows = measured(options, "student"), measured(options, "member"), spearman(found)
-    for dataset in ("sts12", "stsb"):
-        row = rows[dataset]
-        assert row["a"] == pytest.approx(student[dataset][0], abs=1e-6) and row["a_std"] is None
-        assert row["b"] == pytest.approx(np.mean(members[dataset]), abs=1e-6)
-        assert row["b_std"] == pytest.approx(np.std(members[dataset], ddof=1), abs=1e-6) and row["b_models"] == 2
-    assert rows["overall"]["a"] == pytest.approx(np.mean([student[name][0] for name in ("sts12", "stsb")]), abs=1e-6)
     assert f"{NAME}:student" in found["conclusion"] and found["status"] == "done"
-    ensemble = compared(options, f"{NAME}:ensemble", NAME, "--layers", 2)
-    assert ensemble["layers"] == "2"
-    assert spearman(ensemble)["sts12"]["a"] == pytest.approx(measured(options, "ensemble", "2")["sts12"][0], abs=1e-6)
-    assert spearman(ensemble)["sts12"]["b"] == pytest.approx(measured(options, "student", "2")["sts12"][0], abs=1e-6)
-    assert spearman(ensemble)["sts12"]["test"] == "williams"
+    rows, student = spearman(found), {}
+    for dataset, table in (("sts12", "sts/sts12"), ("stsb", "sts/stsb_test")):
+        members = [expected(1, run, table=table) for run in (A, B)]
+        row, student[dataset] = rows[dataset], expected(1, STUDENT, table=table)
+        assert (row["a"], row["a_std"], row["b_models"]) == (pytest.approx(student[dataset], abs=1e-6), None, 2)
+        assert row["b"] == pytest.approx(np.mean(members), abs=1e-6)
+        assert row["b_std"] == pytest.approx(np.std(members, ddof=1), abs=1e-6)
+    assert rows["overall"]["a"] == pytest.approx(np.mean([*student.values()]), abs=1e-6)
+    for more, layers in ((["--layers", 2], 2), ([], 1)):
+        row = spearman(told := compared(options, f"{NAME}:ensemble", NAME, *more))["sts12"]
+        assert (told["layers"], row["test"]) == (str(layers), "williams")
+        assert (row["a"], row["b"]) == pytest.approx((expected(layers, A, B), expected(layers, STUDENT)), abs=1e-6)
 
 
-def record(options: list[object]) -> dict[str, Any]:
-    return json.loads(Path(str(options[3]), "pipelines", f"{NAME}.json").read_text())
-
-
-def test_a_run_its_system_a_run_id_and_a_directory_are_the_same_model(options: list[object]) -> None:
-    student = record(options)["outcome"]["selected"]
-    for a, b in ((NAME, "nli-ct-sed"), (student, Path(str(options[3]), "runs", student, "model"))):
-        found = compared(options, a, b)
-        assert {row["difference"] for row in found["comparison"]} == {0.0}
-        assert found["conclusion"].startswith("No difference is shown between") and found["layers"] == "1"
+def test_both_have_the_layers_that_they_have_by_default_if_all_agree(options: list[object], tmp_path: Path) -> None:
+    """Else one, and a model whose heads read another choice cannot be compared with it."""
+    assert (
+        compared(options, NAME, STUDENT)["layers"] == "2" and compared(options, f"{NAME}:ensemble", A)["layers"] == "1"
+    )
+    torch.manual_seed(0)
+    model = load(Path(str(options[3]), "runs", STUDENT, "model"), device="cpu")
+    encoder = model.encoder.followed_by(Dense(HIDDEN, 8, "tanh"))
+    SentenceModel(encoder, model.tokenizer, model.max_length, False).save(tmp_path / "headed")
+    assert compared(options, tmp_path / "headed", NAME)["layers"] == "2"
+    for more, said in (
+        ([], f"{tmp_path}/headed pools '2'; {NAME}:members pools '1': a comparison is made at equal layers"),
+        (["--layers", 1], f"--layers 1: {tmp_path}/headed pools layers '2', on which its heads were trained"),
+    ):
+        refused = raysts("compare", tmp_path / "headed", f"{NAME}:members", *options, "--tasks", "stsb", *more)
+        assert refused.code == 2 and said in refused.err
 
 
 def test_people_get_a_table_and_a_sentence(options: list[object]) -> None:
@@ -88,7 +114,9 @@ def test_people_get_a_table_and_a_sentence(options: list[object]) -> None:
     assert lines[0] == f"A: {NAME}" and lines[1] == f"B: {NAME}:members (2 models, mean ± std)"
     assert "pooled layers of both: 1" in lines and "the spearman on sts12 is" in lines[-1]
     sizes = [line.partition(" M parameters")[0].rsplit(": ", 1)[0] for line in lines if " M parameters" in line]
-    assert sizes == [f"A: {NAME}", *(f"B: {member}" for member in record(options)["members"])]
+    assert sizes == [f"A: {NAME}", f"B: {A}", f"B: {B}"]
+    same = raysts("compare", NAME, NAME, *options, "--tasks", "sts12", "--resamples", 40)
+    assert f"No difference is shown between A ({NAME}) and B ({NAME})" in same.out
 
 
 def test_a_margin_and_costs_in_words_and_numbers(options: list[object]) -> None:
@@ -102,15 +130,15 @@ def test_a_margin_and_costs_in_words_and_numbers(options: list[object]) -> None:
     assert [model["role"] for model in found["models"]] == ["a", "b", "b"] and student["parameters"] == members[0][
         "parameters"
     ] > 0
-    assert student["bytes"] == 4 * student["parameters"] and student["dimensions"] == 128
+    assert student["bytes"] == 4 * student["parameters"] and student["dimensions"] == HIDDEN
     assert student["texts_per_second"] > 0 and 2 < student["tokens"] < 40
     plain = compared(options, NAME, f"{NAME}:members")
     assert plain["margins"] == [] and plain["comparison"][0] == found["comparison"][0]
 
 
-def test_wrong_input_is_refused_in_words(options: list[object], tmp_path: Path) -> None:
-    def refused(*arguments: object, where: list[object] = options) -> str:
-        outcome = raysts("compare", *arguments, *where)
+def test_wrong_input_is_refused_in_words(options: list[object]) -> None:
+    def refused(*arguments: object) -> str:
+        outcome = raysts("compare", *arguments, *options)
         assert outcome.code == 2 and not outcome.out
         return outcome.err
 
@@ -120,6 +148,7 @@ def test_wrong_input_is_refused_in_words(options: list[object], tmp_path: Path) 
         (("--resamples", -1), "--resamples=-1 must be from 1 to"),
         (("--tasks", "snli-direction"), "says nothing about the direction"),
         (("--tasks", "stsbb"), "unknown task 'stsbb'"),
+        (("--margin", 100.5), "--margin 100.5: must be above 0 and at most 100"),
         (("--margin", 0), "--margin 0: must be above 0"),
         (("--margin", "nan"), "--margin nan: must be above 0"),
         (("--margin", 2, "--resamples", 0), "--resamples 0 gives no interval"),
@@ -127,20 +156,37 @@ def test_wrong_input_is_refused_in_words(options: list[object], tmp_path: Path) 
         (("--layers", 99), "the encoder has"),
     ):
         assert said in refused(NAME, NAME, *more)
-    broken = shutil.copytree(str(options[3]), tmp_path / "storage", ignore=shutil.ignore_patterns("model"))
-    said = refused(NAME, NAME, where=["--data", options[1], "--storage", broken])
-    assert "not finished; finish it with: raysts run nli-ct-sed" in said
 
 
-def test_a_run_that_delivers_the_best_means_what_it_delivered(options: list[object]) -> None:
+def test_what_cannot_be_compared_is_left_out_and_refused_if_it_is_named(
+    options: list[object], few_world: Path, tmp_path: Path
+) -> None:
+    for table in ("sts/stsb_test", "senteval/trec_train", "senteval/trec_test"):
+        (tmp_path / table).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(few_world / f"{table}.parquet", tmp_path / f"{table}.parquet")
+    words = {"dataset": ["x"] * 3, "word1": ["a", "dog", "cat"], "word2": ["b", "cat", "man"], "score": [1.0, 2.0, 3.0]}
+    (tmp_path / "web").mkdir()
+    pq.write_table(pa.table(words), tmp_path / "web" / "word_similarity.parquet")
+    where = ["--data", tmp_path, *options[2:], "--resamples", 0]
+    told = result("compare", A, B, *where)
+    rows = "its values are not of single rows, so there is nothing to pair"
+    assert told["left_out"] == {"transfer": "it takes minutes a model; name it in --tasks", "words": rows}
+    assert {row["dataset"] for row in told["comparison"]} == {"stsb", "overall"}
+    assert f"left out: words: {rows}" in raysts("compare", A, B, *where).out.splitlines()
+    for named in ("stsb,words", "words"):
+        refused = raysts("compare", A, B, *where, "--tasks", named)
+        assert refused.code == 2 and refused.err == f"raysts: task 'words' cannot be compared: {rows}\n"
+
+
+def test_a_run_that_delivers_the_best_means_what_it_delivered(finished: Finished) -> None:
     """Its members have the ids of the first run's; the student's rate ruins it, so that the best is another, of other layers."""
+    assert finished.results["nli-ct-sed"]
+    options = finished.options()
     chosen = overrides(TINY, EVALUATION, {"deliver": "best", "sed.optim.lr": 0.3, "evaluation.tasks": "[stsb]"})
     command = ["run", "nli-ct-sed", "--name", "best", *options, *chosen, "--address", "none"]
     run = result(*command)
     assert run["delivered"]["what"] != "student", "else the name's role is meant and nothing is shown"
-    for other, same in ((run["model"], True), ("best:student", False)):
-        found = result("compare", "best", other, *options, "--tasks", "stsb", "--resamples", 40)
-        assert (found["comparison"][0]["difference"] == 0.0) is same
+    assert locate("best", Store.open(finished.storage)) == Path(run["model"])
     path = Path(run["model"]).with_name("run.json")
     written = json.loads(path.read_text(encoding="utf-8"))
     path.unlink()  # a kill came after the model, and before its record

@@ -11,7 +11,9 @@ import pytest
 
 import raysts
 from raysts.commands.distill import distill
+from raysts.commands.experiment import ExperimentPlan, _shorten
 from raysts.commands.look import show as show_recipe
+from raysts.commands.options import RunOptions
 from raysts.commands.run import run as run_recipe
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
@@ -71,6 +73,7 @@ def test_students_differ_by_their_seed_alone_and_the_first_is_the_only_one(
     assert {node.id for node in one.steps} - {node.id for node in three.steps} == {one.evaluations[-1].step.id}
 
 
+@pytest.mark.whole
 def test_spread_over_students(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     """Table 3 of SED from one run, its numbers by hand; then with the first student alone, trained no more."""
     settings = {**QUICK, "backbone": str(tiny_backbone), "evaluation.tasks": STS}
@@ -107,6 +110,7 @@ def test_spread_over_students(few_world: Path, tiny_backbone: Path, tmp_path: Pa
     assert {row["member"] for row in alone["results"] if row["role"] == "student"} == {None}
 
 
+@pytest.mark.whole
 def test_a_student_of_gaussians_says_that_it_has_no_variance(
     few_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -130,8 +134,34 @@ def test_what_is_shown_needs_no_backbone() -> None:
     ):
         found = show_recipe(recipe, overrides)
         assert (len(found["recipe"]), len(found["notes"])) == (points, notes), recipe
+    alone = show_recipe("sts-grid-sed")["recipe"]
+    assert alone["search"]["name"] == "lower-bound" and alone["then"]["name"] == "sts-grid-sed"
+    several = show_recipe("sed-supervised", {"backbone": ["tiny", "bert-base-uncased"]})["recipe"]
+    assert [*several["search"]] == ["tiny.lower-bound", "bert-base-uncased.lower-bound"]
+    assert several["search"]["tiny.lower-bound"]["pipeline"]["backbone"] == "tiny"
 
 
+def test_an_experiment_has_the_name_of_its_recipe_and_its_own_protocol() -> None:
+    for recipe, name, expected in (
+        ("sed-stability@paper", None, "sed-stability"),
+        ("sed-stability@paper-text", None, "sed-stability-text"),
+        ("sed-stability@paper-text", "mine", "mine"),
+        (pipeline("ct"), None, "ct"),
+    ):
+        plan = ExperimentPlan(recipe=recipe, overrides={}, options=RunOptions(name=name), plans={})
+        assert plan.name == expected
+
+
+def test_a_probe_takes_a_few_steps_on_rows_enough_for_them() -> None:
+    """Eight batches at least, and no more than the recipe has. Each probe keeps its last checkpoint, which needs no labels."""
+    recipe = pipeline("sts-sed").recipes["sts"]
+    for steps, sample, rows in ((1, None, 8 * recipe.batch), (40, None, 40 * recipe.batch), (40, 10, 10)):
+        short = _shorten(recipe.replace(data=recipe.data.replace(sample=sample)), steps)
+        assert (short.data.sample, short.train.max_steps, short.train.eval_every) == (rows, steps, steps)
+        assert short.train.keep == "last" and (short.train.patience, short.train.min_steps) == (None, None)
+
+
+@pytest.mark.whole
 def test_every_layer_alone(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     """Tables 7 and 9 of Latte-Mix: planned, run, shared with the system by its own name, run again for nothing."""
     overrides = {**QUICK, "backbone": str(tiny_backbone), "evaluation.tasks": ["sts12", "stsb"], "settings.hidden": 8}
@@ -210,6 +240,7 @@ def test_options_of_a_search_reach_it_and_those_of_its_pipelines_do_not(few_worl
             raysts.plan("sts-grid-sed", {**overrides, key: 1}, few_world, tmp_path)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("planned", [1, pytest.param(None, marks=pytest.mark.slow)])
 def test_the_command_of_every_table_stands_in_the_docs_and_plans(
     planned: int | None, few_world: Path, tmp_path: Path

@@ -55,6 +55,7 @@ def headed(folder: Path, *heads: Head, normalize: bool = False, **options: Any) 
     return SentenceModel(encoder.eval(), model.tokenizer, model.max_length, normalize)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("family", "pooling", "layers"),
     [("bert", "cls", "only-0"), ("distilbert", "mean+lasttoken", "first_last"), ("roberta", "max", 2)],
@@ -69,6 +70,7 @@ def test_families_poolings_and_layers(family: str, pooling: Any, layers: Any, tm
         np.testing.assert_allclose(embedded(tmp_path / "out", TEXTS, batch), expected, rtol=0, atol=2e-6)
 
 
+@pytest.mark.whole
 def test_heads(tiny_backbone: Path, tmp_path: Path) -> None:
     """Dense ones and normalisation, and of Gaussians the mean."""
     torch.manual_seed(0)
@@ -110,6 +112,7 @@ def test_word_vectors(pooling: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     np.testing.assert_allclose(found, model.encode(texts), rtol=0, atol=1e-6)
 
 
+@pytest.mark.whole
 def test_sentence_transformers_finds_its_modules_beside_the_graph(tiny_backbone: Path, tmp_path: Path) -> None:
     """Without optimum, which needs another transformers: its own modules, given the token vectors that the graph gives."""
     sentence_transformers = pytest.importorskip("sentence_transformers")

@@ -1,10 +1,9 @@
-"""Runs that are removed: what nothing else needs goes, and nothing that another run's record names."""
+"""Runs that are removed: what nothing else needs goes, and nothing that another run's record names. By hand: test_storage.py."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from run_commands import EVALUATION, TINY, overrides, raysts, result
 
-from raysts.commands import follow
-from raysts.storage.checksums import write_record
-from raysts.storage.store import Store
-
+pytestmark = pytest.mark.whole
 SETTINGS = overrides(TINY, EVALUATION, {"evaluation.tasks": "[stsb]"})
 STUDENT = overrides({"sed.data.sample": 60, "sed.batch": 8, "train.max_steps": 3}, EVALUATION)
 
@@ -111,50 +107,3 @@ def test_a_study_goes_with_its_trials_and_what_they_share(tmp_path: Path, few_wo
     result("remove", "student", "--storage", storage, "--yes")
     assert not left(storage)
     assert "no run 'search'" in raysts("remove", "search", "--storage", storage, "--yes").err
-
-
-def test_nothing_goes_without_a_yes(made: Path) -> None:
-    before = files(made)
-    refused = raysts("remove", "student", "--storage", made)
-    assert refused.code == 2 and "Give --yes" in refused.err and " MB" in refused.err
-    missing = raysts("remove", "studnet", "--storage", made, "--yes")
-    assert missing.code == 2 and "did you mean 'student'?" in missing.err
-    assert files(made) == before
-
-
-def test_a_removal_that_is_killed_goes_on(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After each artifact that is gone the record still names the rest, until it goes itself, before its lock."""
-    delete = Store.delete
-    for most in range(50):
-        left = iter(range(most))
-
-        def killed(store: Store, key: Any, left: Iterator[int] = left) -> None:
-            if next(left, None) is None:
-                raise KeyboardInterrupt
-            delete(store, key)
-
-        monkeypatch.setattr(Store, "delete", killed)
-        with pytest.raises(KeyboardInterrupt):  # the lock is the last to go
-            follow.remove("student", storage, yes=True)
-        if not (storage / "pipelines" / "student.json").is_file():
-            break
-    monkeypatch.undo()
-    assert not [path for path in files(storage) if "student" in path and path != "locks/student.lock"]
-    assert [run["name"] for run in result("list", "--storage", storage)["runs"]] == ["members"]
-    assert {step["status"] for step in state(storage, "members")["steps"]} == {"done"}
-
-
-def test_a_record_that_names_what_is_outside_is_refused(storage: Path, tmp_path: Path) -> None:
-    path = storage / "pipelines" / "student.json"
-    record = json.loads(path.read_text())
-    record["steps"][0]["output"] = "../elsewhere"
-    (tmp_path / "elsewhere").mkdir()
-    write_record(path, record)
-    refused = raysts("remove", "student", "--storage", storage, "--yes")
-    assert refused.code == 2 and "must stay in its folder" in refused.err and (tmp_path / "elsewhere").is_dir()
-
-
-def test_a_list_while_a_run_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run goes after its name was read, and the others are listed."""
-    monkeypatch.setattr(Store, "get_all", lambda store, folder, pattern: [store.path(f"{folder}/gone.json")])
-    assert result("list", "--storage", tmp_path)["runs"] == []

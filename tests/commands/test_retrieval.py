@@ -55,6 +55,7 @@ def own(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.whole
 def test_in_a_pipeline_and_between_two_of_its_models(data: Path, own: Path, tmp_path: Path) -> None:
     where = ["--data", data, "--storage", tmp_path / "storage", "--test", f"Mine={own}"]
     short = overrides(TINY, {"train.max_steps": 2, "evaluation.tasks": "[stsb,retrieval]", "evaluation.resamples": 20})
@@ -88,6 +89,7 @@ def given(own: Path, tiny_backbone: Path, tmp_path: Path) -> list[object]:
     return [*where, "--dev", f"mine={own}", *settings]
 
 
+@pytest.mark.whole
 def test_a_folder_of_ones_own_selects(own: Path, given: list[object], tmp_path: Path) -> None:
     """By nDCG@10; beside scored pairs by the mean of that and of the rank correlation."""
     pairs = tmp_path / "pairs.csv"
@@ -111,6 +113,7 @@ def test_a_folder_of_ones_own_selects(own: Path, given: list[object], tmp_path: 
     assert both["mean"] == pytest.approx((rank + ndcg) / 2, abs=1e-6)
 
 
+@pytest.mark.whole
 def test_a_search_goes_by_a_retrieval_set(given: list[object], tmp_path: Path) -> None:
     """By its first score, which no other score may replace."""
     arguments = ["tune", "simcse-unsup", *given, *overrides({"space.optim.lr": "1e-5,1e-3", "train.keep": "best"})]

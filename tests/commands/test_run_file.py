@@ -53,6 +53,7 @@ def test_file_command_and_python_give_the_same_ids(own: Path, tiny_backbone: Pat
     assert Path(other["storage"]).name == "there" and [node["id"] for node in other["nodes"]] != ids
 
 
+@pytest.mark.whole
 def test_a_run_file_runs_and_is_a_search_with_a_space(own: Path, tiny_backbone: Path) -> None:
     """Its places, the name among them, are those of the search. A distillation has its teachers and queries there."""
     small = f"backbone: {tiny_backbone}\ntext: docs.csv\ncolumn: body\nstorage: here\ntrain.max_steps: 2\n"

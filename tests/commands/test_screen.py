@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from run_commands import listening, plan_of
 
 from raysts import log
@@ -108,6 +110,93 @@ def test_the_start_of_a_step_is_no_pace(clock: list[float], shown: Screen) -> No
     assert shown.fraction == pytest.approx(0.16) and shown.seconds_left == pytest.approx(84)
     shown.within(1.0)
     assert shown.fraction == pytest.approx(0.8)
+
+
+def test_an_estimate_waits_for_a_share_of_the_work(clock: list[float], shown: Screen) -> None:
+    """Of 15 % by assumed rates, of 2 % once the start of processes is a small part of the time."""
+    shown.follow("", 100.0, 100.0)
+    for clock[0], part, known in ((10.0, 0.14, False), (11.0, 0.16, True)):
+        shown.within(part)
+        assert (shown.seconds_left is not None) is known
+    for moment, known in ((179.0, False), (180.0, True)):
+        clock[0] = 0.0
+        again = Screen()
+        again.follow("", 100.0, 100.0)
+        clock[0] = moment
+        again.within(0.03)
+        assert (again.seconds_left is not None) is known
+    again.within(0.019)
+    assert again.seconds_left is None
+
+
+def test_a_silent_step_takes_no_longer_than_was_expected_of_it(clock: list[float], shown: Screen) -> None:
+    """As far as rates are measured, what passes in silence is work, until the step would be done."""
+    shown.follow("", 200.0, 100.0, measured=1.0)
+    clock[0] = 50.0
+    shown.within(0.5)
+    for clock[0], left in ((70.0, 130.0), (100.0, 100.0), (150.0, 100.0), (1000.0, 100.0)):
+        assert shown.seconds_left == pytest.approx(left)
+    shown.follow("", 0.0, 0.0, measured=1.0)
+    assert (shown.fraction, shown.seconds_left) == (1.0, 0.0) and shown.note == "100 %, 16 min 40 s so far"
+
+
+def test_texts_that_a_step_embeds_are_its_progress(clock: list[float], shown: Screen) -> None:
+    shown.embed(5)
+    shown.follow("", 10.0, 10.0, texts=80)
+    assert shown.fraction == 0
+    for texts, fraction in ((20, 0.25), (40, 0.75), (40, 1.0)):
+        shown.embed(texts)
+        assert shown.fraction == pytest.approx(fraction)
+
+
+def test_bars_of_the_command_and_of_each_run_in_training(
+    clock: list[float], shown: Screen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal, unless only warnings are shown. A run's bar goes when it is done."""
+    monkeypatch.setattr(log.sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(log, "console", lambda: Console(file=io.StringIO(), force_terminal=True))
+    shown.draw("a", "member 0", 1, 4, "loss 2")
+    with shown.working("checking"), shown.working("again"):
+        bars = shown.bars
+        shown.follow("train", 100.0, 100.0)
+        for run, done in (("a", 2), ("b", 1), ("a", 4)):
+            shown.draw(run, f"member {run}", done, 4, f"loss {done}")
+        shown.within(0.5)
+        shown.live()
+        seen = [
+            (task.description, task.completed, task.total, task.visible, task.fields["note"]) for task in bars.tasks
+        ]
+    whole = ("train", 0.5, 1.0, True, "50 %, 0.0 s so far")
+    assert seen == [whole, ("member a", 4, 4, False, "loss 4"), ("member b", 1, 4, True, "loss 1")]
+    assert shown.bars is None and not shown.active
+    shown.setLevel(log.logging.WARNING)
+    with shown.working("quiet"):
+        assert shown.bars is None
+    monkeypatch.setattr(log, "console", lambda: Console(force_terminal=True, _environ={"TERM": "dumb"}))
+    assert log.progress_bars() is None
+
+
+def test_messages_have_their_moment_where_debug_records_are_shown(
+    clock: list[float], shown: Screen, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(log, "screen", shown)
+    clock[0] = 2.5
+    with log.showing(verbose=True):
+        log.logger.debug("read")
+    with log.showing(quiet=True):
+        log.say("hidden")
+    log.logger.debug("hidden")
+    log.say("said")
+    assert capsys.readouterr().err == "    2.50 s  read\nsaid\n"
+
+
+def test_notes_are_folded_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setattr(log.sys.stdout, "isatty", lambda: False, raising=False)
+    note = "- one two three four five-six"
+    assert log.fold(note) == note and log.columns() == 20
+    monkeypatch.setattr(log.sys.stdout, "isatty", lambda: True, raising=False)
+    assert log.fold(note) == "- one two three four\n  five-six" and log.fold(note[2:]) == "one two three four\nfive-six"
 
 
 def test_generated_sentences_are_said_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

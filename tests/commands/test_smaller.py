@@ -114,6 +114,11 @@ def test_a_directory_of_fewer_dimensions(tiny_backbone: Path, tmp_path: Path) ->
     loaded = sentence_transformers.SentenceTransformer(str(tmp_path / "model"), device="cpu")
     np.testing.assert_allclose(loaded.encode(TEXTS), whole[:, :8], atol=1e-5)
     assert load(tmp_path / "model", device="cpu").dim == 8
+    for dtype in ("int8", "binary"):
+        assert raysts("export", tiny_backbone, "--to", tmp_path / dtype, "--dtype", dtype).code == 0
+        card = (tmp_path / dtype / "README.md").read_text()
+        assert f'precision="{dtype}"' in card and "dimensions" not in card
+        assert ("must be on one scale" in card) is (dtype == "int8")
     for option, message in (
         (["--dims", 33], "have 32 dimensions; give a number from 1"),
         (["--dims", 0], "give a number from 1"),
