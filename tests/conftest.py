@@ -61,7 +61,8 @@ GROUPS = {
     "gloo": (
         "objectives/test_conformance.py", "ops/test_collective.py", "storage/test_remote_storage.py",
         "storage/test_remote_commands.py", "commands/test_follow.py", "test_odd_conditions.py::test_what_may",
-        "training/test_loop.py::test_a_checkpoint_", "training/test_trackers.py::test_a_storage_", "search/test_progress.py",
+        "data/test_remote_data.py::test_a_run_on_", "training/test_loop.py::test_a_checkpoint_",
+        "training/test_trackers.py::test_a_storage_", "search/test_progress.py",
     ),
     "experiments": ("commands/test_experiment.py",),
 }  # fmt: skip

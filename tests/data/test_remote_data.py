@@ -21,6 +21,7 @@ from raysts.data.windows import select, tokenize_group
 from raysts.errors import InputError
 from raysts.models.pretrained import load_tokenizer
 from raysts.storage.bucket import Bucket
+from raysts.storage.client import canonical
 
 SMALL: dict[str, Any] = {
     "backbone": "tiny", "members": 1, "train.max_steps": 2, "train.eval_every": 2, "train.max_length": 24,
@@ -31,9 +32,10 @@ TABLES = ("nli/train", "sts/stsb_dev", "sts/stsb_test", "wikipedia/sentences")
 
 
 @pytest.fixture
-def data(memory: str, few_world: Path, tmp_path: Path) -> str:
+def data(request: pytest.FixtureRequest, few_world: Path, tmp_path: Path) -> str:
     """URI of a bucket with some tables of the small world, one of them in two shards."""
-    bucket = Bucket(memory)
+    uri = canonical(request.getfixturevalue(getattr(request, "param", "memory")))
+    bucket = Bucket(uri)
     for table in TABLES:
         bucket.upload(Corpus(few_world).files(table)[0], f"{table}.parquet")
     bucket.delete("nli/train.parquet")
@@ -41,7 +43,7 @@ def data(memory: str, few_world: Path, tmp_path: Path) -> str:
     for number, part in enumerate((whole.slice(0, 50), whole.slice(50))):
         pq.write_table(part, tmp_path / "part.parquet")
         bucket.upload(tmp_path / "part.parquet", f"nli/train/{number}.parquet")
-    return memory
+    return uri
 
 
 def test_text_in_a_bucket(data: str, tmp_path: Path) -> None:
@@ -57,6 +59,7 @@ def test_text_in_a_bucket(data: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.whole
+@pytest.mark.parametrize("data", ["s3"], indirect=True)
 def test_a_run_on_data_in_a_bucket_is_one_on_a_folder(data: str, few_world: Path, tmp_path: Path) -> None:
     shards = Corpus(data)
     folder = tmp_path / "folder"

@@ -5,6 +5,7 @@ import fcntl
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -77,6 +78,30 @@ def test_a_folder_whose_successor_does_not_come_goes_back(
         draft.mkdir()
         (draft / "new").touch()
     assert [str(found.relative_to(tmp_path)) for found in sorted(tmp_path.rglob("*"))] == ["model", "model/old"]
+
+
+def test_a_folder_whose_successor_was_killed_on_its_way_goes_back(tmp_path: Path) -> None:
+    kill = """
+import os, signal, sys
+from pathlib import Path
+from raysts.storage.atomic import atomic_write
+
+def killed(path, target):
+    Path.rename(path, target)
+    if target.name.endswith(".replaced"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Path.replace = killed
+for name in ("old", "new"):
+    with atomic_write(Path(sys.argv[1])) as draft:
+        draft.mkdir()
+        (draft / name).touch()
+"""
+    model = tmp_path / "a.model"
+    assert subprocess.run([sys.executable, "-c", kill, str(model)], check=False).returncode == -signal.SIGKILL
+    assert not model.exists() and len(list(tmp_path.iterdir())) == 2
+    remove_drafts(tmp_path)
+    assert [str(found.relative_to(tmp_path)) for found in sorted(tmp_path.rglob("*"))] == ["a.model", "a.model/old"]
 
 
 def test_drafts_of_a_killed_writer_are_removed_and_nothing_else(tmp_path: Path) -> None:

@@ -224,7 +224,7 @@ def test_a_run_has_a_batch_for_each_partition(tmp_path: Path) -> None:
         assert {hash >> 61 for hash in batch["high"].to_pylist()} == {index}
 
 
-def test_realarticles_of(real_data: Corpus, tmp_path: Path) -> None:
+def test_real_articles(real_data: Corpus, tmp_path: Path) -> None:
     root = real_data.root
     articles = pq.read_table(root / "wikipedia/articles.parquet").slice(0, 500)
     pq.write_table(articles, tmp_path / "articles.parquet", row_group_size=100)
