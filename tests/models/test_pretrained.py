@@ -109,8 +109,7 @@ def test_weights_are_finite_and_no_larger_than_their_squares_may_be(
     values: Any, refused: bool, copy_of: Copy, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pretrained, "BLOCK", 32)  # bytes: the bad one is in the last of several parts
-    folder = copy_of(tiny_backbone, "odd")
-    tensor = torch.as_tensor(values)
+    folder, tensor = copy_of(tiny_backbone, "odd"), torch.as_tensor(values)
     tensor = torch.cat([torch.zeros(9, dtype=tensor.dtype), tensor]) if tensor.ndim else tensor
     save_file(load_file(folder / "model.safetensors") | {"odd": tensor}, folder / "model.safetensors")
     with pytest.raises(InputError, match="tensor 'odd' holds .*finite and below") if refused else nullcontext():

@@ -33,7 +33,7 @@ from raysts.recipes.tree import to_plain
 from raysts.report.study import winning_command, write_report
 from raysts.search import exports, scores
 from raysts.search.exports import exporter
-from raysts.search.queue import SearchProgress, TrialQueue
+from raysts.search.queue import SearchProgress, TrialQueue, run_session
 from raysts.search.record import Record, as_table, read_records
 from raysts.search.sampler import Sampler
 from raysts.search.scores import PointScores
@@ -49,8 +49,6 @@ from raysts.storage.store import Store
 LR = "sts.optim.lr"
 BOUND = "sts.settings.lower_bound"
 SPEARMAN = RunMetric("spearman", "sts/stsb_dev")
-
-
 StudyMaker = Callable[..., Study]
 
 
@@ -732,11 +730,13 @@ def test_the_best_point_keeps_its_seeds_and_what_others_use_stays(study: StudyMa
     best = {made.trials({BOUND: 0.1})[seed].id for seed in range(2)}
     assert models(made) == best | {used.id, foreign.id}
     assert made.choice == {BOUND: 0.1} and made.choice_text == "lower_bound=0.1"
+    assert [each.point[BOUND] for each in made.records.values()] == [0.0, 0.0, 0.1, 0.1, 0.2, 0.2]
 
     shutil.rmtree(made.folder / "trials")  # the records are lost, the runs are not
     again = study("lower-bound", {"space.lower_bound": "0,.1,.2", "seeds": 2})
     assert TrialQueue(again).next() is None
     assert len(again.records) == 6 and {r.value for r in again.records.values()} == {0.1}
+    assert run_session(again, (), pytest.fail, SearchProgress(again)) == [] and again.about["status"] == "done"
 
 
 def test_what_a_study_teaches_is_asked_of_its_best_point_or_its_best_trials(study: StudyMaker) -> None:
