@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
-from run_commands import listening, plan_of
+from run_commands import listening, overrides, plan_of, raysts, result
 from safetensors.torch import load_file
 from small_runs import difference, write_backbone
 
@@ -66,9 +68,9 @@ class Told:
     def __init__(self, hear: Callable[[str], object] = str) -> None:
         self.lines, self.follows, self.hear = list[str](), list[tuple[Any, ...]](), hear
 
-    def run(self, plan: Plan, executor: LocalExecutor, **options: Any) -> dict[str, Any]:
+    def run(self, plan: Plan, executor: LocalExecutor, name: str = "it", **options: Any) -> dict[str, Any]:
         with listening(lambda line: (self.lines.append(line), self.hear(line))):
-            return Driver(plan, executor, "it", "", follow=lambda *given: self.follows.append(given), **options).run()
+            return Driver(plan, executor, name, "", follow=lambda *given: self.follows.append(given), **options).run()
 
     def __contains__(self, text: str) -> bool:
         return any(text in line for line in self.lines)
@@ -76,14 +78,14 @@ class Told:
 
 @pytest.fixture
 def planned(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> Callable[..., Plan]:
-    def made(name: str, **more: Any) -> Plan:
+    def made(name: str, data: Path = few_world, **more: Any) -> Plan:
         asked = {
             "backbone": str(tiny_backbone),
             "members": 2,
             **SMALL,
             **{key.replace("__", "."): value for key, value in more.items()},
         }
-        return plan_of(name, asked, few_world, tmp_path)
+        return plan_of(name, asked, data, tmp_path)
 
     return made
 
@@ -158,21 +160,21 @@ def test_the_screen_follows_what_begins_and_what_is_left(planned: Callable[..., 
 
 
 def test_a_run_that_goes_on_keeps_its_price_and_another_of_its_name_replaces_it(
-    planned: Callable[..., Plan], tmp_path: Path
+    planned: Callable[..., Plan], few_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     def run(*done: str, **asked: Any) -> tuple[dict[str, Any], str]:
         """The record of ``nli``, or what is asked for, and what is said besides that some steps are done."""
         told, plan = Told(), planned(asked.pop("name", "nli"), **{"members": 1, **asked})
-        told.run(plan, Pretender(), prices={"cpu-hour": 1.0}, report=write)
+        told.run(plan, Pretender(), "nli", prices={"cpu-hour": 1.0}, report=write)
         assert all(line in told.lines for line in done), told.lines
-        return json.loads((tmp_path / "pipelines" / "it.json").read_text(encoding="utf-8")), " ".join(told.lines)
+        return json.loads((tmp_path / "pipelines" / "nli.json").read_text(encoding="utf-8")), " ".join(told.lines)
 
     def write(store: Store, record: dict[str, Any]) -> Path:
         return write_report(report_data(store, record), tmp_path / "page")
 
     plan = planned("nli", members=1)
     evaluated = [evaluation.step for evaluation in plan.evaluations]
-    first, said = run("it: 4 steps, 0 done")
+    first, said = run("nli: 4 steps, 0 done")
     assert "expected: " in said and "replaces" not in said and {*plan.states().values()} == {"done"}
     page = next(tmp_path.glob("page/**/index.html")).read_text(encoding="utf-8")
     assert all("costs" in first["price"][key] and first["price"][key] in page for key in ("expected", "taken"))
@@ -182,11 +184,17 @@ def test_a_run_that_goes_on_keeps_its_price_and_another_of_its_name_replaces_it(
         path.parent.mkdir(parents=True)
         path.touch()
     evaluated[0].output.unlink()
-    again, _ = run("it: 4 steps, 3 done before")
+    again, _ = run("nli: 4 steps, 3 done before")
     assert not any(path.exists() for path in left), "a kill came before they were removed"
     assert (again["expected"], again["price"]["expected"]) == (first["expected"], first["price"]["expected"])
-    same, said = run("it: 4 steps, 4 done before")
+    same, said = run("nli: 4 steps, 4 done before")
     assert "expected: " not in said and same["price"] == again["price"]
+    words = ["--data", few_world, "--storage", tmp_path, *overrides({**SMALL, "members": 1, "backbone": tiny_backbone})]
+    shown = result("plan", "nli", *words)
+    assert [node["seconds"] for node in shown["nodes"]] == [same["seconds"][node["id"]] for node in shown["nodes"]]
+    assert shown["price"]["seconds"] == shown["price"]["bytes"] == 0
+    nodes, text = result("plan", "nli-sed", *words)["nodes"], raysts("plan", "nli-sed", *words).out
+    assert all(node["id"] in text and node["title"] in text for node in nodes) and "8 steps, 6 left" in text
     other = planned("nli-sed", members=1, seed=7)
     assert [evaluation.step.left(other.store) for evaluation in other.evaluations] == [0, 1, 1], (
         "the backbone is scored"
@@ -257,15 +265,23 @@ def test_a_student_starts_where_it_is_told(
     assert difference(weights_of(plan.outcomes[0].output), weights_of(*models[:count])) < 1e-7
 
 
-def test_pipelines_share_what_is_measured_of_an_equal_model(planned: Callable[..., Plan]) -> None:
-    """The backbone is measured for the first of them, members for the first that has them; rows are each pipeline's own."""
+def test_pipelines_share_what_is_measured_of_an_equal_model(
+    planned: Callable[..., Plan], few_world: Path, tmp_path: Path
+) -> None:
+    """The backbone is measured for the first of them, members for the first that has them; rows are each pipeline's own: where
+    other rows are clean, they are a mask on what was measured."""
+    data, columns = Path(shutil.copytree(few_world, tmp_path / "data")), ["sentence1", "sentence2", "score"]
+    train, test = (pq.read_table(data / f"sts/stsb_{part}.parquet").select(columns) for part in ("train", "test"))
+    both = pa.concat_tables([train, test.slice(0, 30)], promote_options="permissive")
+    pq.write_table(both, data / "sts/stsb_train.parquet")
     for system, embedded in (("nli-ensemble", 1 + 1), ("nli", 0), ("sts-ensemble", 1)):
         executor = Pretender()
-        rows = Told().run(planned(system, members=1), executor)["results"]
+        rows = Told().run(planned(system, data, members=1), executor)["results"]
         assert executor.embedded == embedded and {row["system"] for row in rows} == {system}
-        count = Counter(row["role"] for row in rows if row["rows"] == "all")
-        assert count["backbone"] == count["member"] > 0
-        assert count["ensemble"] == (0 if system == "nli" else count["backbone"])
+        count = Counter((row["role"], row["rows"]) for row in rows)
+        for part in ("all", "clean") if system.startswith("sts") else ("all",):
+            assert count["backbone", part] == count["member", part] > 0
+            assert count["ensemble", part] == (0 if system == "nli" else count["backbone", part])
 
 
 def test_the_card_names_the_licence_of_the_backbone(

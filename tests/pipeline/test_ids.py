@@ -18,6 +18,7 @@ from raysts.data.world import EMBEDDED
 from raysts.ids import content_id, derive_seed, folder_id
 from raysts.models import pretrained
 from raysts.models.pretrained import load
+from raysts.models.weights import token_table
 from raysts.pipeline import inputs
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.price import Rates, price
@@ -254,6 +255,15 @@ def test_tasks_that_take_minutes_are_measured_where_their_files_are(
     assert plan("nli", also, corpus=embedded).tasks[-3:] == ("sick-direction", "words", "nothing"), "which is refused"
     assert plan("nli", also, corpus=Corpus(data)).tasks[-2:] == ("sick-direction", "nothing")
     assert plan("nli", also | {"evaluation.tasks": ["stsb"]}, corpus=embedded).tasks == ("stsb",)
+
+
+def test_sentences_show_words_to_models_that_read_them(
+    plan: Planner, embedded: Corpus, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    """Word vectors need none."""
+    token_table(load(tiny_backbone, device="cpu")).save(tmp_path / "static")
+    asked = [{"backbone": name, "evaluation.tasks": ["words"]} for name in (str(tmp_path / "static"), "tiny")]
+    assert [bool(plan("raw", each, corpus=embedded).model_sets[0].sentences) for each in asked] == [False, True]
 
 
 def test_rows_that_select_and_report_are_counted(plan: Planner, few_world: Path, tmp_path: Path) -> None:
