@@ -90,7 +90,8 @@ def test_the_rows_of_a_run_say_what_its_record_says(measure: Any, tiny_backbone:
     (parents,) = {tuple(row["parent_run_ids"]) for row in told["results"]}
     assert len(parents) == 1 and len(parents[0]) == 16
     assert told["notes"][-1].startswith(f"{tiny_backbone}: ") and told["models"][0]["role"] == "backbone"
-    assert COMMANDS["evaluate"].text(told).splitlines()[-1] == told["notes"][-1]
+    text = COMMANDS["evaluate"].text(told)
+    assert text.splitlines()[-1] == told["notes"][-1] and "model" in text and "backbone" not in text.splitlines()[0]
 
 
 def test_without_labels(tiny_backbone: Path, tmp_path: Path) -> None:

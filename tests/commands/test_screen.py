@@ -147,6 +147,9 @@ def test_texts_that_a_step_embeds_are_its_progress(clock: list[float], shown: Sc
     for texts, fraction in ((20, 0.25), (40, 0.75), (40, 1.0)):
         shown.embed(texts)
         assert shown.fraction == pytest.approx(fraction)
+    shown.follow("", 10.0, 10.0)
+    shown.within(1.0)
+    assert shown.fraction == 1, "a step that tells of its end alone"
 
 
 def test_bars_of_the_command_and_of_each_run_in_training(
@@ -177,10 +180,12 @@ def test_bars_of_the_command_and_of_each_run_in_training(
 
 
 def test_messages_have_their_moment_where_debug_records_are_shown(
-    clock: list[float], shown: Screen, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    clock: list[float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(log, "screen", shown)
-    clock[0] = 2.5
+    clock[0] = 4.0
+    monkeypatch.setattr(log, "screen", Screen())
+    monkeypatch.setattr(log.logger, "handlers", [log.screen])
+    clock[0] = 6.5
     with log.showing(verbose=True):
         log.logger.debug("read")
     with log.showing(quiet=True):
