@@ -178,7 +178,7 @@ def _searches(recipe: str | Pipeline, overrides: Mapping[str, Any]) -> list[tupl
     for backbone in backbones:
         label = f"{experiments.prefix(backbone) if len(backbones) > 1 else ''}{name}"
         choice = {"backbone": backbone} if backbone else {}
-        alone = experiment.points[0].label == ""
+        alone = experiment.points[0].label == "" and len(backbones) == 1
         searches.append(("" if alone else label, backbone, find_search(search, {**settings, **choice})))
     return searches
 

@@ -138,7 +138,7 @@ def pipelines(
         chosen, of_best = experiment._replace(points=points), (best or {}).get(backbone, {})
         before = prefix(backbone) if len(names) > 1 and not experiment.claims else ""
         for label, system in _for_backbone(recipe, chosen, settings, depth, of_best).items():
-            by_label[f"{before}{label}"] = system
+            by_label[f"{before}{label}" if label else before.removesuffix(".")] = system
     return by_label
 
 

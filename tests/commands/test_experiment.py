@@ -136,9 +136,11 @@ def test_what_is_shown_needs_no_backbone() -> None:
         assert (len(found["recipe"]), len(found["notes"])) == (points, notes), recipe
     alone = show_recipe("sts-grid-sed")["recipe"]
     assert alone["search"]["name"] == "lower-bound" and alone["then"]["name"] == "sts-grid-sed"
-    several = show_recipe("sed-supervised", {"backbone": ["tiny", "bert-base-uncased"]})["recipe"]
-    assert [*several["search"]] == ["tiny.lower-bound", "bert-base-uncased.lower-bound"]
-    assert several["search"]["tiny.lower-bound"]["pipeline"]["backbone"] == "tiny"
+    for recipe in ("sed-supervised", "sts-grid-sed"):
+        several = show_recipe(recipe, {"backbone": ["tiny", "bert-base-uncased"]})["recipe"]
+        assert [*several["search"]] == ["tiny.lower-bound", "bert-base-uncased.lower-bound"]
+        assert several["search"]["tiny.lower-bound"]["pipeline"]["backbone"] == "tiny"
+    assert [*several["then"]] == ["tiny", "bert-base-uncased"]
 
 
 def test_an_experiment_has_the_name_of_its_recipe_and_its_own_protocol() -> None:
