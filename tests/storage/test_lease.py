@@ -128,9 +128,7 @@ def test_a_lease_is_lost_when_it_was_not_renewed_for_three_beats(memory: str, cl
     held.release()
 
 
-def test_a_live_lock_is_renewed_and_one_that_was_taken_writes_no_more(
-    memory: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_live_lock_is_renewed_and_a_lost_one_writes_no_more(memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "BEAT", 0.2)
     store, bucket = Store.open(memory), Bucket(canonical(memory))
     with store.lock(LOCK, "a driver"):
@@ -151,8 +149,6 @@ def test_a_live_lock_is_renewed_and_one_that_was_taken_writes_no_more(
 
 
 # -- two that both believe to hold it ------------------------------------------------------------------------------------
-
-
 def test_what_was_on_its_way_when_the_lock_was_taken_is_refused(
     s3: str, s3_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,8 +231,6 @@ def test_two_processes(way: str, s3: str, s3_endpoint: str) -> None:
 
 
 # -- a look at it, which takes nothing -----------------------------------------------------------------------------------
-
-
 def test_the_lock_of_a_process_of_this_machine_is_held_as_long_as_it_lives(bucket: Bucket) -> None:
     assert not lease.is_held(bucket, LOCK)
     held = Lease(bucket, LOCK, "a")
