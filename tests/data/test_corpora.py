@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 from decimal import Decimal
 from functools import partial

@@ -1,7 +1,5 @@
 """Users' files: every format through every door (text, judges, import), and what each door refuses."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

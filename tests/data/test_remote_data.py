@@ -1,7 +1,5 @@
 """Data in a bucket: read where it is needed, and nothing else of it."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

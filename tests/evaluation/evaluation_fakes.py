@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import zlib
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files in MTEB's format, read by mteb itself. Its numbers: test_minilm_has_its_published_values."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """SentEval's probes against its own loop, written with ``torch.nn.Linear``, ``torch.optim.Adam`` and global seeds."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import replace

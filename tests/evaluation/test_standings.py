@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from evaluation_fakes import row
 
 from raysts.evaluation.standings import View, format_results, format_standings, named_teachers, remarks, standings

@@ -1,7 +1,5 @@
 """What every task must do, on the embedded world; a new one is tested unasked."""
 
-from __future__ import annotations
-
 import functools
 import zlib
 from collections.abc import Sequence

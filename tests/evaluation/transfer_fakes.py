@@ -1,7 +1,5 @@
 """Small sets of SentEval's shape that a probe can learn."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

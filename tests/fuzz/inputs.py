@@ -1,7 +1,5 @@
 """Wrong input, drawn: values of options, YAML recipes, tables, models and records, each from a number alone."""
 
-from __future__ import annotations
-
 import csv
 import decimal
 import gzip

@@ -1,7 +1,5 @@
 """Wrong input of every kind, drawn at random: it is refused in one message, soon, and nothing is left behind."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import signal

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import gloo_ranks
 import pytest
 import torch

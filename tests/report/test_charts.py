@@ -1,7 +1,5 @@
 """Axes and labels of charts: ticks are round, inside and true; names stand beside their points and each other."""
 
-from __future__ import annotations
-
 from typing import Any
 from xml.etree import ElementTree
 

@@ -1,7 +1,5 @@
 """One storage contract: a folder, a bucket in memory, of S3 and of Azure, and seen from a machine that has nothing of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

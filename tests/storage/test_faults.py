@@ -1,7 +1,5 @@
 """An object store that answers badly: every kind of request is made again, and what cannot be done is said."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import shutil

@@ -1,7 +1,5 @@
 """One holder of a lock in a bucket, and what becomes of one that was stopped or cut off."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

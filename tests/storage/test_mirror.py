@@ -1,7 +1,5 @@
 """A bucket and its mirrors: what travels, what does not, and what a store cannot make this machine write."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Commands say the same of a storage in a bucket, from a machine that has nothing of it, as of one in a folder."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Whole runs and searches with their storage in a bucket; the machine they go on on has nothing but the bucket."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from raysts.data.wikipedia.wikipedia import clean, dedup_key, is_well_formed, split_sentences

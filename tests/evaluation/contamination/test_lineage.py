@@ -1,7 +1,5 @@
 """What a model was trained on, read on the machine that trained it and on one that has only the bucket."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The headline and the first table of a run: every system once, the user's sets first, no line wider than the terminal."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import asdict, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The report of a study: every chart shows what its points are, and stays inside its frame."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re
