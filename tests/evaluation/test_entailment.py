@@ -2,6 +2,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -190,14 +191,10 @@ def spread(texts: Sequence[str]) -> Representation:
 
 
 def test_direction_by_hand(by_spread: Corpus) -> None:
-    asked: list[Sequence[str]] = []
-
-    def represent(texts: Sequence[str]) -> Representation:
-        asked.append(texts)
-        return spread(texts)
-
+    represent = Mock(side_effect=spread)
     rows = measured(ENTAILMENT_TASKS["sick-direction"], by_spread, represent, SIMILARITIES, 200)
-    assert "z" not in asked[0] and len(asked[0]) == len({*PREMISES, *HYPOTHESES})
+    (asked,) = represent.call_args.args
+    assert "z" not in asked and len(asked) == len({*PREMISES, *HYPOTHESES})
     found = {(row["similarity"], row["subset"]): row for row in rows}
     # Wider premise: yes, tie, no, yes, yes. Longer premise: yes, tie, no, tie, no. Ties are wrong.
     for called in ("gauss", "variance"):

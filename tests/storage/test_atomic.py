@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -157,25 +158,21 @@ def test_a_container_with_our_host_name_is_another_place() -> None:
 
 def test_a_sweep_beside_a_writer_raises_nothing(tmp_path: Path) -> None:
     """A sweep begins with each part that is written: they work at once, and none waits for long."""
-    parts, done = threading.Semaphore(0), threading.Event()
+    parts = threading.Semaphore(0)
 
     def write() -> None:
-        try:
-            for number in range(100):
-                with atomic_write(tmp_path / "model", synced=False) as draft:
-                    for part in "abcd":
-                        (draft / part / str(number)).mkdir(parents=True)
-                        parts.release()
-        finally:
-            done.set()
-            parts.release()
+        for number in range(100):
+            with atomic_write(tmp_path / "model", synced=False) as draft:
+                for part in "abcd":
+                    (draft / part / str(number)).mkdir(parents=True)
+                    parts.release()
 
-    writer = threading.Thread(target=write)
-    writer.start()
-    while not done.is_set():
-        parts.acquire()
-        remove_drafts(tmp_path)
-    writer.join()
+    with ThreadPoolExecutor(1) as pool:
+        writer = pool.submit(write)
+        while not writer.done():
+            parts.acquire(timeout=0.1)
+            remove_drafts(tmp_path)
+    assert writer.exception() is None
     assert (tmp_path / "model/d/99").is_dir() and len(list((tmp_path / "model").iterdir())) == 4
 
 

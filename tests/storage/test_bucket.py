@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import azure_server
 import pytest
@@ -131,14 +132,7 @@ def test_transient_errors_are_tried_again_and_final_ones_are_not(monkeypatch: py
     bucket = Bucket("s3://bucket")
 
     def failing(times: int, error: Exception) -> Any:
-        left = [error] * times
-
-        def action() -> str:
-            if left:
-                raise left.pop()
-            return "done"
-
-        return action
+        return Mock(side_effect=[*[error] * times, "done"])
 
     busy = GenericError("S3 error: GET in 1 s - Server returned non-2xx status code: 503 Slow Down: <x>\n\nDebug")
     assert bucket._try("read", "x", failing(3, busy)) == "done" and len(waits) == 3 and waits[2] > waits[0] / 3

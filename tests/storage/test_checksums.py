@@ -1,7 +1,7 @@
 import json
 import os
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -83,23 +83,19 @@ def test_a_checksum_that_is_torn_or_gone_says_nothing(tmp_path: Path) -> None:
 
 
 def test_readers_beside_a_writer_never_see_damage(tmp_path: Path) -> None:
-    path, ended = written(tmp_path / "a.json", {"x": 0}), threading.Event()
+    path = written(tmp_path / "a.json", {"x": 0})
 
     def write() -> None:
-        try:
-            for value in range(60):
-                write_record(path, {"x": value, "more": "y" * value})
-        finally:
-            ended.set()
+        for value in range(60):
+            write_record(path, {"x": value, "more": "y" * value})
 
-    writer = threading.Thread(target=write)
-    writer.start()
-    while not ended.is_set():
-        time.sleep(1e-4)  # the writer must have its turn
-        ids._digest.cache_clear()
-        assert read_record(path) is not None
-    writer.join()
-    assert read_record(path)["x"] == 59 and not list(tmp_path.glob("*.damaged"))
+    with ThreadPoolExecutor(1) as pool:
+        writer = pool.submit(write)
+        while not writer.done():
+            time.sleep(1e-4)  # the writer must have its turn
+            ids._digest.cache_clear()
+            assert read_record(path) is not None
+    assert writer.exception() is None and read_record(path)["x"] == 59 and not list(tmp_path.glob("*.damaged"))
 
 
 @pytest.mark.parametrize("how", [*DAMAGE, "missing"])

@@ -4,6 +4,7 @@ import re
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from run_commands import TINY, overrides, result
@@ -112,19 +113,12 @@ def test_teachers_of_known_content_are_looked_up_at_once(tmp_path: Path, monkeyp
         folders = {content: f"runs/{run}/model" for content, run in reads.items()}
         store.write_json(f"pipelines/{name}.json", {"reads": folders})
     store.write_json("pipelines/d.json", {"name": "d"})
-    read: list[str] = []
-    whole = Store.read_json
-
-    def reading(self: Store, key: Any, *rest: Any, **more: Any) -> Any:
-        read.append(Path(key).parent.name)
-        return whole(self, key, *rest, **more)
-
-    monkeypatch.setattr(Store, "read_json", reading)
-    trained = trained_on(student)
+    with patch.object(Store, "read_json", autospec=True, side_effect=Store.read_json) as read:
+        trained = trained_on(student)
     assert tables(trained) == {"nli/train", "wikipedia/sentences", "sts/stsb_train"}
     gone = f"'{store.path('runs/gone/model')}' (no record of a run beside it)"
     assert trained.unknown == ("teacher elsewhere (not a run of this storage)", gone)
-    assert read.count("pipelines") == 4, "each record once"
+    assert [Path(call.args[1]).parent.name for call in read.call_args_list].count("pipelines") == 4, "each record once"
 
 
 def test_what_stands_beside_a_model_from_elsewhere_is_left_alone(tmp_path: Path) -> None:
