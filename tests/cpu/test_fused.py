@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import copy
 import pickle
 import shutil
@@ -90,14 +88,12 @@ def test_a_fused_layer_is_copied_and_pickled() -> None:
 def test_threads_change_no_bit_and_what_is_frozen_gets_nothing() -> None:
     layer = layer_of(0.1, 0.1).float()
     fused.install([layer])
-    x, found, before = torch.randn(1, sum(LENGTHS), WIDTH), [], torch.get_num_threads()
-    try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            torch.manual_seed(1)
-            found.append(results(here, layer, x))
-    finally:
-        torch.set_num_threads(before)
+    x, found = torch.randn(1, sum(LENGTHS), WIDTH), []
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        torch.manual_seed(1)
+        found.append(results(here, layer, x))
+    torch.set_num_threads(1)
     small = [name for name in found[0] if name == "" or "LayerNorm" in name]  # oneDNN's products may differ
     assert all(torch.equal(found[0][name], other[name]) for other in found[1:] for name in small)
     layer.attention.self.requires_grad_(False)
@@ -141,18 +137,16 @@ def test_what_attention_drops() -> None:
 
     first, again, other = kept(5), kept(5), kept(2**40 + 5)
     assert [fused._draws_to_keep(p) for p in (0.0, 1e-12, 0.5, 1.0)] == [0, 2**32 - 1, 2**31, 1], "a number of 32 bits"
-    assert torch.equal(first, again)
-    assert float(first.float().mean()) == pytest.approx(1 - p, abs=0.01)
+    assert torch.equal(first, again) and float(first.float().mean()) == pytest.approx(1 - p, abs=0.01)
     neighbours = (first[:, 0], first[:, 1]), (first[1:], first[:-1]), (first[..., 1:], first[..., :-1])
     for a, b in ((first, other), *neighbours):
         agree = float((a == b).float().mean())
         assert agree == pytest.approx(p**2 + (1 - p) ** 2, abs=0.015), "as of draws that know nothing of each other"
 
 
-@pytest.mark.parametrize(
-    ("dtype", "rounding", "gelu", "slope"), [(torch.float32, 0.0, 1e-6, 1e-6), (torch.bfloat16, 2.0**-8, 5e-5, 2e-4)]
-)
-def test_gelu_is_as_near_as_its_type_tells(dtype: torch.dtype, rounding: float, gelu: float, slope: float) -> None:
+@pytest.mark.parametrize("limits", [(torch.float32, 0.0, 1e-6, 1e-6), (torch.bfloat16, 2.0**-8, 5e-5, 2e-4)])
+def test_gelu_is_as_near_as_its_type_tells(limits: tuple[torch.dtype, float, float, float]) -> None:
+    dtype, rounding, gelu, slope = limits
     x = torch.linspace(-8, 8, 64 * 256).view(64, 256).to(dtype)
     value, gradient, sums = torch.empty_like(x), torch.empty_like(x), torch.empty(256)
     native.call("gelu", dtype, value, x, *x.shape)

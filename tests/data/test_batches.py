@@ -1,7 +1,6 @@
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -54,14 +53,10 @@ def sentences_of(share: LocalBatch, text: str) -> list[tuple[int, ...]]:
 
 
 def same(a: list[LocalBatch], b: list[LocalBatch]) -> bool:
-    return len(a) == len(b) and all(
-        np.array_equal(x.ids, y.ids)
-        and x.examples == y.examples
-        and np.array_equal(x.weight, y.weight)
-        and np.array_equal(x.seeds, y.seeds)
-        and x.size == y.size
-        for x, y in zip(a, b, strict=True)
-    )
+    def numbers(x: LocalBatch) -> list[Any]:
+        return [x.ids.tolist(), x.examples, x.weight.tolist(), x.seeds.tolist(), x.size]
+
+    return [*map(numbers, a)] == [*map(numbers, b)]
 
 
 SIZES = [[13, 13, 13, 1], [100, 3, 50]]
@@ -70,8 +65,7 @@ GROUPS = (EACH, FRESH, ANCHORED)
 
 @pytest.mark.parametrize(("sizes", "batch"), [([40], 1), ([13, 13, 13, 1], 7), ([5] * 9 + [2], 16), ([40], 40)])
 def test_every_row_once_in_an_epoch_with_its_values(sizes: list[int], batch: int) -> None:
-    found = shares(sizes, EACH, batch, epochs=3)
-    total = sum(sizes)
+    found, total = shares(sizes, EACH, batch, epochs=3), sum(sizes)
     per_epoch = -(-total // batch)
     assert len(found) == 3 * per_epoch
     for epoch in range(3):
@@ -101,8 +95,7 @@ def test_every_epoch_has_its_own_order_of_windows_and_of_the_rows_in_each() -> N
     sizes = [5] * 9
     order = BatchOrder(np.array(sizes), EACH, 5, seed=3)
     windows = [[part.window for part in order.slices(9 * epoch, 9 * epoch + 9)] for epoch in range(4)]
-    assert all(sorted(epoch) == list(range(9)) for epoch in windows)
-    assert len(set(map(tuple, windows))) == 4
+    assert all(sorted(epoch) == list(range(9)) for epoch in windows) and len(set(map(tuple, windows))) == 4
     for epoch in (0, 2):
         read = [part.window for part in order.slices(9 * epoch + 2, 9 * epoch + 4)]
         assert read == windows[epoch][2:4], "no more is read"
@@ -120,8 +113,7 @@ def test_a_bootstrap_sample_is_drawn_once_with_replacement() -> None:
         return np.concatenate([share.ids for share in batches]).reshape(2, 400)
 
     first, second = epochs(seed=0)
-    assert sorted(first) == sorted(second) and list(first) != list(second)
-    assert (first < 300).sum() == 300
+    assert sorted(first) == sorted(second) and list(first) != list(second) and (first < 300).sum() == 300
     for seed in range(2):  # 1 - 1/e of the rows are drawn, 253 of 400, deviation 6
         assert 220 <= len(np.unique(epochs(seed)[0])) <= 290
     assert sorted(epochs(seed=1)[0]) != sorted(first)
@@ -143,9 +135,7 @@ def test_a_start_in_the_middle_is_the_tail_of_the_whole(sizes: list[int], group:
 @pytest.mark.parametrize("sizes", SIZES)
 def test_ranks_share_out_the_examples_of_one_process(sizes: list[int], group: Group) -> None:
     whole = shares(sizes, group, 16, epochs=2)
-    by_world = [
-        [shares(sizes, group, 16, epochs=2, rank=rank, world=world) for rank in range(world)] for world in (2, 5)
-    ]
+    by_world = [[shares(sizes, group, 16, epochs=2, rank=rank, world=n) for rank in range(n)] for n in (2, 5)]
     for (step, alone), ranks in itertools.product(enumerate(whole), by_world):
         parts = [rank[step] for rank in ranks]
         assert alone.weight.tolist() == [1.0] * len(alone.examples) and alone.size == len(alone.examples)
@@ -172,8 +162,6 @@ def test_more_processes_than_examples_get_a_filler_of_weight_zero() -> None:
 
 
 # -- contrastive tension -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("rows", "examples"), [(14, []), (15, [8]), (44, [16]), (45, [16, 8]), (75, [16, 16, 8])])
 def test_ct_batches_hold_whole_groups_of_fresh_sentences(rows: int, examples: list[int]) -> None:
     """16 pairs: 2 identical and 14 of two fresh sentences; no sentence twice in a batch. What is left of an epoch below
@@ -198,11 +186,7 @@ def test_ct_pairs_of_an_anchor_share_their_first_sentence() -> None:
 
 
 # -- a real store --------------------------------------------------------------------------------------------------------
-
-
-def test_a_real_store_is_read_like_one_in_memory(
-    small_corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_real_store_is_like_memory(small_corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raysts.data.windows.WINDOW", 32)
     spec = StoreSpec(
         table="wikipedia/sentences", fingerprint="", texts=("sentence",), values=(), tokenizer="", max_length=20,

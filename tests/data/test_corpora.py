@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import os
-from collections.abc import Sequence
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -9,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from evaluation_fakes import write_table
 
 from raysts.data import checks, facts, readers, tables, user
 from raysts.data.corpora import Corpus
@@ -20,23 +17,15 @@ from raysts.data.user import UserData
 from raysts.errors import InputError, RunFailed
 from raysts.schema import NLI_LABELS
 
-
-def write(root: Path, name: str, columns: dict[str, Any], part: str | None = None) -> Path:
-    path = root / name / part if part else root / f"{name}.parquet"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table(columns), path)
-    return path
-
-
 STS = {"sentence1": ["a b", "c"], "sentence2": ["d", "e"], "score": [0.0, 5.0]}
 NLI = {"premise": ["a", "b"], "hypothesis": ["c", "d"], "label": ["neutral", "entailment"]}
 
 
 def test_a_table_is_a_file_or_a_folder_of_shards(tmp_path: Path) -> None:
-    write(tmp_path, "tests/faq", STS, "b.parquet")
-    write(tmp_path, "tests/faq", {**STS, "sentence1": ["x", "y"]}, "a.parquet")
+    write_table(tmp_path, "tests/faq/b", STS)
+    write_table(tmp_path, "tests/faq/a", {**STS, "sentence1": ["x", "y"]})
     (tmp_path / "tests" / "faq" / "notes.txt").touch()
-    write(tmp_path, "tests/help", STS)
+    write_table(tmp_path, "tests/help", STS)
     (tmp_path / "tests" / "notes").mkdir()
     corpus = Corpus(tmp_path)
     assert corpus.tests() == corpus.tables() == ["tests/faq", "tests/help"]
@@ -48,9 +37,9 @@ def test_a_table_is_a_file_or_a_folder_of_shards(tmp_path: Path) -> None:
 
 def test_a_shard_may_have_no_rows(tmp_path: Path) -> None:
     """As Spark and pandas write some, which know no types then."""
-    write(tmp_path, "nli/train", {name: pa.array([], pa.null()) for name in NLI}, "0.parquet")
-    write(tmp_path, "nli/train", NLI, "1.parquet")
-    write(tmp_path, "nli/train", {name: [] for name in NLI}, "2.parquet")
+    write_table(tmp_path, "nli/train/0", {name: pa.array([], pa.null()) for name in NLI})
+    write_table(tmp_path, "nli/train/1", NLI)
+    write_table(tmp_path, "nli/train/2", {name: [] for name in NLI})
     for corpus in (Corpus(tmp_path), Corpus(tmp_path, skip_bad=True)):
         corpus.check(["nli/train"])
         assert corpus.read("nli/train").to_pydict() == NLI and corpus.find_skipped(["nli/train"]) == []
@@ -62,18 +51,16 @@ def test_a_shard_may_have_no_rows(tmp_path: Path) -> None:
 
 def test_the_fingerprint_is_of_the_content(tmp_path: Path) -> None:
     prints = []
-    for place, part in (("one", None), ("two", None), ("three", "0.parquet")):
-        write(tmp_path / place, "sts/stsb_dev", STS, part)
+    for place, part, last in (("one", "", 5.0), ("two", "", 5.0), ("three", "/0", 5.0), ("four", "", 4.9)):
+        write_table(tmp_path / place, f"sts/stsb_dev{part}", {**STS, "score": [0.0, last]})
         prints.append(Corpus(tmp_path / place).fingerprint("sts/stsb_dev"))
-    assert prints[0] == prints[1] == prints[2]
-    write(tmp_path / "two", "sts/stsb_dev", {**STS, "score": [0.0, 4.9]})
-    assert Corpus(tmp_path / "two").fingerprint("sts/stsb_dev") != prints[0]
+    assert prints[0] == prints[1] == prints[2] != prints[3]
 
 
 def test_a_table_that_has_not_changed_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     name, root = "sts/stsb_dev", tmp_path / "data"
-    path = write(root, name, STS)
+    path = write_table(root, name, STS)
 
     def looked_at() -> str:
         corpus = Corpus(root)
@@ -86,23 +73,23 @@ def test_a_table_that_has_not_changed_is_not_read_again(tmp_path: Path, monkeypa
         unread.setattr(tables, "file_digest", None)
         assert looked_at() == first
     before = path.stat()
-    write(root, name, {**STS, "score": [0.0, 5.5]})
+    write_table(root, name, {**STS, "score": [0.0, 5.5]})
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     for _ in range(2):  # what was wrong is not remembered as sound
         with pytest.raises(InputError, match=r"score 5\.5"):
             looked_at()
     assert Corpus(root).fingerprint(name) != first
-    write(root, name, STS)
+    write_table(root, name, STS)
     assert looked_at() == first
 
 
 def test_what_is_made_of_a_table_that_changed_meanwhile_is_not_kept_as_of_the_old_one(tmp_path: Path) -> None:
     for name in ("nli/train", "nli/pairs"):
-        write(tmp_path, "nli/train", NLI)
+        write_table(tmp_path, "nli/train", NLI)
         corpus = Corpus(tmp_path)
         assert corpus.fingerprint(name)
         corpus.check_unchanged([name])
-        write(tmp_path, "nli/train", {**NLI, "label": NLI["label"][::-1]})
+        write_table(tmp_path, "nli/train", {**NLI, "label": NLI["label"][::-1]})
         with pytest.raises(RunFailed, match="table 'nli/train' of .* was changed while it was read"):
             corpus.check_unchanged([name])
 
@@ -110,7 +97,7 @@ def test_what_is_made_of_a_table_that_changed_meanwhile_is_not_kept_as_of_the_ol
 def test_a_second_plan_reads_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     root, text = tmp_path / "data", tmp_path / "mine.txt"
-    write(root, "nli/train", NLI)
+    write_table(root, "nli/train", NLI)
     text.write_text("one\ntwo\ntwo\n")
 
     def looked_at() -> tuple[int, list[tuple[int, int]], dict[str, object]]:
@@ -143,14 +130,14 @@ def test_the_latest_facts_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_shards_may_say_the_same_in_other_types(tmp_path: Path) -> None:
     """Classes by name or code, ids as text or numbers, scores as decimals: the tables read as if they had one."""
     for part, label, score in (("0", [1, 0], [Decimal("0.5"), Decimal(2)]), ("1", ["1", "Entailment"], [0.5, 2.0])):
-        write(tmp_path, "sts/stsb_dev", {**STS, "score": score, "subset": label}, f"{part}.parquet")
+        write_table(tmp_path, f"sts/stsb_dev/{part}", {**STS, "score": score, "subset": label})
         corpus_of_set = {"doc_id": pa.array([2**63 + int(part)], pa.uint64()), "text": ["a"]}
-        write(tmp_path, "retrieval/x/corpus", corpus_of_set, f"{part}.parquet")
+        write_table(tmp_path, f"retrieval/x/corpus/{part}", corpus_of_set)
     by_number = pa.dictionary(pa.int32(), pa.string())
     labels = [pa.array([1, 0], pa.uint8()), pa.array(["1", "Entailment"]), pa.array(["1", "entailment"], by_number)]
     for part, (kind, label) in enumerate(zip((pa.large_string(), pa.string_view(), by_number), labels, strict=True)):
         texts = {name: pa.array(NLI[name], kind) for name in ("premise", "hypothesis")}
-        write(tmp_path, "nli/train", {**texts, "label": label, "extra": [1, 2]}, f"{part}.parquet")
+        write_table(tmp_path, f"nli/train/{part}", {**texts, "label": label, "extra": [1, 2]})
     corpus = Corpus(tmp_path)
     corpus.check(corpus.tables())
     table = corpus.read("nli/train")
@@ -165,44 +152,36 @@ def test_shards_may_say_the_same_in_other_types(tmp_path: Path) -> None:
     assert corpus.read("retrieval/x/corpus").column("doc_id").to_pylist() == [2**63, 2**63 + 1]
 
 
-@pytest.mark.parametrize(
-    ("name", "columns", "parts"),
-    [
-        ("sts/stsb_dev", {**STS, "score": [0.0, 5.1]}, ["row 1", "'score'", "5.1", "from 0 to 5"]),
-        ("sick/sick_train", {**STS, "score": [1.0, 0.5]}, ["row 1", "from 1 to 5"]),
-        ("sts/stsb_dev", {**STS, "score": [0.0, float("nan")]}, ["row 1", "nan"]),
-        ("sts/stsb_dev", {**STS, "score": [0.0, None]}, ["row 1", "'score'", "null"]),
-        ("sts/stsb_dev", {**STS, "score": ["a", "b"]}, ["'score'", "must be numbers"]),
-        ("sts/stsb_dev", {**STS, "sentence1": ["a", " \t"]}, ["row 1", "'sentence1'", "empty sentence"]),
-        ("sts/stsb_dev", {**STS, "sentence2": [None, "b"]}, ["row 0", "'sentence2'", "null"]),
-        ("sts/stsb_dev", {**STS, "sentence2": [1, 2]}, ["'sentence2'", "int64", "must be a string column"]),
-        ("nli/train", {**NLI, "label": ["neutral", "maybe"]}, ["row 1", "unknown label 'maybe'", "entailment"]),
-        ("nli/train", {**NLI, "label": [0, 3]}, ["row 1", "unknown label 3", "0 to 2"]),
-        ("nli/train", {**NLI, "label": [None, 0]}, ["row 0", "'label'", "null"]),
-        ("nli/train", {**NLI, "label": [["a"], ["b"]]}, ["'label'", "labels must be strings or integers"]),
-        ("retrieval/x/qrels", {"query_id": ["a"], "doc_id": ["b"], "score": [1.5]}, ["row 0", "whole number"]),
-        ("sts/stsb_dev", {"sentence1": ["a"]}, ["columns 'sentence2', 'score' are missing", "needs them"]),
-        ("nli/train", {"premise": ["a"], "hypotesis": ["b"], "label": [0]}, ["'hypothesis' is missing", "'hypotesis'"]),
-        ("nli/train", {name: [] for name in NLI}, ["no rows"]),
-    ],
-)
-def test_a_bad_row_is_named_with_file_row_and_column(
-    name: str, columns: dict[str, Any], parts: Sequence[str], tmp_path: Path
-) -> None:
-    path = write(tmp_path, name, columns)
-    problems = Corpus(tmp_path).problems([name])
+@pytest.mark.parametrize(("name", "columns", "parts"), [
+    ("sts/stsb_dev", {**STS, "score": [0.0, 5.1]}, ["row 1", "'score'", "5.1", "from 0 to 5"]),
+    ("sick/sick_train", {**STS, "score": [1.0, 0.5]}, ["row 1", "from 1 to 5"]),
+    ("sts/stsb_dev", {**STS, "score": [0.0, float("nan")]}, ["row 1", "nan"]),
+    ("sts/stsb_dev", {**STS, "score": [0.0, None]}, ["row 1", "'score'", "null"]),
+    ("sts/stsb_dev", {**STS, "score": ["a", "b"]}, ["'score'", "must be numbers"]),
+    ("sts/stsb_dev", {**STS, "sentence1": ["a", " \t"]}, ["row 1", "'sentence1'", "empty sentence"]),
+    ("sts/stsb_dev", {**STS, "sentence2": [None, "b"]}, ["row 0", "'sentence2'", "null"]),
+    ("sts/stsb_dev", {**STS, "sentence2": [1, 2]}, ["'sentence2'", "int64", "must be a string column"]),
+    ("nli/train", {**NLI, "label": ["neutral", "maybe"]}, ["row 1", "unknown label 'maybe'", "entailment"]),
+    ("nli/train", {**NLI, "label": [0, 3]}, ["row 1", "unknown label 3", "0 to 2"]),
+    ("nli/train", {**NLI, "label": [None, 0]}, ["row 0", "'label'", "null"]),
+    ("nli/train", {**NLI, "label": [["a"], ["b"]]}, ["'label'", "labels must be strings or integers"]),
+    ("retrieval/x/qrels", {"query_id": ["a"], "doc_id": ["b"], "score": [1.5]}, ["row 0", "whole number"]),
+    ("sts/stsb_dev", {"sentence1": ["a"]}, ["columns 'sentence2', 'score' are missing", "needs them"]),
+    ("nli/train", {"premise": ["a"], "hypotesis": ["b"], "label": [0]}, ["'hypothesis' is missing", "'hypotesis'"]),
+    ("nli/train", {name: [] for name in NLI}, ["no rows"]),
+])  # fmt: skip
+def test_a_bad_row_is_named_by_its_place(name: str, columns: dict[str, Any], parts: Any, tmp_path: Path) -> None:
+    path, problems = write_table(tmp_path, name, columns), Corpus(tmp_path).problems([name])
     text = "\n".join(problems)
     assert problems and str(path) in text and all(part in text for part in parts), text
     with pytest.raises(InputError):
         Corpus(tmp_path).check([name])
 
 
-def test_rows_are_counted_within_the_file_and_many_problems_are_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_counted_by_file_and_many_problems_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "pages", partial(checks.pages, rows=4))
-    write(tmp_path, "wikipedia/sentences", {"sentence": ["x"] * 5}, "0.parquet")
-    bad = [write(tmp_path, "wikipedia/sentences", {"sentence": ["x"] * 9 + ["", "x"]}, f"{n}.parquet") for n in "123"]
+    write_table(tmp_path, "wikipedia/sentences/0", {"sentence": ["x"] * 5})
+    bad = [write_table(tmp_path, f"wikipedia/sentences/{n}", {"sentence": ["x"] * 9 + ["", "x"]}) for n in "123"]
     problems = Corpus(tmp_path).problems(["wikipedia/sentences"], most=2)
     assert [problem.partition(",")[0] for problem in problems] == [f"{path}: row 9" for path in bad[:2]]
 

@@ -1,37 +1,31 @@
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from evaluation_fakes import write_table
 
 from raysts.data.corpora import Corpus
 from raysts.data.derive import pairs
 from raysts.data.windows import select
 from raysts.errors import InputError
 from raysts.recipes.recipe import Data
+from raysts.schema import NLI_LABELS
 
 NLI = {
-    "premise": ["a", "b", "a", "a", "b", "a", "c", "a"],
+    "premise": [*"abaabaca"],
     "hypothesis": ["a+", "b+", "a-", "a0", "b0", "a++", "c-", "a--"],
-    "label": ["entailment", "entailment", "contradiction", "neutral", "neutral", "entailment", "contradiction", 2],
-    "source": ["s", "m", "s", "s", "m", "m", "s", "s"],
+    "label": [NLI_LABELS[code] for code in (0, 0, 2, 1, 1, 0, 2, 2)],
+    "source": [*"smssmmss"],
 }
-NLI["label"][-1] = "contradiction"
 
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Corpus:
-    for name, columns in {
-        "nli/train": NLI,
-        "sts/sts12": {"sentence1": ["x", "y"], "sentence2": ["y", "z"], "score": [1.0, 2.0]},
-        "sts/stsb_test": {"sentence1": ["x", "w"], "sentence2": ["v", "w"], "score": [1.0, 2.0]},
-    }.items():
-        path = tmp_path / "data" / f"{name}.parquet"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.table(columns), path)
+    write_table(tmp_path, "data/nli/train", NLI)
+    for name, one, two in (("sts12", ["x", "y"], ["y", "z"]), ("stsb_test", ["x", "w"], ["v", "w"])):
+        write_table(tmp_path, f"data/sts/{name}", {"sentence1": one, "sentence2": two, "score": [1.0, 2.0]})
     return Corpus(tmp_path / "data").writing_to(tmp_path / "made")
 
 
@@ -67,28 +61,20 @@ def test_triplets_that_are_there_are_the_pairs(corpus: Corpus, tmp_path: Path) -
     assert written(corpus, "nli/pairs") == pa.table(own).to_pylist()
     for table in ("triplets", "train"):
         (tmp_path / f"data/nli/{table}.parquet").unlink()
-    with pytest.raises(
-        InputError, match=r"'nli/pairs' is missing: .* \(or what it is made of, nli/triplets or nli/train\)"
-    ):
+    with pytest.raises(InputError, match=r"'nli/pairs' is missing: .* \(or what it is made of, nli/triplets or nli/t"):
         Corpus(tmp_path / "data").check(["nli/pairs"])
 
 
 def test_sentences_are_distinct_within_their_source(corpus: Corpus) -> None:
     rows = Counter((row["sentence"], row["source"]) for row in written(corpus, "nli/sentences"))
     assert set(rows.values()) == {1}
-    assert rows.keys() == {
-        (text, source)
-        for column in ("premise", "hypothesis")
-        for text, source in zip(NLI[column], NLI["source"], strict=True)
-    }
+    assert rows.keys() == {*zip(NLI["premise"] + NLI["hypothesis"], NLI["source"] * 2, strict=True)}
 
 
-def test_sentences_to_teach_on_are_those_of_nli_and_wikipedia_whichever_is_there(
-    corpus: Corpus, tmp_path: Path
-) -> None:
+def test_sentences_to_teach_on_are_those_of_nli_and_wikipedia(corpus: Corpus, tmp_path: Path) -> None:
+    """Whichever is there."""
     assert written(corpus, "sentences") == written(corpus, "nli/sentences")
-    (tmp_path / "data/wikipedia").mkdir()
-    pq.write_table(pa.table({"sentence": ["a fact", "a fact", "p"]}), tmp_path / "data/wikipedia/sentences.parquet")
+    write_table(tmp_path, "data/wikipedia/sentences", {"sentence": ["a fact", "a fact", "p"]})
     corpus = Corpus(tmp_path / "data").writing_to(tmp_path / "made")
     rows = [(row["sentence"], row["source"]) for row in written(corpus, "sentences")]
     assert rows[len(written(corpus, "nli/sentences")) :] == [("a fact", "wikipedia"), ("p", "wikipedia")]

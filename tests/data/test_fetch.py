@@ -1,11 +1,10 @@
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -38,11 +37,8 @@ configs:
 
 def _jsonl(path: Path, rows: list[dict]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    if path.suffix == ".gz":
-        path.write_bytes(gzip.compress(text.encode()))
-    else:
-        path.write_text(text)
+    content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
 
 
 def _parquet(path: Path, rows: list[dict], schema: pa.Schema | None = None) -> None:
@@ -51,10 +47,8 @@ def _parquet(path: Path, rows: list[dict], schema: pa.Schema | None = None) -> N
 
 
 def _nli(tag: str, count: int) -> list[dict]:
-    return [
-        {"premise": f" {tag} premise {i} ", "hypothesis": f"{tag} hypothesis {i}", "label": i % 4 - 1}
-        for i in range(count)
-    ]
+    pairs = ((f" {tag} premise {i} ", f"{tag} hypothesis {i}", i % 4 - 1) for i in range(count))
+    return [dict(zip(("premise", "hypothesis", "label"), pair, strict=True)) for pair in pairs]
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +71,8 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
         _parquet(root / f"stanfordnlp/snli/plain_text/{split}-00000-of-00001.parquet", _nli(f"snli {split}", 4000))
     (root / "stanfordnlp/snli/README.md").write_text(SNLI_CARD)
     _parquet(root / "nyu-mll/multi_nli/data/train-00000-of-00001.parquet", _nli("mnli", 2000))
-    articles = [
-        {"id": str(i), "url": "u", "title": f"T{i}", "text": f"First  line {i}.\n\nSecond line.\n"} for i in range(2500)
-    ]
+    texts = [f"First  line {i}.\n\nSecond line.\n" for i in range(2500)]
+    articles = [{"id": str(i), "url": "u", "title": f"T{i}", "text": text} for i, text in enumerate(texts)]
     _parquet(root / "wikimedia/wikipedia/20231101.en/train-00000-of-00002.parquet", articles[:1500])
     _parquet(root / "wikimedia/wikipedia/20231101.en/train-00001-of-00002.parquet", articles[1500:])
     _parquet(root / "wikimedia/wikipedia/20231101.de/train-00000-of-00001.parquet", articles[:5])
@@ -111,12 +104,8 @@ configs:
 def test_a_set_of_beir_by_its_name(tmp_path: Path) -> None:
     """Texts stay as they are; a document without a title, or without a text, stays; it is a task at once."""
     folder = tmp_path / "hub" / "mteb" / "nfcorpus"
-    documents = [
-        {"_id": "MED-1", "title": "Tea", "text": " green  tea\u0301 "},
-        {"_id": "MED-2", "title": "", "text": "milk"},
-        {"_id": "MED-3", "title": "Title alone", "text": ""},
-    ]
-    _jsonl(folder / "corpus.jsonl", documents)
+    documents = [("MED-1", "Tea", " green  tea\u0301 "), ("MED-2", "", "milk"), ("MED-3", "Title alone", "")]
+    _jsonl(folder / "corpus.jsonl", [dict(zip(("_id", "title", "text"), row, strict=True)) for row in documents])
     _jsonl(folder / "queries.jsonl", [{"_id": "P-1", "text": "tea"}, {"_id": "P-2", "text": "of train alone"}])
     _jsonl(folder / "qrels/test.jsonl", [{"query-id": "P-1", "corpus-id": "MED-1", "score": 2}])
     (folder / "README.md").write_text(BEIR_CARD)
@@ -124,7 +113,7 @@ def test_a_set_of_beir_by_its_name(tmp_path: Path) -> None:
     assert list(found) == [f"retrieval/nfcorpus/{part}" for part in ("corpus", "queries", "qrels")]
     corpus = Corpus(tmp_path / "data")
     rows = corpus.read("retrieval/nfcorpus/corpus").to_pylist()
-    assert [(row["doc_id"], row["title"], row["text"]) for row in rows] == [tuple(row.values()) for row in documents]
+    assert [(row["doc_id"], row["title"], row["text"]) for row in rows] == documents
     assert check_tasks(corpus) == ("retrieval",)
     entry = json.loads((tmp_path / "data" / "manifest.json").read_text())
     assert "mteb/nfcorpus" in json.dumps(entry) and "local copy" in json.dumps(entry)
@@ -148,9 +137,8 @@ def test_a_manifest_that_others_wrote(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["name"] == "mine" and manifest.read(tmp_path)["x"]["rows"] == 1
 
 
-def test_fetch_writes_the_canonical_layout_in_shards_and_a_manifest(
-    mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fetch_writes_the_canonical_layout(mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In shards, with a manifest."""
     lines: list[str] = []
     monkeypatch.setattr("raysts.data.fetch.SHARD_BYTES", 1)
     monkeypatch.setattr("raysts.data.fetch.ROW_GROUP_ROWS", 1_000)
@@ -161,9 +149,8 @@ def test_fetch_writes_the_canonical_layout_in_shards_and_a_manifest(
     assert corpus.tables() == [name for name in TABLES if name in result["tables"]]
     assert corpus.problems(corpus.tables()) == []
 
-    assert corpus.read("sts/sts12").to_pylist() == [
-        {"sentence1": "A man sings.", "sentence2": "Someone sings.", "score": 3.8}
-    ]
+    (pair,) = corpus.read("sts/sts12").to_pylist()
+    assert pair == {"sentence1": "A man sings.", "sentence2": "Someone sings.", "score": 3.8}
     assert corpus.read("sts/stsb_dev").column("subset")[0].as_py() == "main-news/headlines"
     sick = corpus.read("sick/sick_test").to_pylist()
     assert [row["label"] for row in sick] == ["entailment", "neutral", "contradiction"]
@@ -181,9 +168,8 @@ def test_fetch_writes_the_canonical_layout_in_shards_and_a_manifest(
     shards = [tmp_path / f"wikipedia/articles/part-{number:05d}.parquet" for number in range(3)]
     assert corpus.files("wikipedia/articles") == shards, "one batch of at most 1,000 rows each"
     assert corpus.read("wikipedia/articles").column("article_id").to_pylist() == list(range(2500))
-    assert corpus.read("wikipedia/articles").slice(2499).to_pylist() == [
-        {"article_id": 2499, "title": "T2499", "text": "First line 2499.\nSecond line."}
-    ]
+    (last,) = corpus.read("wikipedia/articles").slice(2499).to_pylist()
+    assert last == {"article_id": 2499, "title": "T2499", "text": "First line 2499.\nSecond line."}
     manifest = json.loads((tmp_path / "manifest.json").read_text())["tables"]
     assert set(manifest) == set(result["tables"])
     entry = manifest["sts/stsb_test"]
@@ -194,22 +180,26 @@ def test_fetch_writes_the_canonical_layout_in_shards_and_a_manifest(
     assert any(line.startswith("nli/train: 4,500 rows, 1,500 ") for line in lines)
 
 
+WORDS = {
+    "word_similarity": "tiger\tcat\t7.35\nking cabbage 0.23\n",
+    "word_analogy": ",type,word1,word2,word3,target\n0,capital,Athens,Greece,Oslo,Norway\n",
+    "word_categorization": ",category,word\n0,tree,oak\n1,tree,\n",
+}
+
+
 @pytest.fixture(scope="module")
 def small_sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sets of SentEval as the hub holds them, the word benchmarks as GitHub does."""
     root = tmp_path_factory.mktemp("small_sets")
     tomatoes = root / "cornell-movie-review-data/rotten_tomatoes"
+    tomatoes.mkdir(parents=True)
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["neg", "pos"])})
     for split in ("train", "validation", "test"):
-        named = Dataset.from_dict(
-            {"text": [f"{split} good", f"{split} bad"], "label": [1, 0]},
-            features=Features({"text": Value("string"), "label": ClassLabel(names=["neg", "pos"])}),
-        )
-        tomatoes.mkdir(parents=True, exist_ok=True)
+        named = Dataset.from_dict({"text": [f"{split} good", f"{split} bad"], "label": [1, 0]}, features=features)
         named.to_parquet(tomatoes / f"{split}.parquet")
         mrpc = {"sentence1": f"{split} a", "sentence2": f"{split} b", "label": 1, "idx": 0}
         _parquet(root / f"nyu-mll/glue/mrpc/{split}-00000-of-00001.parquet", [mrpc])
-    phrases = [{"idx": 0, "sentence": "a phrase", "label": 1}, {"idx": 1, "sentence": "unlabelled", "label": -1}]
-    for split in ("train", "validation", "test"):
+        phrases = [{"idx": 0, "sentence": "a phrase", "label": 1}, {"idx": 1, "sentence": "unlabelled", "label": -1}]
         _parquet(root / f"stanfordnlp/sst2/data/{split}-00000-of-00001.parquet", phrases)
     for name in ("sst2", "sst5", "subj", "SentEval-CR"):
         for split in ("train", "dev", "test"):
@@ -226,13 +216,7 @@ def small_sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
             assert part.file is not None
             path = (words if part.file.endswith(".csv") else similar.parents[1]) / part.file
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(
-                {
-                    "word_similarity": "tiger\tcat\t7.35\nking cabbage 0.23\n",
-                    "word_analogy": ",type,word1,word2,word3,target\n0,capital,Athens,Greece,Oslo,Norway\n",
-                    "word_categorization": ",category,word\n0,tree,oak\n1,tree,\n",
-                }[part.shape]
-            )
+            path.write_text(WORDS[part.shape])
     return root
 
 
@@ -248,9 +232,8 @@ def test_fetch_of_the_sets_of_senteval(small_sets: Path, tmp_path: Path) -> None
     assert result["senteval/sst2_train"]["dropped"] == 1
     assert corpus.read("senteval/sst5_dev").to_pylist() == [{"text": "sst5 dev", "label": "fine"}]
     assert corpus.read("senteval/trec_test").to_pylist() == [{"text": "How far is it ?", "label": "5"}]
-    assert corpus.read("senteval/mrpc_train").to_pylist() == [
-        {"sentence1": f"{split} a", "sentence2": f"{split} b", "label": "1"} for split in ("train", "validation")
-    ]
+    pairs = [(f"{split} a", f"{split} b", "1") for split in ("train", "validation")]
+    assert [tuple(row.values()) for row in corpus.read("senteval/mrpc_train").to_pylist()] == pairs
     assert sorted(corpus.read("senteval/mpqa").column("text").to_pylist()) == ["test", "train"]
 
 
@@ -273,9 +256,7 @@ def test_fetch_of_the_word_benchmarks(small_sets: Path, tmp_path: Path) -> None:
     assert {entry["status"] for entry in fetch(tmp_path, ["web"], source=small_sets)["tables"].values()} == {"present"}
 
 
-def test_a_file_of_github_is_asked_for_at_its_commit(
-    small_sets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_github_is_asked_for_at_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Served by a file tree in the place of GitHub; then not at all."""
     part = sources()["web/word_analogy"][0]
     for each in sources()["web/word_analogy"]:
@@ -334,9 +315,7 @@ def test_wrong_arguments_are_refused_before_anything_is_written(mirror: Path, tm
     assert [path.name for path in (data / "sts").iterdir()] == ["sts12.parquet"]
 
 
-def test_without_the_hub_the_message_names_the_data_set_and_the_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_the_hub_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     """A pinned commit needs no look-up, a branch does."""
     for library in ("huggingface_hub.constants", "datasets.config"):
         monkeypatch.setattr(f"{library}.HF_HUB_OFFLINE", True)
@@ -349,5 +328,4 @@ def test_without_the_hub_the_message_names_the_data_set_and_the_remedy(
         assert f"data set {dataset} (split test) could not be read from the Hugging Face hub" in line
         assert "HF_ENDPOINT" in line and "--source" in line
     (warned,) = [line for line in caplog.messages if line.startswith("WARNING")]
-    assert warned.startswith("WARNING RobZamp/sick: not a pinned commit")
-    assert not list(tmp_path.glob("s*/*"))
+    assert warned.startswith("WARNING RobZamp/sick: not a pinned commit") and not list(tmp_path.glob("s*/*"))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path
@@ -16,10 +14,7 @@ from raysts.errors import InputError, RunFailed
 
 NLI = [
     ("A man eats.", "Someone eats.", "ent"),
-    ("A man eats.", "A man is fast asleep in bed!", "con"),
-    ("A man eats.", "a man is fast asleep in bed", "con"),
-    ("A man eats.", "A man is fast asleep in bed!", "con"),
-    ("A man eats.", " ", "con"),
+    *(("A man eats.", text, "con") for text in ("A man is asleep!", "a man is asleep", "A man is asleep!", " ")),
     ("x", "y", "-"),
 ]
 ODD = {"n": "1_0", "none": None, "yes": True, "one": 1, "three": 3, "half": 0.5}
@@ -92,36 +87,33 @@ def pairs(score: str) -> dict[str, Any]:
     return {"columns": {"sentence1": "q", "sentence2": "a", "score": score}}
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "message"),
-    [
-        ("nli", {"columns": COLUMNS}, r"row 0 \(line 1\), column 'gold': unknown label 'ent'; map it with --labels=ent="),
-        ("nli", {"columns": {**COLUMNS, "label": "gld"}}, "'gld' is missing.*did you mean 'gold'.*--columns label="),
-        ("nli", {"columns": {**COLUMNS, "label": "three"}}, r"column 'three': unknown label 3; map it with --labels=3="),
-        ("nli", {"columns": {"premis": "q"}}, "no column of nli/train, .*did you mean 'premise'"),
-        ("nli", {"columns": COLUMNS, "labels": {"ent": "yes"}}, "--labels ent=yes: must be one of entailment"),
-        ("pairs", pairs("gold"), "column 'gold': 'ent' must be a finite number"),
-        ("pairs", pairs("n"), "'1_0' must be a finite number"),
-        ("pairs", pairs("none"), r"row 0 \(line 1\), column 'none': null or missing; every row needs a value"),
-        ("pairs", pairs("yes"), "True must be a finite number"),
-        ("pairs", {"columns": COLUMNS}, "no column of tests/mine"),
-        ("pairs", {"columns": COLUMNS, "name": "STSb"}, "--name 'STSb': is the name of a public task"),
-        ("pairs", {"columns": COLUMNS, "name": "a b"}, "--name 'a b': has up to 100 letters"),
-        ("pairs", {**pairs("one"), "labels": LABELS}, "--labels: tests/mine has no labels"),
-        ("pairs", {**pairs("one"), "split": True}, "--split-sentences: cuts the texts of --as sentences alone"),
-        ("sentences", {"columns": {"sentence": "a"}, "name": "x"}, "--name 'x': sentences become the table wikipedia"),
-        ("sentences", {"columns": {"sentence": "a"}, "name": "nli/train"}, "must be a canonical table with the columns sent"),
-        ("sentences", {"columns": {"sentence": "none"}}, r"no row can be used \(6 read, 6 empty\)"),
-        ("retrieval", {"columns": {"text": "a"}}, "say with them which table of the retrieval set"),
-        ("retrieval", {"columns": {"doc_id": "gold", "text": "a"}},
-            r"1 values of doc_id are there several times \(the first: 'con'\); each may be there once, remove"),
-        ("retrieval", {"columns": {"query_id": "q", "text": "a"}, "drop": True}, "1 values of query_id are .*: 'A man eat"),
-        ("retrieval", {"columns": {"query_id": "q", "doc_id": "gold", "score": "one"}},
-            "1 values of query_id and doc_id are .*: 'A man eats.' and 'con'"),
-        ("retrieval", {"columns": {"query_id": "q", "doc_id": "a", "score": "half"}}, "'half': 0.5 must be a whole number"),
-        ("sentence", {}, r"--as 'sentence': must be one of .*did you mean 'sentences'"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "options", "message"), [
+    ("nli", {"columns": COLUMNS}, r"row 0 \(line 1\), column 'gold': unknown label 'ent'; map it with --labels=ent="),
+    ("nli", {"columns": {**COLUMNS, "label": "gld"}}, "'gld' is missing.*did you mean 'gold'.*--columns label="),
+    ("nli", {"columns": {**COLUMNS, "label": "three"}}, r"column 'three': unknown label 3; map it with --labels=3="),
+    ("nli", {"columns": {"premis": "q"}}, "no column of nli/train, .*did you mean 'premise'"),
+    ("nli", {"columns": COLUMNS, "labels": {"ent": "yes"}}, "--labels ent=yes: must be one of entailment"),
+    ("pairs", pairs("gold"), "column 'gold': 'ent' must be a finite number"),
+    ("pairs", pairs("n"), "'1_0' must be a finite number"),
+    ("pairs", pairs("none"), r"row 0 \(line 1\), column 'none': null or missing; every row needs a value"),
+    ("pairs", pairs("yes"), "True must be a finite number"),
+    ("pairs", {"columns": COLUMNS}, "no column of tests/mine"),
+    ("pairs", {"columns": COLUMNS, "name": "STSb"}, "--name 'STSb': is the name of a public task"),
+    ("pairs", {"columns": COLUMNS, "name": "a b"}, "--name 'a b': has up to 100 letters"),
+    ("pairs", {**pairs("one"), "labels": LABELS}, "--labels: tests/mine has no labels"),
+    ("pairs", {**pairs("one"), "split": True}, "--split-sentences: cuts the texts of --as sentences alone"),
+    ("sentences", {"columns": {"sentence": "a"}, "name": "x"}, "--name 'x': sentences become the table wikipedia"),
+    ("sentences", {"columns": {"sentence": "a"}, "name": "nli/train"}, "must be a canonical table with the columns sent"),
+    ("sentences", {"columns": {"sentence": "none"}}, r"no row can be used \(6 read, 6 empty\)"),
+    ("retrieval", {"columns": {"text": "a"}}, "say with them which table of the retrieval set"),
+    ("retrieval", {"columns": {"doc_id": "gold", "text": "a"}},
+        r"1 values of doc_id are there several times \(the first: 'con'\); each may be there once, remove"),
+    ("retrieval", {"columns": {"query_id": "q", "text": "a"}, "drop": True}, "1 values of query_id are .*: 'A man eat"),
+    ("retrieval", {"columns": {"query_id": "q", "doc_id": "gold", "score": "one"}},
+        "1 values of query_id and doc_id are .*: 'A man eats.' and 'con'"),
+    ("retrieval", {"columns": {"query_id": "q", "doc_id": "a", "score": "half"}}, "'half': 0.5 must be a whole number"),
+    ("sentence", {}, r"--as 'sentence': must be one of .*did you mean 'sentences'"),
+])  # fmt: skip
 def test_refused_and_nothing_is_written(tmp_path: Path, kind: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         import_table(nli(tmp_path), kind, tmp_path / "data", **options)

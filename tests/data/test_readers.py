@@ -1,7 +1,5 @@
 """Users' files: every format through every door (text, judges, import), and what each door refuses."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io
@@ -79,12 +77,10 @@ def test_a_set_of_the_hub_is_read_by_its_name(tmp_path: Path, monkeypatch: pytes
     text = UserData.of(text="hf://owner/docs", column="body").open()["wikipedia/sentences"]
     assert (text.title, text.fingerprint, text.scan) == ("docs", here.fingerprint, here.scan)
     assert texts_of(text) == texts_of(here)
-    for where, column, said in (
-        ("hf://owner/nothing", "body", "hf://owner/nothing: the data set cannot be read .*check its name"),
-        ("hf://owner/docs", "bodi", "hf://owner/docs: column 'bodi' is missing .*did you mean 'body'"),
-    ):
-        with pytest.raises(InputError, match=said):
-            open_text(where, column)
+    with pytest.raises(InputError, match="hf://owner/nothing: the data set cannot be read .*check its name"):
+        open_text("hf://owner/nothing", "body")
+    with pytest.raises(InputError, match="hf://owner/docs: column 'bodi' is missing .*did you mean 'body'"):
+        open_text("hf://owner/docs", "bodi")
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
@@ -98,9 +94,8 @@ def test_pairs_are_the_same_in_every_format(tmp_path: Path, suffix: str) -> None
 
     assert found.fingerprint == print_of() != print_of(score=[-3.5, 7.5])
     assert len({print_of(), print_of(subset=["", None]), print_of(subset=["one", "two"])}) == 2
-    assert print_of(sentence1=["a", "b"], sentence2=["bc", "d"]) != print_of(
-        sentence1=["ab", "b"], sentence2=["c", "d"]
-    )
+    shifted = [print_of(sentence1=[a, "b"], sentence2=[b, "d"]) for a, b in (("a", "bc"), ("ab", "c"))]
+    assert shifted[0] != shifted[1]
     import_table(tmp_path / f"a{suffix}", "pairs", tmp_path / "data")
     assert pq.read_table(tmp_path / "data/tests/a.parquet").to_pydict() == canonical
 
@@ -130,9 +125,7 @@ HOSTILE: list[tuple[str, bytes, str]] = [
 
 @pytest.mark.parametrize(("name", "content", "message"), HOSTILE)
 @pytest.mark.parametrize("door", ["text", "import"])  # pairs: test_user.py
-def test_one_message_names_the_fault_of_a_file(
-    door: str, name: str, content: bytes, message: str, tmp_path: Path
-) -> None:
+def test_one_message_names_the_fault(door: str, name: str, content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message) as refused:
         if door == "text":
@@ -142,19 +135,16 @@ def test_one_message_names_the_fault_of_a_file(
     assert name in str(refused.value) and not (tmp_path / "data" / "wikipedia").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "column", "message"),
-    [
-        ("t.csv", "id,body\n1,a\n", "bodi", r"'bodi' is missing \(columns found: id, body\) \(did you mean 'body'"),
-        ("t.csv", "id;body\n1;a\n", "body", "'body' is missing .* has ';' between its columns. Save the file with commas"),
-        ("t.csv", "id,body\n1,a\n", None, "--column NAME .* there are: id, body"),
-        ("t.csv", "id,body\n", "body", "holds no text"),
-        ("t.csv", "body\n\n \n", "body", "holds no text .1 empty rows"),
-        ("t.csv", "id,body\n1,a\n2, a\n", "body", "all 2 rows hold the same text .'a'.; --column must name"),
-        ("t.txt", "ab\0cd\n", None, "line 1 holds a zero byte"),
-        ("t.txt", "a\n", "body", "no column 'body'"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "content", "column", "message"), [
+    ("t.csv", "id,body\n1,a\n", "bodi", r"'bodi' is missing \(columns found: id, body\) \(did you mean 'body'"),
+    ("t.csv", "id;body\n1;a\n", "body", "'body' is missing .* has ';' between its columns. Save the file with commas"),
+    ("t.csv", "id,body\n1,a\n", None, "--column NAME .* there are: id, body"),
+    ("t.csv", "id,body\n", "body", "holds no text"),
+    ("t.csv", "body\n\n \n", "body", "holds no text .1 empty rows"),
+    ("t.csv", "id,body\n1,a\n2, a\n", "body", "all 2 rows hold the same text .'a'.; --column must name"),
+    ("t.txt", "ab\0cd\n", None, "line 1 holds a zero byte"),
+    ("t.txt", "a\n", "body", "no column 'body'"),
+])  # fmt: skip
 def test_text_that_is_refused(tmp_path: Path, name: str, content: str, column: str | None, message: str) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(InputError, match=message):
@@ -200,9 +190,8 @@ def test_a_line_that_would_fill_the_memory(name: str, tmp_path: Path, monkeypatc
 def test_a_saved_data_set_that_changes_or_is_torn(tmp_path: Path) -> None:
     place = saved(tmp_path, {"body": TEXTS})
     before = open_text(place, "body").fingerprint
-    for file in saved(
-        tmp_path / "new", {"body": ["other", "texts"]}
-    ).iterdir():  # in place: the folder's own time stays
+    other = saved(tmp_path / "new", {"body": ["other", "texts"]})
+    for file in other.iterdir():  # in place: the folder's own time stays
         (place / file.name).write_bytes(file.read_bytes())
     text = open_text(place, "body")
     assert text.fingerprint != before and texts_of(text) == ["other", "texts"]
@@ -215,8 +204,7 @@ def test_a_saved_data_set_that_changes_or_is_torn(tmp_path: Path) -> None:
 
 
 def test_a_file_of_pairs_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "a.csv", PAIRS)
-    read = readers.csv.reader
+    path, read = write(tmp_path / "a.csv", PAIRS), readers.csv.reader
 
     def changing(*of: Any, **options: Any) -> Any:
         path.write_text(path.read_text() + "a,b,1,c\n")
@@ -229,9 +217,7 @@ def test_a_file_of_pairs_that_changes_while_it_is_read(tmp_path: Path, monkeypat
     assert isinstance(open_pairs(path, "--test"), UserRows)
 
 
-def test_a_saved_set_that_cannot_be_read_gives_one_line_without_secrets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_torn_saved_set_gives_one_line_without_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages of libraries have many lines, and addresses with what lets a user in."""
     folder = saved(tmp_path / "saved", {"body": TEXTS})
     monkeypatch.setenv("HUB_TOKEN", "0123456789abcdef")

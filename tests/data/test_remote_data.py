@@ -1,7 +1,5 @@
 """Data in a bucket: read where it is needed, and nothing else of it."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any
@@ -25,8 +23,7 @@ from raysts.storage.client import canonical
 
 SMALL: dict[str, Any] = {
     "backbone": "tiny", "members": 1, "train.max_steps": 2, "train.eval_every": 2, "train.max_length": 24,
-    "evaluation.tasks": ["stsb"],
-    "evaluation.resamples": 4,
+    "evaluation.tasks": ["stsb"], "evaluation.resamples": 4,
 }  # fmt: skip
 TABLES = ("nli/train", "sts/stsb_dev", "sts/stsb_test", "wikipedia/sentences")
 
@@ -61,8 +58,7 @@ def test_text_in_a_bucket(data: str, tmp_path: Path) -> None:
 @pytest.mark.whole
 @pytest.mark.parametrize("data", ["s3"], indirect=True)
 def test_a_run_on_data_in_a_bucket_is_one_on_a_folder(data: str, few_world: Path, tmp_path: Path) -> None:
-    shards = Corpus(data)
-    folder = tmp_path / "folder"
+    shards, folder = Corpus(data), tmp_path / "folder"
     for table in ("nli/train", "sts/stsb_dev", "sts/stsb_test"):
         for path in shards.files(table):
             shards.store.get(path)
@@ -80,9 +76,7 @@ def test_a_run_on_data_in_a_bucket_is_one_on_a_folder(data: str, few_world: Path
     assert write_reports("nli", storage=tmp_path / "b")["status"] == "done"
 
 
-def test_another_node_brings_the_shard_that_it_tokenises(
-    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_backbone: Path
-) -> None:
+def test_another_node_brings_the_shard_that_it_tokenises(data: str, tmp_path: Path, tiny_backbone: Path) -> None:
     made = plan_recipe("nli", SMALL | {"backbone": str(tiny_backbone)}, data, tmp_path)
     (spec,) = made.specs.values()
     groups = select(made.corpus, spec.table, spec.data)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -70,21 +68,17 @@ def test_every_bad_shard_is_named(world: Path) -> None:
 
 @pytest.mark.parametrize("table", ["sts/stsb_dev", "sts/sts12"])
 def test_what_selects_or_is_reported_on_is_never_cut(table: str, world: Path) -> None:
-    paths = damage.shards(world, table)
-    damage.truncated(paths[1])
+    damage.truncated(damage.shards(world, table)[1])
     with pytest.raises(InputError, match="part-1.parquet: not a readable") as caught:
         Corpus(world, skip_bad=True).check([table])
     assert "--skip-bad" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("options", "mask", "says"),
-    [
-        ({"compression": "zstd"}, 0xFF, "cannot be read"),
-        ({"compression": "none"}, 0x80, "UTF8"),  # decodes, and is no text
-        ({"compression": "none", "write_page_checksum": True}, 0x01, "CRC"),  # decodes, and is other text
-    ],
-)
+@pytest.mark.parametrize(("options", "mask", "says"), [
+    ({"compression": "zstd"}, 0xFF, "cannot be read"),
+    ({"compression": "none"}, 0x80, "UTF8"),  # decodes, and is no text
+    ({"compression": "none", "write_page_checksum": True}, 0x01, "CRC"),  # decodes, and is other text
+])  # fmt: skip
 def test_changed_bytes_are_seen(options: dict[str, object], mask: int, says: str, tmp_path: Path) -> None:
     path = tmp_path / "table.parquet"
     words = [f" sentence number {number} of a table" for number in range(490)]

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +106,8 @@ def test_queries_stand_evenly_between_documents_and_have_no_spans(corpus: Corpus
     both = Corpus(None, user=UserData.of(corpus.user.text, queries=file)).writing_to(file.parent / "tables")
     data = Data(spans=2, sample=sample)
     table, documents = both.table_with_spans(NAME, data), corpus.table_with_spans(NAME, data)
-    assert (table.rows, table.query_rows) == (4_000 * 3 + 1_500, 1_500) and both.fingerprint(
-        NAME
-    ) != corpus.fingerprint(NAME)
+    assert (table.rows, table.query_rows) == (4_000 * 3 + 1_500, 1_500)
+    assert both.fingerprint(NAME) != corpus.fingerprint(NAME)
     table.write(), documents.write()
     sides, texts = np.array(read(both, data, "query")), np.array(read(both, data))
     assert [texts[sides == side].tolist() for side in (False, True)] == [read(corpus, data), asked]

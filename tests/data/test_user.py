@@ -1,7 +1,3 @@
-"""The user's data: text, development sets and test sets in the place of canonical tables."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -94,10 +90,8 @@ def test_what_cannot_be_given(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("a,b\n1,2\n")
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "dataset_info.json").write_text("{}")
-    with pytest.raises(
-        InputError,
-        match="columns 'sentence1', 'sentence2', 'score' are missing.*raysts data import .* --columns sentence1=A",
-    ):
+    said = "columns 'sentence1', 'sentence2', 'score' are missing.*raysts data import .* --columns sentence1=A"
+    with pytest.raises(InputError, match=said):
         open_pairs(tmp_path / "x.csv", "--dev")
     for nothing in (tmp_path / "saved", "hf://owner/name"):
         with pytest.raises(InputError, match="--test x '.*': name one file of scored pairs"):
@@ -118,11 +112,8 @@ def test_a_set_without_rows_is_refused(tmp_path: Path) -> None:
     (tmp_path / "docs" / "queries.csv").write_text("query_id,text\n")
     (tmp_path / "docs" / "qrels.csv").write_text("query_id,doc_id,score\n")
     (tmp_path / "pairs.csv").write_text("sentence1,sentence2,score\n")
-    for place, said in (
-        ("docs", "queries.csv: no rows; queries of a retrieval set"),
-        ("pairs.csv", "no rows; a pairs file"),
-    ):
-        with pytest.raises(InputError, match=f"{said} must hold at least"):
+    for place, said in (("docs", "queries.csv: no rows; queries of a retrieval"), ("pairs.csv", "no rows; a pairs")):
+        with pytest.raises(InputError, match=f"{said} [a-z]* must hold at least"):
             UserData.of(test={"x": tmp_path / place}).open()
 
 
@@ -147,6 +138,3 @@ def test_bad_pairs_are_named_together_with_row_and_line(tmp_path: Path) -> None:
     for problem, (row, line, column) in zip(caught.value.problems, places, strict=True):
         assert problem.startswith(f"{path}: row {row} (line {line}), column '{column}': ")
     assert "'high' must be a finite number" in caught.value.problems[1]
-    (tmp_path / "bad.jsonl").write_text('{"sentence1": "a", "sentence2": "b", "score": true}\n')
-    with pytest.raises(InputError, match="True must be a finite number"):
-        open_pairs(tmp_path / "bad.jsonl", "--test")

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import hashlib
 import threading
 import zipfile
@@ -7,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from run_commands import listening
@@ -77,9 +76,8 @@ def test_vectors_are_downloaded_once_unpacked_and_the_archive_removed(server: Se
     for dimensions, text in WORDS.items():
         assert Path(found[f"words/glove.6B.{dimensions}d"]["file"]).read_text() == text
     assert server.asked == [None]
-    assert sorted(path.name for path in (tmp_path / "data/words").iterdir()) == sorted(
-        f"glove.6B.{d}d.txt" for d in WORDS
-    )
+    left = {path.name for path in (tmp_path / "data/words").iterdir()}
+    assert left == {f"glove.6B.{dimensions}d.txt" for dimensions in WORDS}
     assert any("of " in line and server.url in line for line in lines)
     again = fetch(tmp_path / "data", ["words/glove.6B.50d"])["tables"]
     assert again["words/glove.6B.50d"]["status"] == "present" and len(server.asked) == 1
@@ -115,9 +113,7 @@ def test_another_file_than_expected_is_refused(server: Server, tmp_path: Path) -
     assert not list((tmp_path / "words").iterdir()), "the next run starts afresh"
 
 
-def test_without_a_network_the_exit_code_is_3(
-    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_network_the_exit_code_is_3(server: Server, tmp_path: Path, capsys: Any) -> None:
     server.http.shutdown()
     server.http.server_close()
     code = execute(["data", "fetch", "--data", str(tmp_path / "data"), "--tables", "words/glove.6B.50d"])
@@ -125,9 +121,8 @@ def test_without_a_network_the_exit_code_is_3(
     assert code == 3 and "check the network" in said and "--source FOLDER" in said and "Traceback" not in said
 
 
-def test_a_local_copy_and_the_largest_by_its_own_name(
-    server: Server, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_local_copy(server: Server, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest by its own name."""
     largest = archive.with_name("glove.840B.300d.zip")
     with zipfile.ZipFile(largest, "w") as files:
         files.writestr("glove.840B.300d.txt", WORDS[300])

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -95,25 +93,20 @@ def test_a_sample_depends_on_its_seed_alone_and_one_of_all_rows_is_the_table(tmp
 def read_all(windows: Windows) -> tuple[list[int], list[list[int]], list[list[int]], list[int]]:
     """(row ids, premises, hypotheses, labels) of all windows in stored order."""
     ids, premises, hypotheses, labels = [], [], [], []
-    for number in range(len(windows)):
-        table = windows.read(number)
+    for table in map(windows.read, range(len(windows))):
         columns = columns_of(table, ("premise", "hypothesis"), ("label",))
         ids += table.column("row").to_pylist()
         labels += columns["label"].tolist()
-        for name, target in (("premise", premises), ("hypothesis", hypotheses)):
-            tokens = columns[name]
+        for tokens, target in ((columns["premise"], premises), (columns["hypothesis"], hypotheses)):
             target += [tokens.flat[a:b].tolist() for a, b in zip(tokens.offsets[:-1], tokens.offsets[1:], strict=True)]
     return ids, premises, hypotheses, labels
 
 
-@pytest.mark.parametrize(
-    ("files", "group", "data", "sizes"),
-    [
-        ((25, 35), 9, Data(), [8, 1, 8, 1, 7, 8, 1, 8, 1, 8, 1, 8]),  # a window is of one row group
-        ((60,), None, Data(sample=30), [8, 8, 8, 6]),  # of selected rows, however they lie
-        ((25, 35), 9, Data(sources=("mnli",)), None),
-    ],
-)
+@pytest.mark.parametrize(("files", "group", "data", "sizes"), [
+    ((25, 35), 9, Data(), [8, 1, 8, 1, 7, 8, 1, 8, 1, 8, 1, 8]),  # a window is of one row group
+    ((60,), None, Data(sample=30), [8, 8, 8, 6]),  # of selected rows, however they lie
+    ((25, 35), 9, Data(sources=("mnli",)), None),
+])  # fmt: skip
 def test_tokens_are_the_tokenizers_own(
     files: Sequence[int], group: int | None, data: Data, sizes: list[int] | None, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

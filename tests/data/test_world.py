@@ -1,7 +1,3 @@
-"""The embedded world as it travels with the package."""
-
-from __future__ import annotations
-
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,16 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from raysts.data.world import (
-    EMBEDDED,
-    WORLD_VERSION,
-    unknown_fraction,
-    world_path,
-    world_tokenizer,
-    world_vocabulary,
-    world_words,
-    write_tiny_backbone,
-)
+from raysts.data import world
+from raysts.data.world import EMBEDDED, WORLD_VERSION, unknown_fraction, world_path, world_tokenizer
 
 TEXTS = ("sentence", "sentence1", "sentence2", "premise", "hypothesis", "text", "title")
 
@@ -31,10 +19,8 @@ def test_the_world_is_what_its_version_names() -> None:
         table = pq.read_table(file)
         head = (str(file.relative_to(EMBEDDED)), table.schema.names, [str(kind) for kind in table.schema.types])
         digest.update(repr(head).encode() + repr(table.to_pydict()).encode())
-    assert (WORLD_VERSION, digest.hexdigest()) == (
-        "3870a7d0e3f5",
-        "56833ee1e164beacf3af122bcfda191d432b8ee8e29f2bb91ddf7bd867a5b723",
-    )
+    assert WORLD_VERSION == "3870a7d0e3f5"
+    assert digest.hexdigest() == "56833ee1e164beacf3af122bcfda191d432b8ee8e29f2bb91ddf7bd867a5b723"
 
 
 def test_tokenizer_knows_every_word(tmp_path: Path) -> None:
@@ -52,7 +38,7 @@ def test_tokenizer_knows_every_word(tmp_path: Path) -> None:
     for word, ids in zip(sorted(words), tokenizer(sorted(words))["input_ids"], strict=True):
         assert tokenizer.unk_token_id not in ids, word
     assert tokenizer.tokenize("Wolves chase Three bumblebees.") == ["wolves", "chase", "three", "bumblebee", "##s", "."]
-    assert len(set(world_vocabulary())) == len(tokenizer) < 1500 < 3 * len(world_words())
+    assert len(set(world.world_vocabulary())) == len(tokenizer) < 1500 < 3 * len(world.world_words())
     tokenizer.save_pretrained(tmp_path)
     again = AutoTokenizer.from_pretrained(tmp_path)
     text = "A physician does not care for the horses at midday."
@@ -66,9 +52,9 @@ def test_tiny_backbone_is_a_hugging_face_directory(tmp_path: Path) -> None:
 
     state = torch.random.get_rng_state()
     for name, seed in (("a", 7), ("b", 7), ("c", 8)):
-        write_tiny_backbone(tmp_path / name, seed)
+        world.write_tiny_backbone(tmp_path / name, seed)
     assert torch.equal(state, torch.random.get_rng_state())
-    write_tiny_backbone(tmp_path / "c", 8)
+    world.write_tiny_backbone(tmp_path / "c", 8)
     weights = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in "abc"}
     assert weights["a"] == weights["b"] != weights["c"]
     model = AutoModel.from_pretrained(tmp_path / "a", add_pooling_layer=False)

@@ -1,7 +1,3 @@
-"""Real, small models and corpora for the tests of evaluation."""
-
-from __future__ import annotations
-
 import zlib
 from functools import cache
 from pathlib import Path
@@ -32,9 +28,7 @@ class HashedWords:
     def represent(self, texts: list[str]) -> dict[str, np.ndarray]:
         return self.represent_layers(texts, (self.layers,))[self.layers]
 
-    def represent_layers(
-        self, texts: list[str], layers: tuple[int, ...], progress: Any = None
-    ) -> dict[int, dict[str, np.ndarray]]:
+    def represent_layers(self, texts: list[str], layers: tuple[int, ...], progress: Any = None) -> dict[int, Any]:
         self.calls.append(list(texts))
         for size in (1, len(texts) - 1) if progress else ():
             progress(size)
@@ -67,17 +61,14 @@ def scored_pairs(n: int, seed: int = 0) -> dict[str, list[Any]]:
     words = [f"word{i}" for i in range(12)]
     rows: dict[str, list[Any]] = {"sentence1": [], "sentence2": [], "score": []}
     for _ in range(n):
-        shared = int(rng.integers(0, 4))
-        first = list(rng.choice(words, size=3))
+        shared, first = int(rng.integers(0, 4)), list(rng.choice(words, size=3))
         rows["sentence1"].append(" ".join(first))
         rows["sentence2"].append(" ".join(first[:shared] + list(rng.choice(words, size=3 - shared))))
         rows["score"].append(shared * 5 / 3)
     return rows
 
 
-def measured(
-    task: Task, corpus: Corpus, represent: Represent, similarities: Any = None, resamples: int = 0
-) -> list[dict[str, Any]]:
+def measured(task: Task, corpus: Corpus, represent: Represent, similarities: Any = None, resamples: int = 0) -> Any:
     """The results rows of a task."""
     by = HashedWords().similarities if similarities is None else similarities
     found = harness.row_scores(task.sets(corpus), represent, by)

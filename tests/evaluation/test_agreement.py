@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -32,11 +30,10 @@ def test_pairs_are_neighbours_and_others_once_each(tmp_path: Path) -> None:
         nearest = max((j for j in range(30) if j != i), key=lambda j: cosines[i, j])
         assert (min(i, nearest), max(i, nearest)) in pairs
     assert 30 < len(pairs) <= 60
-    assert pairs_of(texts, cosines, "test").equals(pairs_of(texts, cosines, "test"))
+    dev, test, again = (pairs_of(texts, cosines, part) for part in ("dev", "test", "test"))
+    assert test.equals(again)
 
-    pq.write_table(
-        pa.concat_tables([pairs_of(texts, cosines, "dev"), pairs_of(texts, cosines, "test")]), tmp_path / "a.parquet"
-    )
+    pq.write_table(pa.concat_tables([dev, test]), tmp_path / "a.parquet")
     noisy = (vectors + 0.3 * random.normal(size=vectors.shape)).astype(np.float32)
     (half,) = judge(tmp_path / "a.parquet", "id", "test").sets
     (scores,) = half.row_scores(lookup(texts, {"vectors": noisy}), {"cosine": cosine_of_vectors})
@@ -52,8 +49,7 @@ def test_the_share_of_nearest_texts(tmp_path: Path) -> None:
     path = tmp_path / "texts.txt"
     words = np.random.default_rng(0).integers(0, 40, (400, 6))
     path.write_text("".join(" ".join(f"word{w}" for w in row) + "\n" for row in words))
-    text = open_text(path, None).holding_out()
-    teacher = HashedWords()
+    text, teacher = open_text(path, None).holding_out(), HashedWords()
     pairs, nearest = agreement_sets(teacher, "t", text)
     assert nearest.size == len(text.held_out) == 40 and len(nearest.texts) == len(set(nearest.texts)) == 400
     assert set(pairs.texts) <= set(text.held_out)

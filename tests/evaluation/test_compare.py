@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -8,17 +6,8 @@ from evaluation_fakes import accurate, correlated
 from scipy import stats
 
 from raysts.errors import InputError
-from raysts.evaluation.compare import (
-    COLUMNS,
-    OVERALL,
-    Difference,
-    compare_spread,
-    compare_systems,
-    conclusion,
-    format_comparison,
-    margin_sentence,
-    margins,
-)
+from raysts.evaluation import compare
+from raysts.evaluation.compare import OVERALL, Difference, compare_systems, conclusion, format_comparison, margins
 from raysts.evaluation.scores import RowScores, result_rows
 from raysts.evaluation.statistics import mcnemar, williams
 
@@ -45,14 +34,14 @@ def compared(**columns: Any) -> dict[str, Any]:
     values = {"a": 0.7, "b": 0.65, "a_models": 1, "b_models": 1, "difference": 0.05, "ci_low": 0.01, "ci_high": 0.09}
     tests = {"p": 0.01, "test": "williams", "t": 2.5, "df": 3105, "test_p": 0.01}
     shared = {"dataset": "sts12", "metric": "spearman", "n": 3108, **values, **tests}
-    return dict.fromkeys(COLUMNS) | shared | columns
+    return dict.fromkeys(compare.COLUMNS) | shared | columns
 
 
 def test_correlations_against_a_plain_bootstrap() -> None:
     a, b = outcome("sts12", 1.0, 1), outcome("sts12", 2.0, 2)
     rows = by_key(compare_systems([{"sts12": a}], [{"sts12": b}], 300))
     found = rows["sts12", "spearman"]
-    assert list(found) == list(COLUMNS)
+    assert list(found) == list(compare.COLUMNS)
     of_a, of_b = (stats.spearmanr(o.values, o.gold).statistic for o in (a, b))
     assert (found["a"], found["b"], found["difference"]) == pytest.approx((of_a, of_b, of_a - of_b), abs=1e-12)
     rows_RN = np.random.default_rng(7).integers(0, N, (2000, N))
@@ -61,18 +50,15 @@ def test_correlations_against_a_plain_bootstrap() -> None:
     differences = (in_a * in_gold - in_b * in_gold).mean(axis=1)
     assert (found["ci_low"], found["ci_high"]) == pytest.approx(np.quantile(differences, [0.025, 0.975]), abs=0.015)
     assert found["p"] == pytest.approx(2 / 301), "no resample has B in front"
-    r_ab = stats.spearmanr(a.values, b.values).statistic
-    expected = williams(found["a"], found["b"], r_ab, N)
+    expected = williams(found["a"], found["b"], stats.spearmanr(a.values, b.values).statistic, N)
     assert expected is not None and found["test"] == "williams"
-    assert (found["t"], found["df"], found["test_p"]) == pytest.approx(tuple(expected))
-    assert a.gold is not None
+    assert (found["t"], found["df"], found["test_p"]) == pytest.approx(tuple(expected)) and a.gold is not None
     perfect = correlated("sts12", a.gold, a.gold)
     row = by_key(compare_systems([{"sts12": a}], [{"sts12": perfect}], 200))["sts12", "pearson"]
     (own,) = (r for r in result_rows(a, 200) if r["metric"] == "pearson")
     ends = (own["ci_low"] - 1, own["ci_high"] - 1)
     assert (row["ci_low"], row["ci_high"]) == pytest.approx(ends, abs=1e-12), "resamples are those of an evaluation"
-    pearson = rows["sts12", "pearson"]
-    assert pearson["a"] == pytest.approx(stats.pearsonr(a.values, a.gold).statistic)
+    assert rows["sts12", "pearson"]["a"] == pytest.approx(stats.pearsonr(a.values, a.gold).statistic)
     assert rows[OVERALL, "spearman"]["difference"] == found["difference"] and rows[OVERALL, "spearman"]["test"] is None
 
 
@@ -92,10 +78,8 @@ def test_accuracies() -> None:
 def test_overall_is_the_mean_over_sets_and_leaves_a_set_inside_another_out() -> None:
     names = ("sts12", "stsb", "sickr", "sickr-all")
     sizes = {"sts12": 100, "stsb": 200, "sickr": 60, "sickr-all": 90}
-    a, b = (
-        {name: outcome(name, noise, i, sizes[name]) for i, name in enumerate(names, seed)}
-        for noise, seed in ((1.0, 1), (1.2, 9))
-    )
+    a = {name: outcome(name, 1.0, i, sizes[name]) for i, name in enumerate(names, 1)}
+    b = {name: outcome(name, 1.2, i, sizes[name]) for i, name in enumerate(names, 9)}
     rows = by_key(compare_systems([a], [b], 200))
     whole = rows[OVERALL, "spearman"]
     assert whole["a"] == pytest.approx(np.mean([rows[name, "spearman"]["a"] for name in names[:3]]))
@@ -112,8 +96,7 @@ def test_overall_is_the_mean_over_sets_and_leaves_a_set_inside_another_out() -> 
 
 
 def test_several_models_have_mean_deviation_and_a_wider_interval() -> None:
-    good, bad = outcome("sts12", 1.0, 1), outcome("sts12", 4.0, 2)
-    other = outcome("sts12", 2.0, 3)
+    good, bad, other = outcome("sts12", 1.0, 1), outcome("sts12", 4.0, 2), outcome("sts12", 2.0, 3)
     both = by_key(compare_systems([{"sts12": good}, {"sts12": bad}], [{"sts12": other}], 300))["sts12", "spearman"]
     values = [stats.spearmanr(o.values, o.gold).statistic for o in (good, bad)]
     assert both["a"] == pytest.approx(np.mean(values)) and both["a_std"] == pytest.approx(np.std(values, ddof=1))
@@ -134,8 +117,7 @@ def test_equal_systems_show_no_difference_and_nothing_is_tested_without_resample
     assert "x is better on 0, y on 0, neither on 1" in said
     without = compare_systems([a], [a], 0)
     assert {row["p"] for row in without} == {row["ci_low"] for row in without} == {None}
-    assert "nothing is concluded" in conclusion("x", "y", without)
-    assert "sts12" in format_comparison("x", "y", without)
+    assert "nothing is concluded" in conclusion("x", "y", without) and "sts12" in format_comparison("x", "y", without)
     other = {"sts12": outcome("sts12", 1.0, 1, sha256="t")}
     with pytest.raises(InputError, match="sts12: the two systems were measured on different rows"):
         compare_systems([{"sts12": a["sts12"]}], [other], 10)
@@ -182,12 +164,11 @@ def test_a_difference_that_rounds_to_zero_has_one_look(sign: int) -> None:
     assert gap.describe("it") == "not shown to differ from it (+0.00 [0.00, 0.00])"
     assert Difference(sign * 0.01, *sorted([0.0, sign * 0.02])).sign == 0, "an interval that ends at 0 shows nothing"
     assert Difference(0.01, None, None).describe("it") == "with no interval that would tell it from it (+1.00)"
-    rows = [
-        compared(difference=gap.value, ci_low=gap.low, ci_high=gap.high, dataset=name) for name in ("sts12", OVERALL)
-    ]
+    values = {"difference": gap.value, "ci_low": gap.low, "ci_high": gap.high}
+    rows = [compared(**values, dataset=name) for name in ("sts12", OVERALL)]
     assert "a difference of +0.00 (95 % interval +0.00 to +0.00, p" in conclusion("A", "B", rows)
     assert " +0.00  [+0.00, +0.00]" in format_comparison("A", "B", rows)
-    assert "A is 0.00 points above B" in margin_sentence("A", "B", margins(rows, 0.02)[0])
+    assert "A is 0.00 points above B" in compare.margin_sentence("A", "B", margins(rows, 0.02)[0])
 
 
 def test_spread_of_models() -> None:
@@ -196,17 +177,16 @@ def test_spread_of_models() -> None:
         [{name: outcome(name, 1 + width * i, 10 * i + len(name)) for name in ("sts12", "stsb")} for i in range(4)]
         for width in (1.0, 0.01)
     )
-    found = compare_spread(far, near, 200)
-    means = [
-        [np.mean([stats.spearmanr(o.values, o.gold).statistic for o in model.values()]) for model in side]
-        for side in (far, near)
+    found = compare.compare_spread(far, near, 200)
+    values = [
+        [[stats.spearmanr(o.values, o.gold).statistic for o in model.values()] for model in m] for m in (far, near)
     ]
-    of_a, of_b = (np.std(side, ddof=1) for side in means)
+    of_a, of_b = (np.std(np.mean(side, axis=1), ddof=1) for side in values)
     assert (found["a"], found["b"], found["difference"]) == pytest.approx((of_a, of_b, of_a - of_b))
     assert 0 < found["ci_low"] < found["difference"] < found["ci_high"] and found["p"] == pytest.approx(2 / 201)
-    assert compare_spread(near, far, 0)["ci_low"] is None
+    assert compare.compare_spread(near, far, 0)["ci_low"] is None
     with pytest.raises(InputError, match="different rows"):
-        compare_spread([{"stsb": outcome("stsb", 1, 1, sha256="x")}] * 2, [{"stsb": near[0]["stsb"]}] * 2, 0)
+        compare.compare_spread([{"stsb": outcome("stsb", 1, 1, sha256="x")}] * 2, [{"stsb": near[0]["stsb"]}] * 2, 0)
 
 
 def test_a_margin_is_kept_broken_or_not_shown() -> None:

@@ -1,7 +1,3 @@
-"""Development sets of the user, and the metrics that compare training runs."""
-
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
@@ -50,12 +46,8 @@ def test_a_metric_is_read_where_a_run_writes_it() -> None:
     assert [(metric.mode, metric.factor) for metric in METRICS] == [("min", 1), *[("max", 100)] * 3]
     words = [(metric.title, metric.text(0.12344), metric.text(None)) for metric in METRICS[:2]]
     assert words == [("Training loss", "0.1234", "-"), ("Dev spearman × 100", "12.34", "-")]
-    assert [rank(0.5, "max"), rank(0.5, "min"), rank(None, "max"), rank(None, "min")] == [
-        0.5,
-        -0.5,
-        -math.inf,
-        -math.inf,
-    ]
+    ranks = [rank(value, mode) for value in (0.5, None) for mode in ("max", "min")]
+    assert ranks == [0.5, -0.5, -math.inf, -math.inf]
     for metric, value, rows in ((LOSS, 0.5, 100), (FIRST, 0.5, 3), (FIRST, 1.0, 100), (FIRST, -1.0, 100)):
         assert metric.interval(value, rows) == (value, value), "a loss, too few rows, no room for a deviation"
     # Fisher's z of 0 is 0, and its standard error with four rows 1.

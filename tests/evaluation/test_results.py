@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path
@@ -34,16 +32,14 @@ def test_a_writer_that_fails_leaves_the_earlier_part(tmp_path: Path) -> None:
         results.write(tmp_path, "a", [row("nli", "member", "sts12", 0.5, member="three")])
     with pytest.raises(AssertionError, match="colour"):
         results.write(tmp_path, "a", [{"colour": 1}])
-    assert len(read(tmp_path)) == 1
-    assert len(list((tmp_path / "results").glob("[!.]*"))) == 1
+    assert len(read(tmp_path)) == 1 and len(list((tmp_path / "results").glob("[!.]*"))) == 1
 
 
 def test_older_parts_lack_columns_newer_ones_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "key=value" / "results"
     folder.mkdir(parents=True)
-    pq.write_table(
-        pa.table({"dataset": pa.array(["sts12"], pa.large_string()), "value": [1], "old": [2]}), folder / "x.parquet"
-    )
+    columns = {"dataset": pa.array(["sts12"], pa.large_string()), "value": [1], "old": [2]}
+    pq.write_table(pa.table(columns), folder / "x.parquet")
     (folder / ".aside-y.parquet").write_text("half written")
     (old,) = read(tmp_path / "key=value")
     assert [*old] == RESULTS.names
@@ -64,10 +60,8 @@ def test_the_commit_is_read_without_git(kind: str, tmp_path: Path, monkeypatch: 
     tree = tmp_path / "tree"
 
     def git(*arguments: str) -> str:
-        who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
-        return subprocess.run(
-            ["git", *who, *arguments], cwd=tree, capture_output=True, text=True, check=True
-        ).stdout.strip()
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *arguments]
+        return subprocess.run(command, cwd=tree, capture_output=True, text=True, check=True).stdout.strip()
 
     tree.mkdir()
     git("init", "-q", "-b", "some/branch")

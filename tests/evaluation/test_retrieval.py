@@ -1,5 +1,4 @@
-from __future__ import annotations
-
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from evaluation_fakes import HashedWords, accurate, correlated, scored_pairs, write_table
+from scipy import stats
 
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
@@ -16,6 +16,7 @@ from raysts.evaluation.retrieval import METRICS, retrieval_task, search
 from raysts.evaluation.scores import read, scores_by_set, write
 from raysts.evaluation.standings import format_results
 from raysts.evaluation.tasks import lookup
+from raysts.models.prompts import Prompts, SideText
 from raysts.models.sentence_model import SentenceModel
 from raysts.ops.similarity import cosine_of_vectors, dot_of_vectors, l2_of_vectors
 
@@ -61,20 +62,16 @@ def test_metrics_are_those_of_trec_eval(corpus: Corpus) -> None:
     model, read_ = HashedWords(), lambda part: corpus.read(f"retrieval/Books/{part}").to_pylist()
     documents, queries = read_("corpus"), read_("queries")
     texts = [f"{row['title']} {row['text']}" if row["title"] else row["text"] for row in documents]
-    cosines = np.array(
-        [cosine_of_vectors(model.represent([query["text"]] * len(texts)), model.represent(texts)) for query in queries]
-    )
+    represented = [model.represent([query["text"]] * len(texts)) for query in queries]
+    cosines = [cosine_of_vectors(query, model.represent(texts)) for query in represented]
     qrels: dict[str, dict[str, int]] = {}
     for row in read_("qrels"):
         qrels.setdefault(row["query_id"], {})[str(row["doc_id"])] = row["score"]
-    run = {
-        query["query_id"]: {str(row["doc_id"]): float(score) for row, score in zip(documents, scores, strict=True)}
-        for query, scores in zip(queries, cosines, strict=True)
-    }
+    run, ids = {}, [str(row["doc_id"]) for row in documents]
+    for query, scores in zip(queries, cosines, strict=True):
+        run[query["query_id"]] = dict(zip(ids, scores.tolist(), strict=True))
     expected = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "recall.100", "map"}).evaluate(run)
-    ten = {
-        q: dict(sorted(r.items(), key=lambda d: (np.float32(d[1]), d[0]), reverse=True)[:10]) for q, r in run.items()
-    }
+    ten = {q: dict(sorted(r.items(), key=lambda d: (np.float32(d[1]), d[0]))[-10:]) for q, r in run.items()}
     first = pytrec_eval.RelevanceEvaluator(qrels, {"recip_rank"}).evaluate(ten)
     found = by_query(corpus, model)
     assert list(expected) == [f"q{i}" for i in range(24)], "q24 has no judgement; q1 none that is relevant"
@@ -89,8 +86,7 @@ def test_metrics_by_hand(tmp_path: Path) -> None:
     write_table(tmp_path, "retrieval/x/corpus", {"doc_id": ["a", "b", "c"], "text": ["one two", "one two", "three"]})
     write_table(tmp_path, "retrieval/x/queries", {"query_id": ["q"], "text": ["one two"]})
     write_table(tmp_path, "retrieval/x/qrels", {"query_id": ["q", "q"], "doc_id": ["a", "c"], "score": [2, 1]})
-    found = by_query(Corpus(tmp_path), HashedWords(), "x")
-    ideal = 2 + 1 / np.log2(3)
+    found, ideal = by_query(Corpus(tmp_path), HashedWords(), "x"), 2 + 1 / np.log2(3)
     assert found["ndcg@10"] == pytest.approx((2 / np.log2(3) + 1 / 2) / ideal)
     assert found["mrr@10"] == pytest.approx(1 / 2)
     assert found["recall@100"] == 1 and found["map"] == pytest.approx((1 / 2 + 2 / 3) / 2)
@@ -126,13 +122,11 @@ def test_search_in_blocks_is_that_of_all_pairs(similarity: Any, monkeypatch: pyt
 def test_every_set_is_measured_once_with_the_interval_over_queries(corpus: Corpus) -> None:
     rows = harness.evaluate(HashedWords(), corpus, ["retrieval", "retrieval:news"], layers=(1,), resamples=300)
     values = {name: by_query(corpus, HashedWords(), name) for name in ("Books", "news")}
-    assert [(row["dataset"], row["metric"], row["value"], row["n"]) for row in rows if row["role"] != "BM25"] == [
-        (f"retrieval:{name}", metric, pytest.approx(values[name][metric].mean()), 24)
-        for name in values
-        for metric in METRICS
-    ]
+    rows = [row for row in rows if row["role"] != "BM25"]
+    expected = [(f"retrieval:{n}", m, pytest.approx(values[n][m].mean()), 24) for n in values for m in METRICS]
+    assert [(row["dataset"], row["metric"], row["value"], row["n"]) for row in rows] == expected
     drawn = np.random.default_rng(5).integers(0, 24, (2000, 24))
-    for row in (row for row in rows if row["dataset"] == "retrieval:Books" and row["role"] != "BM25"):
+    for row in (row for row in rows if row["dataset"] == "retrieval:Books"):
         expected = np.quantile(values["Books"][row["metric"]][drawn].mean(axis=1), [0.025, 0.975])
         assert (row["ci_low"], row["ci_high"]) == pytest.approx(expected, abs=0.03)
 
@@ -140,8 +134,7 @@ def test_every_set_is_measured_once_with_the_interval_over_queries(corpus: Corpu
 def reference_bm25(documents: list[str], query: str) -> np.ndarray:
     """Lucene's formula, Robertson et al. with idf log(1 + (N - n + .5) / (n + .5)), and no factor k1 + 1."""
     split = [document.lower().split() for document in documents]
-    mean = np.mean([len(words) for words in split])
-    scores = np.zeros(len(split))
+    mean, scores = np.mean([len(words) for words in split]), np.zeros(len(split))
     for word in query.lower().split():
         n = sum(word in words for words in split)
         idf = np.log(1 + (len(split) - n + 0.5) / (n + 0.5))
@@ -187,10 +180,9 @@ def test_two_models_are_compared_query_by_query(corpus: Corpus, tmp_path: Path) 
     """Kept, read again, and compared by the paired bootstrap and Student's test."""
     model = HashedWords()
     (judged,) = retrieval_task("Books").sets(corpus)
-    of_model = {
-        ("mean", str(k)): judged.row_scores(lookup(judged.texts, vectors), {"cosine": cosine_of_vectors})
-        for k, vectors in model.represent_layers(judged.texts, (1, 2)).items()
-    }
+    vectors = {("mean", str(k)): v for k, v in model.represent_layers(judged.texts, (1, 2)).items()}
+    by = {"cosine": cosine_of_vectors}
+    of_model = {choice: judged.row_scores(lookup(judged.texts, v), by) for choice, v in vectors.items()}
     write(tmp_path / "kept.parquet", of_model)
     kept = read(tmp_path / "kept.parquet") or {}
     a, b = scores_by_set(kept["mean", "1"]), scores_by_set(kept["mean", "2"])
@@ -200,8 +192,6 @@ def test_two_models_are_compared_query_by_query(corpus: Corpus, tmp_path: Path) 
     rows = compare_systems([a], [b], 500)
     found = next(row for row in rows if row["metric"] == "map")
     x, y = (by["retrieval:Books map"].values for by in (a, b))
-    from scipy import stats
-
     expected = stats.ttest_rel(x, y)
     assert (found["dataset"], found["test"], found["df"]) == ("retrieval:Books", "paired-t", 23)
     assert (found["t"], found["test_p"]) == pytest.approx((expected.statistic, expected.pvalue))
@@ -224,21 +214,18 @@ def test_by_default_where_it_is_whole(corpus: Corpus, tmp_path: Path) -> None:
     assert "retrieval/Books/qrels" in corpus.tables() and "retrieval/half/queries" in corpus.tables()
 
 
-@pytest.mark.parametrize(
-    ("part", "columns", "message"),
-    [
-        ("corpus", {"doc_id": [1, 1], "text": ["a", "b"]}, r"x/corpus: 1 ids are there several times \(the first: '1'\)"),
-        ("queries", {"query_id": ["q", "q"], "text": ["a", "b"]}, r"x/queries: 1 ids are there several times"),
-        ("qrels", {"query_id": ["q", "q"], "doc_id": [1, 1], "score": [1, 0]}, r"1 pair of query_id and doc_ids are there"),
-        ("qrels", {"query_id": ["q"], "doc_id": [9], "score": [1]}, r"'doc_id' are not in retrieval/x/corpus .*'9'"),
-        ("qrels", {"query_id": ["p"], "doc_id": [1], "score": [1]}, r"'query_id' are not in retrieval/x/queries .*'p'"),
-        ("qrels", {"query_id": ["q"], "doc_id": [1], "score": [0.5]}, r"row 0, column 'score': score 0.5 must be a whole number"),
-        ("qrels", {"query_id": ["q"], "doc_id": [1], "score": [0]}, r"no score is above 0"),
-        ("corpus", {"doc_id": [1, 2], "text": ["", " "]}, r"x/corpus: no document has a title or a text"),
-        ("corpus", {"doc_id": [1], "title": ["a"]}, r"column 'text' is missing"),
-        ("corpus", {"docid": [1, 2], "text": ["a", "b"]}, r"column 'doc_id' is missing .* 'docid'"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("part", "columns", "message"), [
+    ("corpus", {"doc_id": [1, 1], "text": ["a", "b"]}, r"x/corpus: 1 ids are there several times \(the first: '1'\)"),
+    ("queries", {"query_id": ["q", "q"], "text": ["a", "b"]}, r"x/queries: 1 ids are there several times"),
+    ("qrels", {"query_id": ["q", "q"], "doc_id": [1, 1], "score": [1, 0]}, r"1 pair of query_id and doc_ids are there"),
+    ("qrels", {"query_id": ["q"], "doc_id": [9], "score": [1]}, r"'doc_id' are not in retrieval/x/corpus .*'9'"),
+    ("qrels", {"query_id": ["p"], "doc_id": [1], "score": [1]}, r"'query_id' are not in retrieval/x/queries .*'p'"),
+    ("qrels", {"query_id": ["q"], "doc_id": [1], "score": [0.5]}, r"row 0, column 'score': score 0.5 must be a whole number"),
+    ("qrels", {"query_id": ["q"], "doc_id": [1], "score": [0]}, r"no score is above 0"),
+    ("corpus", {"doc_id": [1, 2], "text": ["", " "]}, r"x/corpus: no document has a title or a text"),
+    ("corpus", {"doc_id": [1], "title": ["a"]}, r"column 'text' is missing"),
+    ("corpus", {"docid": [1, 2], "text": ["a", "b"]}, r"column 'doc_id' is missing .* 'docid'"),
+])  # fmt: skip
 def test_what_cannot_be_used_is_refused(tmp_path: Path, part: str, columns: dict[str, Any], message: str) -> None:
     sound: dict[str, dict[str, Any]] = {
         "corpus": {"doc_id": [1, 2], "text": ["a", "b"]},
@@ -268,10 +255,6 @@ def test_a_title_is_a_document_and_nothing_is_none(tmp_path: Path) -> None:
 
 def test_a_model_reads_queries_and_documents_behind_its_prompts(small: SentenceModel, corpus: Corpus) -> None:
     """As its own ``encode`` does with the prompts by their names; texts that are neither have none."""
-    import dataclasses
-
-    from raysts.models.prompts import Prompts, SideText
-
     model = SentenceModel(small.encoder, small.tokenizer, small.max_length)
     texts = ["a man", SideText("a man", "query"), SideText("a man", "document"), "a man"]
     model.prompts = Prompts(texts={"query": "who plays a ", "passage": "the dog is "})
@@ -279,7 +262,7 @@ def test_a_model_reads_queries_and_documents_behind_its_prompts(small: SentenceM
     for row, prompt in enumerate(["", "query", "passage", ""]):
         assert found[row] == pytest.approx(model.encode("a man", prompt=prompt), abs=1e-6)
     assert np.abs(found[1] - found[2]).max() > 1e-3
-    model.prompts = dataclasses.replace(model.prompts, texts={"query": "who plays a "}, default="query")
+    model.prompts = replace(model.prompts, texts={"query": "who plays a "}, default="query")
     assert model.represent(texts[2:3])["vectors"][0] == pytest.approx(model.encode("a man", prompt=""), abs=1e-6)
     model.prompts = Prompts(texts={"both": "the dog is "}, default="both")
     assert model.represent(texts[1:2])["vectors"][0] == pytest.approx(model.encode("a man"), abs=1e-6)

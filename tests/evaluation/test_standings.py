@@ -1,34 +1,9 @@
-from __future__ import annotations
-
-from typing import Any
-
 from evaluation_fakes import row
 
 from raysts.evaluation.standings import View, format_results, format_standings, named_teachers, remarks, standings
 
 ALL = View(None)
 """Rank correlations on test sets, whatever layers are pooled."""
-
-
-def example() -> list[dict[str, Any]]:
-    rows = []
-    for layers, shift in (("2", 0.0), ("1", -0.1)):
-        for member, value in enumerate((0.70, 0.72, 0.77)):
-            own = {"member": member, "run_id": f"m{member}", "layers": layers}
-            rows += [row("nli-sed", "member", "sts12", value + shift, **own)]
-            rows += [row("nli-sed", "member", "stsb", value + shift + 0.1, **own)]
-        # The same run measured twice in one second: the later row counts.
-        rows += [row("nli-sed", "student", "sts12", 0.2, layers=layers)]
-        values = {"sickr-all": 0.9, "stsb": 0.8, "sts12": 0.8}  # the first is inside another set: not in the average
-        rows += [row("nli-sed", "student", name, value + shift, layers=layers) for name, value in values.items()]
-        rows += [row("nli-sed", "backbone", "sts12", 0.3, layers=layers)]
-    # What the table must not show.
-    for other in ({"split": "dev"}, {"rows": "clean"}, {"metric": "pearson"}, {"aggregation": None, "subset": "x"}):
-        rows += [row("nli-sed", "student", "sts12", 0.0, **other)]
-    rows += [row("nli-sed", "member", "sts12", value, run_id="another") for value in (float("nan"), None)]
-    # A value measured earlier for the same run.
-    rows += [row("nli-sed", "student", "sts12", 0.1, created_at="2025-12-31T00:00:00+00:00")]
-    return rows
 
 
 def test_one_teacher_is_no_ensemble() -> None:
@@ -62,8 +37,21 @@ def test_a_plot_has_the_first_starting_model_and_a_remark_says_what_chose() -> N
 
 
 def test_formatted_table() -> None:
-    text = format_standings(standings([r for r in example() if r["layers"] == "2"], ALL))
-    assert text.splitlines() == [
+    rows = []
+    for member, value in enumerate((0.70, 0.72, 0.77)):
+        own = {"member": member, "run_id": f"m{member}"}
+        rows += [row("nli-sed", "member", "sts12", value, **own), row("nli-sed", "member", "stsb", value + 0.1, **own)]
+    # The same run measured twice in one second: the later row counts. And a value measured earlier.
+    rows += [row("nli-sed", "student", "sts12", 0.2)]
+    values = {"sickr-all": 0.9, "stsb": 0.8, "sts12": 0.8}  # the first is inside another set: not in the average
+    rows += [row("nli-sed", "student", name, value) for name, value in values.items()]
+    rows += [row("nli-sed", "student", "sts12", 0.1, created_at="2025-12-31T00:00:00+00:00")]
+    rows += [row("nli-sed", "backbone", "sts12", 0.3)]
+    # What the table must not show.
+    for other in ({"split": "dev"}, {"rows": "clean"}, {"metric": "pearson"}, {"aggregation": None, "subset": "x"}):
+        rows += [row("nli-sed", "student", "sts12", 0.0, **other)]
+    rows += [row("nli-sed", "member", "sts12", value, run_id="another") for value in (float("nan"), None)]
+    assert format_standings(standings(rows, ALL)).splitlines() == [
         "spearman, all, x100",
         "system   role        pooling  layers  similarity        sts12         stsb  sickr-all          avg",
         "-" * 98,
@@ -80,10 +68,7 @@ def test_metrics_without_aggregation_have_tables_of_their_own() -> None:
     assert format_results(rows[:1]) == format_standings(standings(rows, ALL))
     first, second = format_results(rows).split("\n\n")
     assert first == format_standings(standings(rows, ALL))
-    assert second.splitlines() == [
-        "accuracy, x100",
-        "system  role    pooling  layers  similarity     mr   trec",
-        "-" * 57,
-        "a       member  mean     2       -           80.00  90.00",
-    ]
+    title, head, _, *lines = second.splitlines()
+    assert (title, head) == ("accuracy, x100", "system  role    pooling  layers  similarity     mr   trec")
+    assert lines == ["a       member  mean     2       -           80.00  90.00"]
     assert format_results([]) == format_standings(standings([], ALL))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +16,8 @@ from raysts.evaluation.sts import STS_TASKS, Pairs, load_pairs
 @pytest.fixture
 def small(tmp_path: Path) -> Corpus:
     """Two subsets, interleaved; 'one' is ranked perfectly by the predictions of the test, 'two' is not."""
-    columns = {
-        "subset": ["one", "two", "one", "two", "one", "two", "two"],
-        "sentence1": ["a", "b", "c", "a", "b", "d", "e"],
-        "sentence2": ["b", "c", "a", "b", "e", "a", "c"],
-        "score": [1.0, 5.0, 2.0, 3.0, 4.0, 1.0, 1.0],
-    }
-    write_table(tmp_path, "sts/sts12", columns)
+    pairs = {"sentence1": [*"abcabde"], "sentence2": [*"bcabeac"], "score": [1.0, 5.0, 2.0, 3.0, 4.0, 1.0, 1.0]}
+    write_table(tmp_path, "sts/sts12", pairs | {"subset": ["one", "two", "one", "two", "one", "two", "two"]})
     return Corpus(tmp_path)
 
 
@@ -59,13 +52,11 @@ def test_aggregations_by_hand(small: Corpus) -> None:
     first = stats.pearsonr([0.1, 0.2, 0.7], [1, 2, 4]).statistic
     second = stats.pearsonr(PREDICTED[[1, 3, 5, 6]], [5, 3, 1, 1]).statistic
     assert found["pearson", "wmean"]["value"] == pytest.approx((3 * first + 4 * second) / 7, abs=1e-12)
-    assert [found["spearman", name]["n"] for name in expected] == [7, 7, 7, 3, 4]
-    assert len(found) == 10
+    assert [found["spearman", name]["n"] for name in expected] == [7, 7, 7, 3, 4] and len(found) == 10
     alone = replace(correlated("sts12", PREDICTED, pairs.gold), subsets={"one": np.arange(7)})
     assert {row["subset"] for row in result_rows(alone, 0)} == {None}, "a single subset is the set"
     for (_, name), row in found.items():
-        assert row["subset"] == (name if name in {"one", "two"} else None)
-        assert row["ci_low"] <= row["ci_high"]
+        assert row["subset"] == (name if name in {"one", "two"} else None) and row["ci_low"] <= row["ci_high"]
 
 
 def test_intervals_of_aggregates_resample_within_subsets(tmp_path: Path) -> None:
@@ -96,18 +87,15 @@ def test_integer_scores_null_subsets_and_shards_are_read(tmp_path: Path) -> None
 
 
 def test_a_collapsed_model_is_named_with_set_and_subset(small: Corpus) -> None:
-    pairs = load_pairs(small, "sts/sts12", name="sts12")
-    with pytest.raises(UndefinedCorrelationError, match="^sts12: all 7"):
-        correlation_rows(pairs, np.zeros(7))
-    with pytest.raises(UndefinedCorrelationError, match="^sts12, subset 'one': all 3"):
-        predicted = PREDICTED.copy()
-        predicted[pairs.subsets["one"]] = 0.0
-        correlation_rows(pairs, predicted)
+    pairs, flat = load_pairs(small, "sts/sts12", name="sts12"), PREDICTED.copy()
+    flat[pairs.subsets["one"]] = 0.0
+    cases = ((np.zeros(7), ": all 7"), (flat, ", subset 'one': all 3"), (np.full(7, np.inf), ": 7 of 7"))
+    for predicted, said in cases:
+        with pytest.raises(UndefinedCorrelationError, match=f"^sts12{said}"):
+            correlation_rows(pairs, predicted)
+    vectors = np.diag([1.0, 1.0, 1.0, 1.0, np.nan])[:, 3:]
     with pytest.raises(UndefinedCorrelationError, match="^sts12: 'vectors' of 1 of 5 sentences"):
-        vectors = np.diag([1.0, 1.0, 1.0, 1.0, np.nan])[:, 3:]
         pairs.row_scores(lambda _: {"vectors": vectors}, HashedWords().similarities)
-    with pytest.raises(UndefinedCorrelationError, match="^sts12: 7 of 7"):
-        correlation_rows(pairs, np.full(7, np.inf))
 
 
 def test_sick_sets(tmp_path: Path) -> None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -78,8 +76,6 @@ def searched(features: np.ndarray, labels: np.ndarray) -> GridSearchCV:
 
 
 # -- against scikit-learn -------------------------------------------------------------------------------------------------
-
-
 def test_cross_validation_against_scikit_learn(sets: Corpus, values: Values) -> None:
     table = sets.read("senteval/mr").to_pydict()
     features, labels = vectors(table["text"]), np.array(table["label"])
@@ -119,12 +115,8 @@ def test_development_rows_choose(sets: Corpus, values: Values, name: str) -> Non
 
 
 # -- relatedness ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("name", "low"), [("stsb", 0), ("sickr", 1)])
-def test_relatedness_is_the_expected_value_of_a_softmax_regression_on_the_distribution(
-    sets: Corpus, values: Values, name: str, low: int
-) -> None:
+def test_relatedness_is_that_of_a_softmax_regression(sets: Corpus, values: Values, name: str, low: int) -> None:
     """The chosen probe is the minimum of the cross-entropy with the distribution, written out; its scores are p @ k."""
     tables = [f"sts/stsb_{s}" for s in ("train", "dev", "test")]
     if name == "sickr":
@@ -150,16 +142,13 @@ def test_relatedness_is_the_expected_value_of_a_softmax_regression_on_the_distri
 
     solver.step(loss)  # type: ignore[no-untyped-call]
     expected = (torch.softmax(asked @ weight + bias, dim=1) @ numbers.double()).detach().numpy()
-    assert ours.predicted == pytest.approx(expected, abs=0.02)
-    assert np.ptp(ours.predicted) > 1
+    assert ours.predicted == pytest.approx(expected, abs=0.02) and np.ptp(ours.predicted) > 1
     rows = [values[f"{name}-relatedness", metric] for metric in ("pearson", "spearman")]
     assert rows[0]["value"] == pytest.approx(pearson(ours.predicted, scores[2]))
     assert all(row["value"] > 0.5 and row["split"] == "test" for row in rows)
 
 
 # -- what may not matter --------------------------------------------------------------------------------------------------
-
-
 def test_labels_may_be_names_or_numbers_of_any_kind(sets: Corpus, values: Values, tmp_path: Path) -> None:
     changed = sets
     for table in ("senteval/trec_train", "senteval/trec_test"):
@@ -169,33 +158,23 @@ def test_labels_may_be_names_or_numbers_of_any_kind(sets: Corpus, values: Values
         codes = [NLI.index(x) for x in sets.read(f"sick/sick_{split}").column("label").to_pylist()]
         changed = edited(changed, tmp_path / split, f"sick/sick_{split}", label=codes)
     after = score(changed, "trec", "sick-e")
-    for key in (("trec", "accuracy"), ("sick-e", "accuracy")):
-        assert after[key]["value"] == values[key]["value"]
-        assert after[key]["dataset_sha256"] != values[key]["dataset_sha256"]
+    for new, old in ((after[name, "accuracy"], values[name, "accuracy"]) for name in ("trec", "sick-e")):
+        assert new["value"] == old["value"] and new["dataset_sha256"] != old["dataset_sha256"]
 
 
 def test_the_number_of_threads_changes_no_digit(sets: Corpus) -> None:
-    before = torch.get_num_threads()
-    try:
-        found = []
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            found.append(score(sets, "sst2", "stsb-relatedness", resamples=20))
-    finally:
-        torch.set_num_threads(before)
-    assert found[0] == found[1]
-    for row in found[0].values():
-        assert row["ci_low"] < row["value"] < row["ci_high"]
+    found = []
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        found.append(score(sets, "sst2", "stsb-relatedness", resamples=20))
+    assert found[0] == found[1] and all(row["ci_low"] < row["value"] < row["ci_high"] for row in found[0].values())
 
 
 # -- tables ---------------------------------------------------------------------------------------------------------------
-
-
 def test_what_is_there_runs_and_the_rest_is_named(sets: Corpus, evaluated: tuple[Any, list[dict[str, Any]]]) -> None:
     calls, rows = evaluated
-    assert [row["dataset"] for row in rows if row["metric"] != "spearman"] == [
-        "mr", "sst2", "sst5", "trec", "mrpc", "sick-e", "sickr-relatedness", "stsb-relatedness",
-    ]  # fmt: skip
+    names = ["mr", "sst2", "sst5", "trec", "mrpc", "sick-e", "sickr-relatedness", "stsb-relatedness"]
+    assert [row["dataset"] for row in rows if row["metric"] != "spearman"] == names
     assert len(calls) == 1 and len(set(calls[0])) == len(calls[0]), "every sentence once"
     (line,) = harness.left_out(sets, ["stsb", "transfer"])
     assert line.startswith("transfer: left out cr, mpqa, subj;") and "senteval/cr, senteval/mpqa, senteval/subj" in line
@@ -205,26 +184,21 @@ def test_what_is_there_runs_and_the_rest_is_named(sets: Corpus, evaluated: tuple
 def test_no_files_and_unlabelled_sick(sets: Corpus, tmp_path: Path) -> None:
     write_table(tmp_path, "sts/stsb_test", sets.read("sts/stsb_test").to_pydict())
     for split in ("train", "trial", "test"):
-        table = sets.read(f"sick/sick_{split}").to_pydict()
-        del table["label"]
-        write_table(tmp_path, f"sick/sick_{split}", table)
+        table = sets.read(f"sick/sick_{split}").drop_columns(["label"])
+        write_table(tmp_path, f"sick/sick_{split}", table.to_pydict())
     corpus, task = Corpus(tmp_path), TRANSFER
     assert [each.name for each in task.sets(corpus)] == ["sickr-relatedness"]
     assert task.left_out(corpus)["stsb-relatedness"] == ["sts/stsb_train", "sts/stsb_dev"]
     assert set(task.tables(corpus)) <= set(task.expected_tables())
     for split in ("train", "trial", "test"):
         (tmp_path / f"sick/sick_{split}.parquet").unlink()
-    with pytest.raises(
-        InputError, match=r"task 'transfer' has no files .*senteval/mr.parquet.*tasks with files: stsb;"
-    ):
+    with pytest.raises(InputError, match=r"task 'transfer' has no files .*senteval/mr.parquet.*with files: stsb;"):
         harness.check_tasks(Corpus(tmp_path), ["transfer"])
 
 
 def test_pipelines_leave_heavy_tasks_out_unless_named(sets: Corpus, tmp_path: Path) -> None:
-    unnamed, named = (
-        Plan(pipeline=pipeline("raw", {"backbone": "tiny", **chosen}), corpus=sets, storage=tmp_path).tasks
-        for chosen in ({}, {"evaluation.tasks": ["transfer"]})
-    )
+    pipelines = [pipeline("raw", {"backbone": "tiny", **more}) for more in ({}, {"evaluation.tasks": ["transfer"]})]
+    unnamed, named = (Plan(pipeline=each, corpus=sets, storage=tmp_path).tasks for each in pipelines)
     assert "stsb" in unnamed and "transfer" not in unnamed and named == ("transfer",)
     assert "transfer" in harness.default_tasks(sets) and "transfer" in harness.check_tasks(sets)
     assert harness.default_tasks(sets, heavy=False) == harness.check_tasks(sets, heavy=False) == unnamed
@@ -234,10 +208,8 @@ def test_rows_that_cannot_be_scored_are_refused_by_number(sets: Corpus, tmp_path
     rare = judged(200, 0)
     rare["label"] = [7 if row < 3 else label for row, label in enumerate(rare["label"])]
     write_table(tmp_path, "senteval/mr", rare)
-    (row,) = score(Corpus(tmp_path), "mr").values()
-    assert row["n"] == 200 and 0 <= row["value"] <= 1 and TRANSFER.problems(Corpus(tmp_path)) == [], (
-        "three rows are enough"
-    )
+    (row,) = score(Corpus(tmp_path), "mr").values()  # three rows are enough
+    assert row["n"] == 200 and 0 <= row["value"] <= 1 and TRANSFER.problems(Corpus(tmp_path)) == []
     folds = [probes.fold_count(10, np.repeat([0, 1], [50, rows])) for rows in (60, 10, 9, 3, 1)]
     assert folds == [10, 10, 9, 3, 2], "a small class makes fewer folds"
     rare["label"][1] = 0

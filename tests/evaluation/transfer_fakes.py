@@ -1,7 +1,5 @@
 """Small sets of SentEval's shape that a probe can learn."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +19,8 @@ def judged(rows: int, seed: int, classes: int = 2) -> dict[str, list[Any]]:
     noisy = (chosen % 6).mean(axis=1) + rng.normal(0, 0.5, rows)
     codes = np.empty(rows, np.int64)
     codes[np.argsort(noisy)] = np.arange(rows) * classes // rows  # as many of each
-    return {
-        "text": [f"{' '.join(WORDS[i] for i in row)} t{n}" for n, row in enumerate(chosen)],
-        "label": codes.tolist(),
-    }
+    texts = [f"{' '.join(WORDS[i] for i in row)} t{number}" for number, row in enumerate(chosen)]
+    return {"text": texts, "label": codes.tolist()}
 
 
 def related(rows: int, seed: int, low: int) -> dict[str, list[Any]]:
@@ -32,8 +28,7 @@ def related(rows: int, seed: int, low: int) -> dict[str, list[Any]]:
     rng = np.random.default_rng(seed)
     table: dict[str, list[Any]] = {"sentence1": [], "sentence2": [], "score": [], "label": []}
     for _ in range(rows):
-        shared = int(rng.integers(0, 6))
-        first = list(rng.choice(WORDS, size=5))
+        shared, first = int(rng.integers(0, 6)), list(rng.choice(WORDS, size=5))
         table["sentence1"].append(" ".join(first))
         table["sentence2"].append(" ".join(first[:shared] + list(rng.choice(WORDS, size=5 - shared))))
         table["score"].append(round(float(np.clip(low + shared * (5 - low) / 5 + rng.normal(0, 0.3), low, 5)), 2))
@@ -52,9 +47,6 @@ def write_sets(root: Path) -> Corpus:
         write_table(root, f"sick/sick_{split}", related(80, 40 + seed, low=1))
     for seed, split in enumerate(("train", "test")):
         write_table(root, f"senteval/trec_{split}", judged(90, 50 + seed, classes=3))
-        write_table(root, f"senteval/mrpc_{split}", binary(related(90, 60 + seed, low=1)))
+        pairs = related(90, 60 + seed, low=1)
+        write_table(root, f"senteval/mrpc_{split}", pairs | {"label": [int(x == NLI[0]) for x in pairs["label"]]})
     return Corpus(root)
-
-
-def binary(table: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    return table | {"label": [int(label == NLI[0]) for label in table["label"]]}

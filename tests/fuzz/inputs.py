@@ -1,7 +1,5 @@
 """Wrong input, drawn: values of options, YAML recipes, tables, models and records, each from a number alone."""
 
-from __future__ import annotations
-
 import csv
 import decimal
 import gzip
@@ -63,7 +61,6 @@ Draw = Callable[[random.Random, Ground], Case]
 
 
 # -- values of options ----------------------------------------------------------------------------------------------------
-
 LEFT_ALONE = {"--help", "--json", "--storage", "--address", "--push", "--track", "--source", "--version"}
 """What the check itself sets, and what talks to the network."""
 
@@ -131,8 +128,6 @@ BOMB = ["a: &a [x, x]", *(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]" for a, b in 
 
 
 # -- YAML -----------------------------------------------------------------------------------------------------------------
-
-
 def recipe(drawn: random.Random, ground: Ground) -> Case:
     """A recipe in YAML with something else in it."""
     text = dump(pipeline(drawn.choice(["nli-ct-sed", "simcse-unsup", "gausscse-ent", "sts-sed"])))
@@ -170,7 +165,6 @@ def recipe(drawn: random.Random, ground: Ground) -> Case:
 
 
 # -- tables ---------------------------------------------------------------------------------------------------------------
-
 TABLES = {
     "nli/train": ("premise", "hypothesis", "label"), "sts/stsb_dev": ("sentence1", "sentence2", "score"),
     "sts/sts12": ("sentence1", "sentence2", "score"), "wikipedia/sentences": ("sentence",),
@@ -199,9 +193,8 @@ def spoiled(table: pa.Table, drawn: random.Random) -> tuple[pa.Table, str]:
         "decimal": lambda: pa.array([decimal.Decimal(1)] * rows),
         "constant": lambda: pa.array([table[name][0].as_py()] * rows, table[name].type),
     }  # fmt: skip
-    way = drawn.choice(
-        [*columns, *["values"] * 4, "no column", "other name", "twice", "no rows", "one row", "no columns"]
-    )
+    more = ["no column", "other name", "twice", "no rows", "one row", "no columns"]
+    way = drawn.choice([*columns, *["values"] * 4, *more])
     if way in columns:
         return table.set_column(at, name, columns[way]()), f"{name}: {way}"
     if way == "values":
@@ -305,8 +298,6 @@ def table(drawn: random.Random, ground: Ground) -> Case:
 
 
 # -- models ---------------------------------------------------------------------------------------------------------------
-
-
 def changed(tree: Any, drawn: random.Random) -> Any:
     """A JSON value in which one value is another, one is gone, or one is there too often."""
     if isinstance(tree, dict) and tree and drawn.random() < 0.85:
@@ -328,9 +319,8 @@ def changed_file(path: Path, drawn: random.Random) -> str:
         content = path.read_bytes()
         size = int.from_bytes(content[:8], "little")
         header = json.dumps(changed(json.loads(content[8 : 8 + size]), drawn)).encode("utf-8", "surrogatepass")
-        path.write_bytes(
-            drawn.choice([len(header), 0, 2**62, size]).to_bytes(8, "little") + header + content[8 + size :]
-        )
+        size_said = drawn.choice([len(header), 0, 2**62, size])
+        path.write_bytes(size_said.to_bytes(8, "little") + header + content[8 + size :])
         return "other header"
     if path.suffix != ".json":
         return damaged(path, drawn)
@@ -363,8 +353,6 @@ def model(drawn: random.Random, ground: Ground) -> Case:
 
 
 # -- records --------------------------------------------------------------------------------------------------------------
-
-
 def record(drawn: random.Random, ground: Ground) -> Case:
     """A storage in which a record holds something else, with no checksum that would tell."""
     assert ground.storage is not None

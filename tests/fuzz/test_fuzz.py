@@ -1,7 +1,5 @@
 """Wrong input of every kind, drawn at random: it is refused in one message, soon, and nothing is left behind."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import signal
@@ -23,7 +21,7 @@ SECONDS, MOST_RECORDED = 60, 400
 SLICE = {"recipes": 24, "models": 12}
 """Inputs of each kind in every run of the tests."""
 ALL = {"values": 700, "recipes": 400, "tables": 400, "models": 400, "records": 100}
-"""With ``-m slow``."""
+SLOW = [pytest.param(*each, marks=pytest.mark.slow) for each in ALL.items()]
 
 
 class Hangs(BaseException):
@@ -106,9 +104,7 @@ def problem(kind: str, seed: int, ground: Ground, surprises: list[BaseException]
     return ""
 
 
-@pytest.mark.parametrize(
-    ("kind", "count"), [*SLICE.items(), *(pytest.param(*each, marks=pytest.mark.slow) for each in ALL.items())]
-)
+@pytest.mark.parametrize(("kind", "count"), [*SLICE.items(), *SLOW])
 def test_wrong_inputs(
     kind: str, count: int, few_world: Path, tiny_backbone: Path, tmp_path: Path, request: pytest.FixtureRequest,
     _nothing_starts: list[BaseException], golden: Golden,

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.spatial.distance
@@ -52,8 +50,7 @@ def test_a_reduction_is_that_of_scikit_learn(wide: int, monkeypatch: pytest.Monk
 
 
 def test_a_turn_finds_the_axes_again_and_is_closest_of_all() -> None:
-    start = GENERATOR.normal(size=(60, 7)) + 2
-    axes = scipy.stats.ortho_group.rvs(7, random_state=0)
+    start, axes = GENERATOR.normal(size=(60, 7)) + 2, scipy.stats.ortho_group.rvs(7, random_state=0)
     np.testing.assert_allclose(start @ axes @ ensemble.turn(start @ axes, 3 * start), start, atol=1e-5)
     other = GENERATOR.normal(size=(60, 7)).astype(np.float32)
     turned = ensemble.turn(other, start)

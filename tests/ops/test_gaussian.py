@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -30,8 +28,7 @@ def normal(x: Gaussians, *index: slice | None) -> Normal:
 
 def matrix_by_torch(candidates: Gaussians, given: Gaussians, kind: Kind) -> Tensor:
     """sim(candidates_j || given_i) with all B x K x D divergences at once, by torch.distributions."""
-    everything = slice(None)
-    a, b = normal(candidates, None), normal(given, everything, None)
+    a, b = normal(candidates, None), normal(given, slice(None), None)
     if kind == "per_dimension":
         return (1 / (1 + kl_of_torch(a, b))).mean(-1)
     return 1 / (1 + kl_of_torch(Independent(a, 1), Independent(b, 1)))
@@ -52,17 +49,12 @@ def test_divergence_against_torch_and_against_the_integral() -> None:
 
 @both
 @pytest.mark.parametrize("block", [70, 10**6], ids=["two rows a block", "one block"])
-def test_similarities_of_all_pairs_and_of_rows_are_torchs(
-    kind: Kind, block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_similarities_of_pairs_and_of_rows_are_torchs(kind: Kind, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gaussian, "BLOCK", {"cpu": block})
     candidates, given = gaussians(7, 5, 0), gaussians(5, 5, 1)
-    matrix = matrix_by_torch(candidates, given, kind)
-    rows = Gaussians(*(x[:5] for x in candidates))
-    for found, expected in (
-        (similarity_matrix(candidates, given, kind), matrix),
-        (similarity(rows, given, kind), matrix[:, :5].diagonal()),
-    ):
+    matrix, rows = matrix_by_torch(candidates, given, kind), Gaussians(*(x[:5] for x in candidates))
+    results = similarity_matrix(candidates, given, kind), similarity(rows, given, kind)
+    for found, expected in zip(results, (matrix, matrix[:, :5].diagonal()), strict=True):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
         weights = torch.linspace(-1, 2, found.numel(), dtype=torch.float64).view_as(found)
         ours, theirs = (gradients((weights * x).sum(), candidates, given) for x in (found, expected))
@@ -106,8 +98,8 @@ def test_no_step_holds_all_dimensions_of_all_pairs(kind: Kind, monkeypatch: pyte
 
 def test_extremes_stay_finite() -> None:
     """Variances e^40 times apart, means far away: similarities 0, gradients finite."""
-    a = Gaussians(torch.tensor([[100.0, -100.0]]).requires_grad_(), torch.tensor([[20.0, -20.0]]).requires_grad_())
-    b = Gaussians(torch.tensor([[-100.0, 100.0]]).requires_grad_(), torch.tensor([[-20.0, 20.0]]).requires_grad_())
+    far = [torch.tensor([[sign * size, -sign * size]]).requires_grad_() for sign in (1, -1) for size in (100.0, 20.0)]
+    a, b = Gaussians(*far[:2]), Gaussians(*far[2:])
     for kind in KINDS:
         found = similarity_matrix(a, b, kind)
         assert found.isfinite().all() and float(found.detach()) >= 0

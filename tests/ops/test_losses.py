@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -88,7 +86,7 @@ def test_cosines_are_not_rounded_to_bfloat16() -> None:
     torch.testing.assert_close(found, info_nce(views), rtol=0, atol=0)
 
 
-def test_extreme_logits_stay_finite() -> None:
+def test_extremes_and_zeros_stay_finite() -> None:
     size = 1e15
     x = torch.tensor([[size, -size, 0.0], [-size, size, 0.0]], requires_grad=True)
     loss = losses.softmax_cross_entropy(x, torch.tensor([1, 1]))
@@ -97,14 +95,11 @@ def test_extreme_logits_stay_finite() -> None:
     assert loss.detach().tolist() == [pytest.approx(2 * size), 0.0]
 
     a = torch.tensor([[size, 0.0], [-size, 0.0], [size, 0.0], [-size, 0.0]], requires_grad=True)
-    b = torch.ones(4, 2)
-    pairs = losses.contrastive_tension(a, b, torch.tensor([1.0, 1.0, 0.0, 0.0]))
+    pairs = losses.contrastive_tension(a, torch.ones(4, 2), torch.tensor([1.0, 1.0, 0.0, 0.0]))
     pairs.sum().backward()
     assert torch.isfinite(a.grad).all()
     assert pairs.detach().tolist() == [0.0, pytest.approx(size), pytest.approx(size), 0.0]
 
-
-def test_zero_vectors_have_finite_gradients() -> None:
     u = torch.zeros(2, 3, requires_grad=True)
     loss = losses.sts_regression(u, torch.ones(2, 3), torch.tensor([0.0, 5.0]), 0.0)
     loss.sum().backward()

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import html
 import re
 import shutil
@@ -24,10 +22,8 @@ def sample(count: int = 60) -> TextMap:
     draw = np.random.default_rng(3)
     teacher = draw.normal(size=(count, 8))
     student = teacher[:, :5] + 0.7 * draw.normal(size=(count, 5))
-    vectors = {
-        role: values / np.linalg.norm(values, axis=1, keepdims=True)
-        for role, values in (("member", teacher), ("student", student))
-    }
+    given = {"member": teacher, "student": student}
+    vectors = {role: values / np.linalg.norm(values, axis=1, keepdims=True) for role, values in given.items()}
     return TextMap([HOSTILE, *(f"text {number}" for number in range(1, count))], vectors)
 
 
@@ -48,13 +44,10 @@ def test_a_turned_student_stands_where_its_teacher_does() -> None:
     data = TextMap(sample().texts, {"member": vectors, "student": vectors @ turn})
     teacher, student = data.places.values()
     np.testing.assert_allclose(teacher, student, atol=1e-6)
-    assert data.overlap == [10] * 60
-    assert teacher.min() >= EDGE - 1e-6 and teacher.max() <= SIDE - EDGE + 1e-6
+    assert data.overlap == [10] * 60 and teacher.min() >= EDGE - 1e-6 and teacher.max() <= SIDE - EDGE + 1e-6
     flat = TextMap(data.texts, {"member": vectors[:, :2] * (9, 1)}).places["member"]
     drawn, given = (np.linalg.norm(rows - rows[0], axis=1)[1:] for rows in (flat, vectors[:, :2] * (9, 1)))
-    np.testing.assert_allclose(
-        drawn / given, drawn[0] / given[0], rtol=1e-6, err_msg="of two dimensions nothing is lost"
-    )
+    np.testing.assert_allclose(drawn / given, drawn[0] / given[0], rtol=1e-6)  # of two dimensions nothing is lost
 
 
 def test_a_map_needs_both_files_and_some_texts(tmp_path: Path) -> None:
@@ -74,8 +67,7 @@ def test_a_map_needs_both_files_and_some_texts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("teachers", "name"), [({"a": "m"}, "the teacher m"), ({"a": "m", "b": "n"}, "the ensemble")])
 def test_a_report_has_its_map_beside_it(teachers: dict[str, str], name: str, tmp_path: Path) -> None:
-    data = recorded(replace(report_data(), map=sample()), teachers=teachers)
-    write_report(data, tmp_path)
+    write_report(recorded(replace(report_data(), map=sample()), teachers=teachers), tmp_path)
     assert name in (tmp_path / "map.html").read_text(encoding="utf-8")
 
 
@@ -97,8 +89,7 @@ def test_a_browser_shows_the_first_text_with_what_the_student_keeps(tmp_path: Pa
     page = write_map(data, HOSTILE, "the ensemble", tmp_path)
     command = ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
     shown = subprocess.run([*command, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120).stdout
-    assert "<title>&lt;/script&gt;" in shown
-    assert f"The student keeps {data.overlap[0]} of them" in shown
+    assert "<title>&lt;/script&gt;" in shown and f"The student keeps {data.overlap[0]} of them" in shown
     assert shown.count('<li class="is-kept">') == data.overlap[0] and shown.count("<li ") == 10
     assert shown.count('class="is-text"') == 2
     assert html.unescape(re.findall(r'<p id="text">(.*?)</p>', shown, re.S)[0]).startswith("</script><script>")

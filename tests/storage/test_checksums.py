@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import json
 import os
-import threading
 import time
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,10 +17,7 @@ from raysts.storage.foreign import check_ordinary
 from raysts.storage.foreign import read_json as read_foreign
 from raysts.storage.store import Store
 
-DAMAGE: dict[str, Callable[[bytes], bytes]] = BYTES | {
-    "binary": os.urandom(64).__add__,
-    "another digit": lambda content: content.replace(b"1", b"2"),
-}
+DAMAGE = BYTES | {"binary": os.urandom(64).__add__, "another digit": lambda content: content.replace(b"1", b"2")}
 TRIAL = {"id": "abc", "point": {"a": 1}, "seed": 0, "status": "finished", "value": 0.1, "finished_at": "2026"}
 
 
@@ -39,8 +33,7 @@ def test_a_damaged_record_is_absent_and_named(how: str, tmp_path: Path, caplog: 
     path.write_bytes(DAMAGE[how](path.read_bytes()))
     ids._digest.cache_clear()
     assert read_record(path) is None and not path.exists()
-    assert str(path) in caplog.text and (tmp_path / "a.json.damaged").exists()
-    assert read_record(written(path)) == TRIAL
+    assert str(path) in caplog.text and (tmp_path / "a.json.damaged").exists() and read_record(written(path)) == TRIAL
 
 
 @pytest.mark.parametrize("content", ["", "{", "null", "[1]", "\0" * 9, "[" * 100_000, "{} {}"])
@@ -63,8 +56,7 @@ def test_a_damaged_trial_is_none(tmp_path: Path) -> None:
 
 def test_a_kill_between_a_checksum_and_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was there is still right."""
-    path = written(tmp_path / "a.json", {"x": 1})
-    rename = Path.replace
+    path, rename = written(tmp_path / "a.json", {"x": 1}), Path.replace
 
     def killed(draft: Path, target: Path) -> Path:
         if target == path:
@@ -91,24 +83,19 @@ def test_a_checksum_that_is_torn_or_gone_says_nothing(tmp_path: Path) -> None:
 
 
 def test_readers_beside_a_writer_never_see_damage(tmp_path: Path) -> None:
-    path, ended = written(tmp_path / "a.json", {"x": 0}), threading.Event()
+    path = written(tmp_path / "a.json", {"x": 0})
 
     def write() -> None:
-        try:
-            for value in range(60):
-                write_record(path, {"x": value, "more": "y" * value})
-        finally:
-            ended.set()
+        for value in range(60):
+            write_record(path, {"x": value, "more": "y" * value})
 
-    writer = threading.Thread(target=write)
-    writer.start()
-    while not ended.is_set():
-        time.sleep(1e-4)  # the writer must have its turn
-        ids._digest.cache_clear()
-        assert read_record(path) is not None
-    writer.join()
-    assert read_record(path)["x"] == 59
-    assert not list(tmp_path.glob("*.damaged"))
+    with ThreadPoolExecutor(1) as pool:
+        writer = pool.submit(write)
+        while not writer.done():
+            time.sleep(1e-4)  # the writer must have its turn
+            ids._digest.cache_clear()
+            assert read_record(path) is not None
+    assert writer.exception() is None and read_record(path)["x"] == 59 and not list(tmp_path.glob("*.damaged"))
 
 
 @pytest.mark.parametrize("how", [*DAMAGE, "missing"])

@@ -1,7 +1,5 @@
 """One storage contract: a folder, a bucket in memory, of S3 and of Azure, and seen from a machine that has nothing of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -69,8 +67,6 @@ def put_dir(store: Any, key: str, **files: str) -> None:
 
 
 # -- files ---------------------------------------------------------------------------------------------------------------
-
-
 def test_nothing_is_there_at_first(store: Any) -> None:
     for fresh in (False, True):
         assert store.get("a/b.json", fresh) is None and store.get_dir("a", fresh) is None
@@ -143,8 +139,6 @@ def test_a_file_of_the_users_own_is_brought_as_it_is_now(store: Any) -> None:
 
 
 # -- conditional writes --------------------------------------------------------------------------------------------------
-
-
 def test_a_file_is_created_once_and_replaced_by_who_saw_it(store: Any) -> None:
     def refused(tag: Any, current: Any) -> None:
         """Nothing is written by who has seen another version; the refusal names the current one."""
@@ -193,8 +187,6 @@ def test_no_change_of_many_writers_is_lost(store: Any) -> None:
 
 
 # -- folders -------------------------------------------------------------------------------------------------------------
-
-
 def test_a_folder_is_whole_or_absent_and_replaced_whole(store: Any) -> None:
     with pytest.raises(ZeroDivisionError), store.put_dir("runs/x/model") as draft:
         fill(draft, weights="half")
@@ -213,12 +205,10 @@ def test_a_folder_is_whole_or_absent_and_replaced_whole(store: Any) -> None:
 
 def test_a_folder_that_was_written_in_place_is_sealed(store: Any) -> None:
     plain = getattr(store, "store", store)
-    fill(store.path("runs/x/checkpoints"), one="1", two="2")
-    plain.seal("runs/x/checkpoints")
-    assert below(store.get_dir("runs/x/checkpoints", fresh=True)) == {"one": "1", "two": "2"}
-    fill(store.path("runs/x/checkpoints"), two="3", three="3")
-    plain.seal("runs/x/checkpoints")
-    assert below(store.get_dir("runs/x/checkpoints", fresh=True)) == {"one": "1", "two": "3", "three": "3"}
+    for written, whole in (({"one": "1", "two": "2"}, {}), ({"two": "3", "three": "3"}, {"one": "1"})):
+        fill(store.path("runs/x/checkpoints"), **written)
+        plain.seal("runs/x/checkpoints")
+        assert below(store.get_dir("runs/x/checkpoints", fresh=True)) == whole | written
 
 
 def test_files_that_were_written_in_place_are_sent(store: Any) -> None:
@@ -239,8 +229,6 @@ def test_a_scratch_folder_goes_and_is_never_of_the_store(store: Any) -> None:
 
 
 # -- listings ------------------------------------------------------------------------------------------------------------
-
-
 def test_listings_name_what_the_store_holds(store: Any) -> None:
     for run in ("b", "a"):
         store.write_json(f"runs/{run}/run.json", {"run": run})
@@ -283,15 +271,12 @@ def test_what_is_deleted_is_gone(store: Any) -> None:
 
 
 # -- locks ---------------------------------------------------------------------------------------------------------------
-
-
 @here
 def test_one_holds_a_lock(store: Any) -> None:
     """Of a bucket, on one machine, that of the mirror already tells who."""
     with store.lock("locks/a.lock", "the first"):
-        refusal = re.escape(
-            f"{store.path('locks/a.lock')} is held by the first (process {os.getpid()} on {os.uname().nodename})"
-        )
+        holder = f"the first (process {os.getpid()} on {os.uname().nodename})"
+        refusal = re.escape(f"{store.path('locks/a.lock')} is held by {holder}")
         with pytest.raises(InputError, match=refusal), store.lock("locks/a.lock", "the second"):
             pass
         with store.lock("locks/b.lock", "the second"):
@@ -342,8 +327,6 @@ def test_another_process_sees_what_was_written_and_the_lock_that_it_holds_ends_w
 
 
 # -- handles -------------------------------------------------------------------------------------------------------------
-
-
 def test_a_check_leaves_nothing(store: Any) -> None:
     store.check()
     store.check(writes=True)
@@ -360,8 +343,6 @@ def test_a_handle_travels_and_is_that_of_the_paths_below(store: Any) -> None:
 
 
 # -- the helper that all of this runs on ---------------------------------------------------------------------------------
-
-
 def test_results_come_in_the_order_of_the_items_and_an_error_ends_what_has_not_begun() -> None:
     for count in (0, 30):
         assert run_parallel(lambda item: item * item, range(count)) == [item * item for item in range(count)]

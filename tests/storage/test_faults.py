@@ -1,7 +1,5 @@
 """An object store that answers badly: every kind of request is made again, and what cannot be done is said."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import shutil
@@ -62,9 +60,8 @@ def test_what_is_written_is_read_however_badly_the_store_answers(
             there[name] = drawn.randbytes(drawn.choice([1, 1000, 300_000]))
             (tmp_path / "file").write_bytes(there[name])
             bucket.upload(tmp_path / "file", name) if number % 2 else overwrite(bucket, name, there[name])
-        assert {f"folder/{name}": entry.size for name, entry in bucket.list_objects("folder").items()} == {
-            name: len(content) for name, content in there.items()
-        }
+        sizes = {f"folder/{name}": entry.size for name, entry in bucket.list_objects("folder").items()}
+        assert sizes == {name: len(content) for name, content in there.items()}
         content, _ = bucket.read(name) or (None, None)
         assert content == there.get(name) and (bucket.entry(name) is not None) is (name in there)
         if name in there:
@@ -132,8 +129,7 @@ def test_under_faults_the_models_are_those_of_a_calm_store(
     under = result(*command, "--storage", s3)
     between.fault = lambda method, path: None
     calm = result(*command, "--storage", tmp_path / "calm")
-    assert between.spoiled > 50
-    assert models(s3, under) == models(tmp_path / "calm", calm)
+    assert between.spoiled > 50 and models(s3, under) == models(tmp_path / "calm", calm)
     assert under.get("points") == calm.get("points")
 
 
@@ -141,7 +137,6 @@ def models(storage: Any, ended: dict[str, Any]) -> dict[str, bytes]:
     """The weights of every run of a storage that is done."""
     assert ended["status"] == "done"
     store = Store.open(storage)
-    folders = {
-        path.parent.name: store.get_dir(path.parent / "model", fresh=True) for path in store.get_all("runs", "run.json")
-    }
+    runs = [path.parent for path in store.get_all("runs", "run.json")]
+    folders = {run.name: store.get_dir(run / "model", fresh=True) for run in runs}
     return {name: (folder / "model.safetensors").read_bytes() for name, folder in folders.items() if folder}

@@ -4,8 +4,6 @@ Every call by which these rooms ask the file system is a row of ``ASKED``. A new
 handle answers it (:mod:`raysts.storage.store`), or it is about a file that is on this machine, then it is a new row.
 """
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -26,18 +24,14 @@ def test_a_machine_that_sees_a_storage_answers_and_nothing_is_left(tmp_path: Pat
 def test_a_bucket_has_no_answers_and_must_be_reached(memory: str) -> None:
     with proof_in(Store.open(memory)) as proof:
         assert proof.problem("node") is None and proof.has_answer("node")
-    problem = Proof("gs://nowhere/x", "").problem()
-    assert problem and problem.startswith(
-        "it does not reach the storage: --storage 'gs://nowhere/x': there is no bucket"
-    )
+    problem = Proof("gs://nowhere/x", "").problem() or ""
+    assert problem.startswith("it does not reach the storage: --storage 'gs://nowhere/x': there is no bucket")
 
 
 def test_a_disk_must_have_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is that of the nearest folder that exists."""
-    for free, problem in (
-        (ROOM, None),
-        (ROOM - 1, f"its disk has 1.1 GB left at {tmp_path}; at least 1.1 GB are needed"),
-    ):
+    full = f"its disk has 1.1 GB left at {tmp_path}; at least 1.1 GB are needed"
+    for free, problem in ((ROOM, None), (ROOM - 1, full)):
         monkeypatch.setattr(proofs.shutil, "disk_usage", {tmp_path: SimpleNamespace(free=free)}.__getitem__)
         assert Proof(str(tmp_path / "storage"), "").problem() == problem
 

@@ -1,7 +1,5 @@
 """Commands say the same of a storage in a bucket, from a machine that has nothing of it, as of one in a folder."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -17,12 +15,9 @@ from run_commands import overrides, raysts
 pytestmark = pytest.mark.slow  # every command twice; the commands of a bucket are also in test_remote_storage.py
 SHORT = {
     "backbone": "tiny", "members": 2, "train.max_steps": 2, "train.eval_every": 2, "train.max_length": 24,
-    "evaluation.tasks": "[stsb]",
-    "evaluation.resamples": 4,
+    "evaluation.tasks": "[stsb]", "evaluation.resamples": 4,
 }  # fmt: skip
-STUDENT = {
-    "train.max_steps": 1, "sed.data.sample": 100, "evaluation.tasks": "[stsb]", "evaluation.resamples": 4,
-}  # fmt: skip
+STUDENT = {"train.max_steps": 1, "sed.data.sample": 100, "evaluation.tasks": "[stsb]", "evaluation.resamples": 4}
 """A distillation of seconds: unasked it reads every sentence and is measured by every task."""
 NAME = "nli-ct-sed"
 TIMES = ("created_at", "seconds", "finished_at", "texts_per_second", "texts_per_cpu_second")
@@ -114,8 +109,7 @@ def test_strict_contamination(both: tuple[Machine, Machine], small_world: Path, 
 
 def test_distill_and_what_comes_of_it(both: tuple[Machine, Machine]) -> None:
     distilled = agree(both, "distill", "--from-run", NAME, "--name", "again", *overrides(STUDENT))
-    student = Path(distilled["model"]).parent.name
-    agree(both, "evaluate", student, "--tasks", "stsb", "--resamples", "4")
+    agree(both, "evaluate", Path(distilled["model"]).parent.name, "--tasks", "stsb", "--resamples", "4")
     agree(both, "compare", "again", NAME, "--tasks", "stsb", "--resamples", "4")
 
 

@@ -1,7 +1,5 @@
 """Whole runs and searches with their storage in a bucket; the machine they go on on has nothing but the bucket."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -41,9 +39,7 @@ def calm(small_world: Path, tiny_backbone: Path, tmp_path_factory: pytest.TempPa
 
 
 @pytest.fixture(scope="module")
-def done(
-    s3_endpoint: str, small_world: Path, tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[str, dict[str, Any]]:
+def done(s3_endpoint: str, small_world: Path, tiny_backbone: Path, tmp_path_factory: Any) -> tuple[str, dict[str, Any]]:
     """(URI, result) of a run whose mirror is gone: what tests may read."""
     mirrors = tmp_path_factory.mktemp("mirrors")
     with pytest.MonkeyPatch.context() as patch:
@@ -112,8 +108,7 @@ def test_a_run_in_a_bucket_is_that_in_a_folder_and_is_not_run_again_without_its_
     assert len(locks) == 4 and not any(json.loads(content(root, name))["held"] for name in locks)
 
     monkeypatch.setattr(checkpoint, "restore", lambda *arguments: pytest.fail("trains again"))
-    again = run(uri, tiny_backbone, small_world)
-    mirror = str(tmp_path / "mirrors")
+    again, mirror = run(uri, tiny_backbone, small_world), str(tmp_path / "mirrors")
     at = {key: value.split("/s3+")[1] for key, value in again.items() if key in ("model", "report")}
     assert at == {key: first[key].split("/s3+")[1] for key in at} and again["model"].startswith(mirror)
     assert {**again, **at} == {**first, **at}
@@ -122,9 +117,7 @@ def test_a_run_in_a_bucket_is_that_in_a_folder_and_is_not_run_again_without_its_
     assert content(root, "logs/nli-sed.log").decode().count(" steps, ") == 2, "lines of another machine's driver stay"
 
 
-def test_a_run_id_is_a_model_wherever_the_bucket_is(
-    done: tuple[str, dict[str, Any]], s3: str, small_world: Path, tmp_path: Path
-) -> None:
+def test_a_run_id_is_a_model_wherever_the_bucket_is(done: Any, s3: str, small_world: Path, tmp_path: Path) -> None:
     uri, found = done
     run_id = Path(found["model"]).parent.name
     measured = raysts("evaluate", run_id, "--tasks", "stsb", "--data", small_world, "--storage", uri, "--json")
@@ -214,9 +207,8 @@ def test_a_second_driver_is_refused_from_this_machine_and_from_another(
     assert not bucket_of(root).list_objects("runs", recursive=True), "the refused have written nothing"
 
 
-KILLED_SEARCH = KILLED.replace("left = Bucket.replace, [2]", "left = Bucket.replace, [4]").replace(
-    'run("nli-sed", ', 'tune("lower-bound", '
-)
+KILLED_SEARCH = KILLED.replace("left = Bucket.replace, [2]", "left = Bucket.replace, [4]")
+KILLED_SEARCH = KILLED_SEARCH.replace('run("nli-sed", ', 'tune("lower-bound", ')
 KILLED_SEARCH = KILLED_SEARCH.replace("commands.run import run\n", "commands.tune import tune\n")
 
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,13 +54,10 @@ def calm(articles: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
         return root, prepare_wikipedia(articles, root, **SMALL), said
 
 
-def test_all_sentences_once_and_a_second_call_does_nothing(
-    articles: Path, expected: set[tuple[str, int]], calm: tuple[Path, dict[str, Any], list[str]]
-) -> None:
+def test_all_sentences_once_and_a_second_call_does_nothing(articles: Path, expected: set[Any], calm: Any) -> None:
     root, done, said = calm
     rows = _rows(root)
-    assert len(rows) == len(expected) == done["rows"] == done["distinct"] < done["found"]
-    assert set(rows) == expected
+    assert len(rows) == len(expected) == done["rows"] == done["distinct"] < done["found"] and set(rows) == expected
     assert rows != sorted(rows)  # shuffled
     assert done["articles"] == 300 and len(said) == 3
     assert len(Corpus(root).files("wikipedia/sentences")) > 1  # several ranges were merged
@@ -81,8 +76,7 @@ def test_the_sample_depends_on_seed_and_content_only(articles: Path, tmp_path: P
     whole = pq.read_table(articles)
     prepare_wikipedia(articles, tmp_path / "a", sample=300, seed=5)
     # the same articles in another order, in shards, in small blocks
-    order = np.random.default_rng(1).permutation(len(whole))
-    shards = tmp_path / "shards"
+    order, shards = np.random.default_rng(1).permutation(len(whole)), tmp_path / "shards"
     shards.mkdir()
     for number, part in enumerate(np.array_split(order, 5)):
         pq.write_table(whole.take(part), shards / f"{number}.parquet")
@@ -96,9 +90,7 @@ def test_the_sample_depends_on_seed_and_content_only(articles: Path, tmp_path: P
     assert Corpus(tmp_path / "a").files("wikipedia/sentences") == [tmp_path / "a/wikipedia/sentences.parquet"]
 
 
-def test_too_large_a_sample_fails_and_the_work_is_used_again(
-    articles: Path, expected: set[tuple[str, int]], tmp_path: Path
-) -> None:
+def test_too_large_a_sample_fails_and_work_is_used_again(articles: Path, expected: set[Any], tmp_path: Path) -> None:
     distinct = len(expected)
     with pytest.raises(InputError, match=rf"gives only {distinct:,} distinct sentences"):
         prepare_wikipedia(articles, tmp_path, sample=distinct + 1)
@@ -111,8 +103,7 @@ def test_too_large_a_sample_fails_and_the_work_is_used_again(
 
 def test_the_input_is_known_by_all_of_it(tmp_path: Path) -> None:
     """A change in the middle of a file is one, also while it is read."""
-    middle = tmp_path / "articles"
-    names = []
+    middle, names = tmp_path / "articles", []
     for content in (b"a", b"b", b"a"):
         middle.write_bytes(bytes(3 << 20) + content + bytes(3 << 20))
         names.append(prepare._fingerprint([middle]))
@@ -130,19 +121,17 @@ def test_the_input_is_known_by_all_of_it(tmp_path: Path) -> None:
 
 
 def test_wrong_input_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no articles"):
-        prepare_wikipedia(tmp_path / "nothing", tmp_path / "out")
     (tmp_path / "dump.xml").write_text("<mediawiki></mediawiki>")
-    with pytest.raises(InputError, match="not a readable Parquet file"):
-        prepare_wikipedia(tmp_path / "dump.xml", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
     (tmp_path / "bad.parquet").write_bytes(b"PAR")
-    with pytest.raises(InputError, match="not a readable Parquet file"):
-        prepare_wikipedia(tmp_path / "bad.parquet", tmp_path / "out")
     pq.write_table(pa.table({"text": ["a"]}), tmp_path / "columns.parquet")
-    with pytest.raises(InputError, match="columns found: text"):
-        prepare_wikipedia(tmp_path / "columns.parquet", tmp_path / "out")
     pq.write_table(pa.table({"article_id": [1], "text": ["No sentence"]}), tmp_path / "empty.parquet")
+    for name, said in (
+        ("nothing", "holds no articles"), ("dump.xml", "not a readable Parquet file"),
+        ("bad.parquet", "not a readable Parquet file"), ("columns.parquet", "columns found: text"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=said):
+            prepare_wikipedia(tmp_path / name, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
     with pytest.raises(InputError, match="only 0 distinct sentences"):
         prepare_wikipedia(tmp_path / "empty.parquet", tmp_path / "out")
 
@@ -200,8 +189,7 @@ def test_work_is_cut_evenly_whatever_the_row_groups(tmp_path: Path) -> None:
     for number, size in enumerate((1_000, 7, 400)):
         options = {"row_group_size": size, "compression": "none", "use_dictionary": False}
         pq.write_table(table, tmp_path / f"{number}.parquet", **options)
-    files = sorted(tmp_path.glob("*.parquet"))
-    block_bytes = table.column("text").nbytes // 10
+    files, block_bytes = sorted(tmp_path.glob("*.parquet")), table.column("text").nbytes // 10
     found = pieces(files, block_bytes)
     for path in files:
         seen: list[int] = []

@@ -1,11 +1,10 @@
 """What a model was trained on, read on the machine that trained it and on one that has only the bucket."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from run_commands import TINY, overrides, result
@@ -57,10 +56,8 @@ def test_training_text_of_a_student_is_that_of_its_members_chain_too(store: Stor
     store.write_json("runs/bernd/run.json", {"status": "pruned"})
     with store.put_dir("runs/berta/model") as draft:
         (draft / "config.json").write_text("{}")
-    for backbone in (
-        str(bert),
-        "ber",
-    ):  # a path, and the beginning of a run id, which others without model or record have
+    # A path, and the beginning of a run id, which others without model or record have.
+    for backbone in (str(bert), "ber"):
         started = write_run(store, "more", "sts/stsb_train", ["x"], backbone=backbone, backbone_id="x")
         assert tables(of(started)) == {"nli/train", "sts/stsb_train"}
     assert "no record" in trained_on(tmp_path / "somewhere").unknown[0]
@@ -104,13 +101,11 @@ def test_only_records_say_that_a_backbone_was_trained_on_nothing(store: Store) -
     assert of(store.path("backbones/tiny-b")) == TrainedOn()
 
 
-def test_teachers_known_by_their_content_are_looked_up_in_one_reading_of_the_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_teachers_of_known_content_are_looked_up_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "RUN_ID", re.compile(".*"))
     store = Store.open(tmp_path / "storage")
-    for run, table in (("nli0", "nli/train"), ("ct0", "wikipedia/sentences")):
-        write_run(store, run, table, ["tinyid"])
+    write_run(store, "nli0", "nli/train", ["tinyid"])
+    write_run(store, "ct0", "wikipedia/sentences", ["tinyid"])
     store.write_json("embeddings/means/manifest.json", {"members": ["of nli0", "of ct0", "elsewhere", "gone"]})
     student = write_run(store, "sed", "sts/stsb_train", ["tinyid", "means"])
     records = {"a": {"of nli0": "nli0"}, "b": {"of ct0": "ct0", "gone": "gone"}, "c": {}}
@@ -118,19 +113,12 @@ def test_teachers_known_by_their_content_are_looked_up_in_one_reading_of_the_rec
         folders = {content: f"runs/{run}/model" for content, run in reads.items()}
         store.write_json(f"pipelines/{name}.json", {"reads": folders})
     store.write_json("pipelines/d.json", {"name": "d"})
-    read: list[str] = []
-    whole = Store.read_json
-
-    def reading(self: Store, key: Any, *rest: Any, **more: Any) -> Any:
-        read.append(Path(key).parent.name)
-        return whole(self, key, *rest, **more)
-
-    monkeypatch.setattr(Store, "read_json", reading)
-    trained = trained_on(student)
+    with patch.object(Store, "read_json", autospec=True, side_effect=Store.read_json) as read:
+        trained = trained_on(student)
     assert tables(trained) == {"nli/train", "wikipedia/sentences", "sts/stsb_train"}
     gone = f"'{store.path('runs/gone/model')}' (no record of a run beside it)"
     assert trained.unknown == ("teacher elsewhere (not a run of this storage)", gone)
-    assert read.count("pipelines") == 4, "each record once"
+    assert [Path(call.args[1]).parent.name for call in read.call_args_list].count("pipelines") == 4, "each record once"
 
 
 def test_what_stands_beside_a_model_from_elsewhere_is_left_alone(tmp_path: Path) -> None:
@@ -141,7 +129,6 @@ def test_what_stands_beside_a_model_from_elsewhere_is_left_alone(tmp_path: Path)
 
 
 # -- models that commands trained ------------------------------------------------------------------------------------------
-
 SHORT = {"train.max_steps": 1, "evaluation.tasks": "[stsb]", "evaluation.resamples": 0}
 FEW = {"sed.data.sample": 60, "sed.batch": 8, **SHORT}
 ONE = {**TINY, "members": 1, **SHORT}
@@ -156,9 +143,7 @@ def trained_nli(few_world: Path, tmp_path_factory: pytest.TempPathFactory) -> tu
     return Path(result("run", "nli", "--name", "a", *place, *overrides(ONE))["model"]), place
 
 
-@pytest.mark.parametrize(
-    "named", ["folder", *(pytest.param(name, marks=pytest.mark.slow) for name in ("--from-run=a", "a"))]
-)
+@pytest.mark.parametrize("named", ["folder", *(pytest.param(n, marks=pytest.mark.slow) for n in ("--from-run=a", "a"))])
 def test_teachers_that_a_distillation_names(named: str, trained_nli: tuple[Path, list[object]]) -> None:
     """By their run, or by a folder of this storage."""
     teacher, place = trained_nli

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 import re
 import xml.etree.ElementTree as ElementTree
@@ -17,8 +15,6 @@ from raysts.report.dots import dot_plot
 from raysts.report.run import cost_chart, render, training_curves, write_report
 from raysts.report.run import report_data as read_report
 from raysts.storage.store import Store
-
-VOID = {"meta", "link", "br", "hr", "img", "input"}
 
 
 class Page(HTMLParser):
@@ -73,9 +69,8 @@ def test_the_page_is_well_formed_accessible_and_loads_nothing() -> None:
     page = Page(text)
     assert text.startswith("<!DOCTYPE html>") and "http" not in text and "url(" not in text and "@import" not in text
     for name, attributes in page.elements:
-        assert name not in ("script", "img", "iframe", "object", "embed")
-        assert not attributes.get("src") and attributes.get("href") in (None, "data:,")
-        assert not any(key.startswith("on") for key in attributes)
+        assert name not in ("script", "img", "iframe", "object", "embed") and not attributes.get("src")
+        assert attributes.get("href") in (None, "data:,") and not any(key.startswith("on") for key in attributes)
         assert name != "th" or attributes["scope"] in ("col", "row")
     count = [name for name, _ in page.elements].count
     assert count("table") == count("caption") > 5
@@ -98,25 +93,16 @@ def test_the_sections_come_in_order_and_hold_what_the_reader_needs() -> None:
 
 def test_the_pages_are_those_of_the_golden_record(golden: Golden) -> None:
     whole, few = report_data(), report_data(2, ("nli",))
-    models = [
-        ("raw", "backbone", 4, 900.0),
-        ("nli0", "member", 8, 850.0),
-        ("nli1", "member", 8, 450.0),
-        ("sed", "student", 4, 1810.0),
-    ]
     costs = [
-        {"model": name, "role": role, "parameters": size * 10**6, "bytes": size * 10**6, "dimensions": 9, "tokens": 12.4,
-         "texts_per_second": speed}
-        for name, role, size, speed in models
+        {"model": name, "role": role, "parameters": size, "bytes": size, "dimensions": 9, "tokens": 12.4, "texts_per_second": n}
+        for name, role, size, n in (("raw", "backbone", 4_000_000, 900.0), ("nli0", "member", 8_000_000, 850.0),
+                                    ("nli1", "member", 8_000_000, 450.0), ("sed", "student", 4_000_000, 1810.0))
     ]  # fmt: skip
     running = {**few.nodes[0], "status": "running", "seconds_expected": 9.0}
-    pages = {
-        "whole": recorded(whole, models=costs),
-        "stopped": replace(recorded(few, status="stopped"), nodes=[running, *few.nodes[1:]]),
-        "failed": replace(few, runs=[run("nli", "member", 0, status="failed", reason="no <space>")]),
-    }
+    stopped = replace(recorded(few, status="stopped"), nodes=[running, *few.nodes[1:]])
+    failed = replace(few, runs=[run("nli", "member", 0, status="failed", reason="no <space>")])
     before: set[str] = set()
-    for name, data in pages.items():
+    for name, data in {"whole": recorded(whole, models=costs), "stopped": stopped, "failed": failed}.items():
         page = lines(re.sub(r"\d{4}-\d\d-\d\d[T ][\d:+]*", "NOW", render(data)))
         golden.check(f"pages/run-{name}", [line for line in page if line not in before])
         before |= {*page}
@@ -137,8 +123,7 @@ def test_everything_is_escaped() -> None:
     text = render(data)
     page = Page(text)
     assert "<script" not in text and "script" not in {name for name, _ in page.elements}
-    assert "<script>alert('x')</script>\"&\ufffd[31m\ufffd\ufffd" in page.texts
-    assert svgs(text)
+    assert "<script>alert('x')</script>\"&\ufffd[31m\ufffd\ufffd" in page.texts and svgs(text)
     text.encode("utf-8")
 
 
@@ -146,12 +131,9 @@ def test_everything_is_escaped() -> None:
 def test_what_was_not_measured_is_left_out(missing: set[str]) -> None:
     data = report_data()
     page = Page(render(replace(data, rows=[row for row in data.rows if row["role"] not in missing])))
-    names = {
-        re.sub(r"s? \(\d+\),.*| as distributed", "", name).lower().replace("starting model", "backbone")
-        for name in page.table("Spearman")
-    }
-    assert not names & missing
-    assert {"backbone", "member", "ensemble", "student"} - missing <= names
+    names = {re.sub(r"s? \(\d+\),.*| as distributed", "", name).lower() for name in page.table("Spearman")}
+    names = {name.replace("starting model", "backbone") for name in names}
+    assert not names & missing and {"backbone", "member", "ensemble", "student"} - missing <= names
 
 
 def test_failures_are_shown_with_their_reason_verbatim() -> None:
@@ -162,8 +144,7 @@ def test_failures_are_shown_with_their_reason_verbatim() -> None:
     nodes = [{**n, "seconds": None, "status": "failed" if n["id"] == bad.id else "waiting"} for n in data.nodes]
     text = render(replace(data, runs=runs, nodes=nodes, rows=[]))
     page = Page(text)
-    assert page.texts.count(reason) == 1
-    assert "There is no result on a test set yet." in page.texts
+    assert page.texts.count(reason) == 1 and "There is no result on a test set yet." in page.texts
     assert page.table("Training")["ct"]["Runs"] == "3 of 4 members, 1 failed"
     assert any(text.startswith("1 failed") for text in page.texts)
     assert [replace(bad, metrics=metrics).steps for metrics in (bad.metrics, [{"step": 5}], [])] == [200, 200, 200]
@@ -216,17 +197,14 @@ def test_tensorboard_finds_the_curves_of_every_run_beside_the_page(tmp_path: Pat
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     data = report_data()
     longer, left_out = [number for number, summary in enumerate(data.runs) if summary.metrics][:2]
-    before = [
-        replace(summary, metrics=summary.metrics[: 1 if number == longer else None])
-        for number, summary in enumerate(data.runs)
-    ]
+    before = [*data.runs]
+    before[longer] = replace(before[longer], metrics=before[longer].metrics[:1])
     now = [summary for number, summary in enumerate(data.runs) if number != left_out]
     written = {}
     for runs in (before, now, now):  # a run has gone on, another is no part of it any more; then nothing has changed
         write_report(replace(data, runs=runs), tmp_path)
         former, written = written, {path: path.stat().st_mtime_ns for path in tmp_path.rglob("events*")}
-    assert written == former
-    assert len(written) == sum(bool(summary.metrics) for summary in now)
+    assert written == former and len(written) == sum(bool(summary.metrics) for summary in now)
     for summary in (summary for summary in now if summary.metrics):
         folder = tmp_path / "tensorboard" / f"{summary.stage} {summary.name} {summary.id}"
         events = reader.EventAccumulator(str(folder)).Reload()
@@ -237,9 +215,10 @@ def test_tensorboard_finds_the_curves_of_every_run_beside_the_page(tmp_path: Pat
 def test_the_models_to_choose_from_are_called_as_they_are_elsewhere() -> None:
     data = report_data()
     (run, *_) = (summary for summary in data.runs if summary.member == 1)
+    pooled = {"pooling": "mean", "layers": 1}
     options = [
-        {"what": what, "id": model, "pooling": "mean", "layers": 1, "score": score}
-        for what, model, score in (("backbone", "b", 0.5), ("member", run.id, 0.6))
+        {"what": "backbone", "id": "b", "score": 0.5} | pooled,
+        {"what": "member", "id": run.id, "score": 0.6} | pooled,
     ]
     text = re.sub(r"<[^>]+>", " ", render(recorded(data, outcome={"candidates": options})))
     assert re.search(rf"starting model\s+50.00\s.*member 1\s+delivered\s+60.00\s+mean\s+1\s+{run.id}", text, re.DOTALL)
@@ -269,24 +248,19 @@ def test_a_starting_model_that_is_far_below_the_others_is_an_arrow(start: float,
     assert "<title>member 1: 65.00</title>" in drawn and drawn.count('class="mean"') == 1 and "members (2)" in drawn
 
 
-@pytest.mark.parametrize(
-    ("status", "training", "shown"),
-    [("running", "running", "waiting waiting running done"), ("running", "stopped", "running waiting waiting done"),
-     ("stopped", "running", "waiting waiting waiting done")],
-)  # fmt: skip
-def test_of_a_run_that_is_running_its_training_is_else_the_first_step_that_waits(
-    status: str, training: str, shown: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("status", "training", "shown"), [
+    ("running", "running", "waiting waiting running done"), ("running", "stopped", "running waiting waiting done"),
+    ("stopped", "running", "waiting waiting waiting done"),
+])  # fmt: skip
+def test_what_runs_is_its_training_or_the_first_step(status: str, training: str, shown: str, tmp_path: Path) -> None:
     store, (a, b) = Store.open(tmp_path), ("a" * 16, "b" * 16)
     begun = {"status": training, "stage": "ct", "timings": {"train_seconds": 3.0}, "versions": {"torch": "2.13"}}
     store.write_json(f"runs/{b}/run.json", begun)
     results.write(tmp_path, "d", exact("member", 0.6, 0))
     outputs = {"t": "tokens/t", a: f"runs/{a}/model", b: f"runs/{b}/model", "d": "results/d.parquet"}
     kinds = ({"kind": "tokens"}, {"kind": "train", "member": 0}, {"kind": "train", "member": 1}, {"kind": "scores"})
-    steps = [
-        {"id": step, "title": "", "sentences": 1, "output": output, **kind}
-        for (step, output), kind in zip(outputs.items(), kinds, strict=True)
-    ]
+    made = zip(outputs.items(), kinds, strict=True)
+    steps = [{"id": step, "title": "", "sentences": 1, "output": output, **kind} for (step, output), kind in made]
     record = {"steps": steps, "seconds": {"t": 4.0}, "status": status, "teachers": {}, "sources": "", "model": ""}
     data = read_report(store, record)
     assert [node["status"] for node in data.nodes] == shown.split()

@@ -1,7 +1,5 @@
 """The headline and the first table of a run: every system once, the user's sets first, no line wider than the terminal."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import asdict, replace
 from typing import Any
@@ -44,9 +42,8 @@ def test_the_table_fits_and_holds_every_number() -> None:
 
 
 def test_many_systems_stand_in_several_blocks() -> None:
-    rows = report_data().rows + [
-        row | {"role": f"teacher {'name' * 4}-{number}"} for number in range(9) for row in score_rows("member")
-    ]
+    teachers = [f"teacher {'name' * 4}-{number}" for number in range(9)]
+    rows = report_data().rows + [row | {"role": teacher} for teacher in teachers for row in score_rows("member")]
     table = main_standings(rows, 1, ("mean", 1))
     assert table is not None
     text = as_text(table, 80)
@@ -64,12 +61,8 @@ def test_a_line_names_its_system_where_there_are_several() -> None:
         assert table is not None
         notes = {row.note.partition(";")[0] for row in run.score_rows(table)}
         assert ({line.system for line in table.lines} <= notes) == named and ("another" in notes) == named
-    twice = [
-        *exact("student", 0.7),
-        *(row | {"similarity": "dot"} for row in exact("student", 0.7)),
-        *exact("soup", 0.5),
-    ]
-    table = main_standings(twice, 1, ("mean", 1))
+    dot = [row | {"similarity": "dot"} for row in exact("student", 0.7)]
+    table = main_standings([*exact("student", 0.7), *dot, *exact("soup", 0.5)], 1, ("mean", 1))
     assert table is not None
     assert [row.note for row in run.score_rows(table)] == ["", "similarity cosine", "similarity dot"]
 
@@ -80,9 +73,8 @@ def test_the_page_shows_verdict_model_scores_and_notes_in_this_order() -> None:
     data = recorded(data, notes=["A NOTE"], delivered=asdict(delivered))
     page = render(replace(data, rows=rows_with_retrieval(), model="/storage/model"))
     open_part = re.sub(r"<details>.*?</details>", "", page, flags=re.DOTALL)
-    places = [
-        open_part.index(text) for text in (delivered.sentence, "/storage/model", RETRIEVAL, "A NOTE", "<h2>Training")
-    ]
+    texts = (delivered.sentence, "/storage/model", RETRIEVAL, "A NOTE", "<h2>Training")
+    places = [open_part.index(text) for text in texts]
     assert places == sorted(places)
     assert "nDCG@10" in open_part and "MAP × 100" in page and "Ndcg" not in page
 
@@ -115,22 +107,16 @@ def test_the_headline_says_what_was_measured_and_nothing_else() -> None:
     )
     assert _headline(members) == f"The 2 members score 69.00 ± 1.41 on average {how}."
     assert _headline(exact("backbone", 0.5)) == f"The starting model scores 50.00 {how}."
-    agreement = [row | {"dataset": "agreement"} for row in exact("student", 0.5)]
-    assert _headline(agreement) == (
-        "There are no scored pairs to test on. Agreement of the student with the ensemble: 50.00 (× 100)."
-    )
+    agreement = _headline([row | {"dataset": "agreement"} for row in exact("student", 0.5)])
+    alone = "Agreement of the student with the ensemble: 50.00 (× 100)."
+    assert agreement == f"There are no scored pairs to test on. {alone}"
     assert _headline([]) == _headline(exact("teacher a", 0.5)) == "There is no result on a test set yet."
     assert "[69.30, 73.30]" in _headline([row | {"ci_low": 0.693, "ci_high": 0.733} for row in exact("student", 0.713)])
-
-
-def test_an_ensemble_of_one_is_its_teacher() -> None:
+    # An ensemble of one is its teacher.
     rows = [*exact("member", 0.7, 0), *exact("ensemble", 0.7), *exact("student", 0.6)]
-    tested = {"ensemble": Difference(-0.1, -0.2, -0.05), "member": Difference(-0.1, -0.2, -0.05)}
-    said = _headline(rows, **tested)
+    said = _headline(rows, **dict.fromkeys(("ensemble", "member"), Difference(-0.1, -0.2, -0.05)))
     assert "ensemble" not in said and "below the member (70.00)" in said
-
-
-def test_the_best_teacher_with_a_name_is_compared_on_the_sets_that_it_has() -> None:
+    # The best teacher with a name is compared on the sets that it has.
     rows = [*exact("student", 0.7), *exact("teacher a", 0.6)]
     rows += [row | {"dataset": "sts12"} for row in exact("teacher b", 0.9)]
     assert "beside the teacher a (60.00)" in _headline(rows)

@@ -1,7 +1,5 @@
 """The report of a study: every chart shows what its points are, and stays inside its frame."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re
@@ -22,10 +20,8 @@ SPEARMAN = RunMetric("spearman", "sts/stsb_dev")
 
 
 def point(values: dict[str, Any], *scores: float, cost: float | None = None) -> PointScores:
-    records = [
-        Record(id=f"{seed}", point=values, seed=seed, status="finished", value=score, cost=cost, finished_at="")
-        for seed, score in enumerate(scores)
-    ]
+    same: dict[str, Any] = {"point": values, "status": "finished", "cost": cost, "finished_at": ""}
+    records = [Record(id=f"{seed}", seed=seed, value=score, **same) for seed, score in enumerate(scores)]
     return PointScores(len(records), records)
 
 
@@ -74,17 +70,14 @@ def test_the_page_says_what_was_tried_and_folds_a_long_command() -> None:
 def test_the_charts_are_those_of_the_golden_record(golden: Golden) -> None:
     studies = {
         "one option": [point({"a": value}, 0.6 + value / 10, 0.62 + value / 10) for value in (0.1, 0.2, 0.4)],
-        "words and numbers": [
-            point({"a": word, "b": 10.0**-n}, 0.5 + n / 50) for n in (1, 2, 3) for word in ("x", "y")
-        ],
+        "words and numbers": [point({"a": word, "b": 10.0**-n}, 0.5 + n / 50) for n in (1, 2, 3) for word in "xy"],
         "costs": [point({"a": n}, 0.7 - 0.01 * (n - 3) ** 2, cost=10.0 * n) for n in range(1, 6)],
         "one point": [point({"a": 1}, 0.5)],
     }
     for name, points in studies.items():
         options = list(points[0].point)
-        charts = draw_charts(
-            options, points, SPEARMAN, [score for each in points for score in each.values], (0.5, 0.75), "latency"
-        )
+        ended = [score for each in points for score in each.values]
+        charts = draw_charts(options, points, SPEARMAN, ended, (0.5, 0.75), "latency")
         text = scores.table(points, SPEARMAN, {"a": 1, "b": 0.1}, 0.55, 4, "latency").splitlines()
         golden.check(f"pages/study-{name.replace(' ', '-')}", [*text, *lines("".join(charts))])
 
@@ -104,21 +97,15 @@ def test_every_option_has_a_chart_and_names_stand_beside_each_other() -> None:
     where = {(dot[0].text or "").split(":")[0]: float(dot.get("cx", 0)) for dot in dots}
     assert len(dots) == 6 and list(where) == ["a.loss=True", "a.loss=cosine", "a.loss=mse"]
     ticks = {e.text: float(e.get("x", 0)) for e in named.iter("text")}
-    assert [where[f"a.loss={name}"] for name in ("True", "cosine", "mse")] == [
-        ticks[n] for n in ("True", "cosine", "mse")
-    ]
-    assert len(set(where.values())) == 3 and not list(named.iter("polyline"))
-    assert rings(named) == [ticks["True"]]
+    assert [*where.values()] == [ticks[name] for name in ("True", "cosine", "mse")]
+    assert len(set(where.values())) == 3 and not list(named.iter("polyline")) and rings(named) == [ticks["True"]]
 
 
 def test_numbers_stand_in_their_order_beside_words_and_where_an_option_is_absent() -> None:
     layers: tuple[Any, ...] = (2, 12, None, "all")
     rates = (3e-6, 2e-5, 1e-4, None)
-    points = [
-        point({"a.layers": value, **({} if rate is None else {"a.lr": rate})}, 0.5 + 0.1 * (rate is None))
-        for value, rate in zip(layers, rates, strict=True)
-    ]
-    found = drawings(points)
+    *options, last = [{"a.layers": value, "a.lr": rate} for value, rate in zip(layers, rates, strict=True)]
+    found = drawings([*(point(each, 0.5) for each in options), point({"a.layers": last["a.layers"]}, 0.6)])
     ticks = {e.text: float(e.get("x", 0)) for e in found["score-0"].iter("text")}
     assert ticks["2"] < ticks["12"] < ticks["None"] < ticks["all"]
     lines = [e.get("points", "").split() for e in found["parallel"].iter("polyline")]
@@ -128,12 +115,10 @@ def test_numbers_stand_in_their_order_beside_words_and_where_an_option_is_absent
     assert "-" in {e.text for e in found["parallel"].iter("text")}
 
 
-@pytest.mark.parametrize(
-    "models, ticks", [(("/m/bert", "/m/glove"), {"bert", "glove"}), (("/a/m", "/b/m"), {"/a/m", "/b/m"})]
-)
-def test_a_chart_names_models_by_the_last_parts_of_their_paths(models: tuple[str, ...], ticks: set[str]) -> None:
+@pytest.mark.parametrize("models, ticks", [(("/m/bert", "/m/glove"), ("bert", "glove")), (("/a/m", "/b/m"),) * 2])
+def test_a_chart_names_models_by_the_last_parts_of_their_paths(models: tuple[str], ticks: tuple[str]) -> None:
     chart = drawings([point({"backbone": model}, 0.5) for model in models])["score-0"]
-    assert ticks <= {text.text for text in chart.iter("text")}
+    assert {*ticks} <= {text.text for text in chart.iter("text")}
 
 
 def test_of_a_loss_the_smallest_is_the_best_and_nothing_is_shown_times_a_hundred() -> None:
@@ -148,10 +133,8 @@ def test_of_a_loss_the_smallest_is_the_best_and_nothing_is_shown_times_a_hundred
 
 
 def test_two_measures_have_a_front_and_points_level_with_the_best_stand_out() -> None:
-    points = [
-        point({"a.lr": lr, "a.layers": n}, score, cost=cost)
-        for lr, n, score, cost in ((1e-5, 1, 0.7, 10.0), (1e-4, 2, 0.6, 20.0), (1e-3, 3, 0.8, 30.0))
-    ]
+    trials = ((1e-5, 1, 0.7, 10.0), (1e-4, 2, 0.6, 20.0), (1e-3, 3, 0.8, 30.0))
+    points = [point({"a.lr": lr, "a.layers": n}, score, cost=cost) for lr, n, score, cost in trials]
     found = drawings(points, cost="bytes")
     assert {"front", "parallel"} <= found.keys() and len(rings(found["front"])) == 2
     lines = [e.get("class") for e in found["parallel"].iter("polyline")]
