@@ -50,8 +50,6 @@ GROUPS = {
     ),
     "finished": (
         "pipeline/test_run.py",
-        "pipeline/test_plan.py",
-        "pipeline/test_students.py",
         "pipeline/test_teachers.py",
         "commands/test_api.py",
         "commands/test_compare.py",

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from run_commands import overrides, result
 from run_commands import plan_of as plan_recipe
 from safetensors.torch import load_file, save_file
 from small_runs import Interrupted, write_backbone
@@ -28,15 +27,6 @@ CHANGES = {
 }  # fmt: skip
 
 
-# -- which members -------------------------------------------------------------------------------------------------------
-
-
-def _table(scores: dict[str, float | None]) -> tuple[list[float | None], Any]:
-    """Scores of averages by the letters of their members: the members' own, and a function of their numbers."""
-    own = [scores[letter] for letter in "abcd" if letter in scores]
-    return own, lambda members: scores["".join("abcd"[index] for index in members)]
-
-
 @pytest.mark.parametrize(
     ("scores", "expected"),
     [
@@ -49,7 +39,9 @@ def _table(scores: dict[str, float | None]) -> tuple[list[float | None], Any]:
     ],
 )
 def test_the_greedy_average_takes_what_does_it_good(scores: dict[str, float | None], expected: tuple[int, ...]) -> None:
-    assert greedy(*_table(scores)) == expected
+    """Scores are those of averages by the letters of their members."""
+    own = [scores[letter] for letter in "abcd" if letter in scores]
+    assert greedy(own, lambda members: scores["".join("abcd"[index] for index in members)]) == expected
 
 
 def test_the_greedy_average_is_no_worse_than_the_best_member() -> None:
@@ -68,9 +60,6 @@ def test_the_greedy_average_is_no_worse_than_the_best_member() -> None:
         assert len(asked) == 4
 
 
-# -- what the mean is ----------------------------------------------------------------------------------------------------
-
-
 def test_the_average_is_the_mean_of_the_weights(tmp_path: Path) -> None:
     """Of every floating-point weight, rounded once; that it is stored in half precision changes nothing of the type."""
     folders = [write_backbone(tmp_path / str(seed), "bert", seed=seed) for seed in range(3)]
@@ -84,9 +73,6 @@ def test_the_average_is_the_mean_of_the_weights(tmp_path: Path) -> None:
     for name, value in mean.items():
         expected = torch.stack([state[name].double() for state in states]).mean(0).float()
         assert value.dtype == torch.float32 and torch.equal(value, expected), name
-
-
-# -- the node ------------------------------------------------------------------------------------------------------------
 
 
 class Mortal(LocalExecutor):
@@ -139,19 +125,6 @@ def test_a_greedy_average_goes_on_after_a_kill(few_world: Path, tiny_backbone: P
     assert outcome["selected"] == outcome["soups"]["greedy-soup"] == soup.id
     assert "greedy-soup" in (soup.output / "README.md").read_text(encoding="utf-8")
     assert set(short.states().values()) == {"done"}
-
-
-@pytest.mark.whole
-def test_members_of_several_objectives_are_averaged(few_world: Path, tmp_path: Path) -> None:
-    found = result("run", "nli-sts-soup", "--data", few_world, "--storage", tmp_path, "--address", "none",
-                   *overrides(CHANGES | {"routes": [["nli"], ["sts"]]}))  # fmt: skip
-    record = read_json(Path(found["model"]).parent / "run.json")
-    recipes = [read_json(tmp_path / "runs" / run / "recipe.json") for run in record["parents"]]
-    assert [recipe["objective"] for recipe in recipes] == ["nli", "sts", "nli"]
-    history = trained_on(Path(found["model"]))
-    assert [text.table for text in history.texts] == ["nli/train", "sts/stsb_train"] and not history.unknown
-    card = (Path(found["model"]) / "README.md").read_text(encoding="utf-8")
-    assert "sts" in card
 
 
 def test_what_is_averaged_decides_the_id(few_world: Path, tmp_path: Path) -> None:

@@ -100,9 +100,7 @@ def test_a_model_that_changes_during_a_run(
 
 
 @pytest.mark.parametrize("how", [by_rename, in_place])
-def test_a_model_that_changes_while_it_embeds(
-    how: Callable[[Path, Path], None], models: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_change_while_it_embeds(how: Callable[[Path, Path], None], models: dict[str, Path], tmp_path: Path) -> None:
     """No shard is written that another model made; what is loaded does not change with its file."""
     weights, content = models["a"] / "model.safetensors", folder_id(models["a"])
     loaded = load(models["a"], device="cpu", content=content)

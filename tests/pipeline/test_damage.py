@@ -26,7 +26,6 @@ from raysts.storage.atomic import ASIDE
 
 pytestmark = pytest.mark.whole
 
-
 SMALL = {
     "backbone": "tiny", "members": 2, "train.max_steps": 4, "train.eval_every": 4, "train.checkpoint_every": 2,
     "sed.data.sample": 350, "evaluation.resamples": 4, "evaluation.tasks": "[stsb]", "evaluation.layers": "[1]",
@@ -35,8 +34,6 @@ SMALL = {
 CLOCKS = {
     "seconds", "examples_per_second", "created_at", "started_at", "finished_at", "timings", "card", "models", "expected", "price",
 }  # fmt: skip
-
-
 FILES = {
     "model of a member": "runs/MEMBER/model/model.safetensors",
     "configuration of a model": "runs/STUDENT/model/config.json",
@@ -55,15 +52,11 @@ FILES = {
 }
 NOT_MADE_AGAIN = {"recipe of a run", "metrics"}
 """What nothing is made of: when it is gone a report goes without."""
-
 READERS = {
-    "model of a member": ["results", "embeddings"],
-    "token store": ["runs/STUDENT"],
-    "teacher means": ["runs/STUDENT"],
+    "model of a member": ["results", "embeddings"], "token store": ["runs/STUDENT"], "teacher means": ["runs/STUDENT"],
     "what was measured": ["results"],
-}
+}  # fmt: skip
 """What is removed so that a file is read: its content is looked at where it is used, before that its size."""
-
 
 STUDY_FILES = {
     "record of a trial": "studies/*/trials/*.json",
@@ -73,7 +66,6 @@ STUDY_FILES = {
     "database": "studies/*/optuna.db",
     "model that was kept": "runs/*/model/model.safetensors",
 }
-
 SEARCH = {
     "backbone": "tiny", "train.max_steps": 2, "sts.data.sample": 64, "space.optim.lr": "log(1e-5,1e-3)",
     "space.lower_bound": None, "num_samples": 2, "seeds": 1, "keep": 2,
@@ -88,10 +80,8 @@ class Reference:
         shutil.copytree(world, folder / "data")
         self.found = result(*self.command(self.storage))
         self.content = content(self.storage)
-        rows = self.found["results"]
-        self.ids = {
-            role.upper(): next(row["run_id"] for row in rows if row["role"] == role) for role in ("member", "student")
-        }
+        runs = {row["role"].upper(): row["run_id"] for row in self.found["results"][::-1]}
+        self.ids = {role: runs[role] for role in ("MEMBER", "STUDENT")}
         steps = json.loads((self.storage / "pipelines" / "nli-sed.json").read_bytes())["steps"]
         self.ids["TOKENS"] = next(step["id"] for step in steps if step["title"] == "tokenise wikipedia/sentences")
 
@@ -171,9 +161,7 @@ class Mortal(LocalExecutor):
             yield made
 
 
-def test_killed_in_every_step_it_does_no_unit_twice_and_ends_as_undisturbed(
-    reference: Reference, tmp_path: Path
-) -> None:
+def test_killed_in_every_step_it_does_no_unit_twice_and_ends_the_same(reference: Reference, tmp_path: Path) -> None:
     storage, ended = tmp_path / "storage", list[tuple[str, str]]()
     settings = parse_overrides(overrides(SMALL)[1::2])
     for kills in range(40):
@@ -278,10 +266,8 @@ def search(tmp_path_factory: pytest.TempPathFactory, few_world: Path) -> tuple[P
 def searched(folder: Path, storage: Path) -> dict[str, Any]:
     where = ["--data", folder / "data", "--storage", storage, "--address", "none"]
     found = result("tune", "lower-bound", *where, *overrides(SEARCH))
-    weights = {
-        path.parts[-3]: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in storage.glob("runs/*/model/model.safetensors")
-    }
+    files = storage.glob("runs/*/model/model.safetensors")
+    weights = {path.parts[-3]: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     points = sorted(found["points"], key=lambda point: point["run"])  # told in the order in which they ended
     return {"points": points, "best": found["best"], "trials": found["trials"], "weights": weights}
 

@@ -79,31 +79,22 @@ class Told:
 @pytest.fixture
 def planned(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> Callable[..., Plan]:
     def made(name: str, data: Path = few_world, **more: Any) -> Plan:
-        asked = {
-            "backbone": str(tiny_backbone),
-            "members": 2,
-            **SMALL,
-            **{key.replace("__", "."): value for key, value in more.items()},
-        }
-        return plan_of(name, asked, data, tmp_path)
+        asked = {"backbone": str(tiny_backbone), "members": 2, **SMALL}
+        return plan_of(name, asked | {key.replace("__", "."): value for key, value in more.items()}, data, tmp_path)
 
     return made
-
-
-def record_of(plan: Plan) -> dict[str, Any]:
-    return json.loads((plan.storage / "pipelines" / "it.json").read_text(encoding="utf-8"))
 
 
 def test_members_that_fail_are_left_out_if_enough_finish(planned: Callable[..., Plan]) -> None:
     """Two of three are the best two; mended, the run takes the best two of all three."""
 
     def run(least: int | None, *failing: str) -> Any:
-        told = Told()
+        told, shown = Told(), list[Any]()
         plan = planned("nli-sed", members=3, select_top=2, min_members=least)
         try:
-            return plan, told.run(plan, Pretender(*failing)), told
+            return plan, told.run(plan, Pretender(*failing), report=lambda *given: shown.append(given[1])), told
         except RunFailed as error:
-            assert record_of(plan)["status"] == "failed"
+            assert shown.pop()["status"] == plan.store.read_json("pipelines/it.json")["status"] == "failed"
             return str(error)
 
     for least, why in (
@@ -119,10 +110,8 @@ def test_members_that_fail_are_left_out_if_enough_finish(planned: Callable[..., 
     assert {row["member"] for row in found["results"] if row["role"] == "member"} == {0, 2}
     (manifest,) = plan.storage.glob("embeddings/*/manifest.json")
     ids = [chain[-1].id for chain in plan.chains]
-    assert (
-        json.loads(manifest.read_text())["members"] == [ids[0], ids[2]]
-        and manifest.parent.name != plan.teacher.vectors.id
-    )
+    assert json.loads(manifest.read_text())["members"] == [ids[0], ids[2]]
+    assert manifest.parent.name != plan.teacher.vectors.id
     assert "the 2 of 3 members that finished" in (Path(found["model"]) / "README.md").read_text()
     mended = planned("nli-sed", members=3, select_top=2, min_members=2)
     Pretender().train([[step.training for step in mended.chains[1]]], None)
@@ -196,22 +185,15 @@ def test_a_run_that_goes_on_keeps_its_price_and_another_of_its_name_replaces_it(
     nodes, text = result("plan", "nli-sed", *words)["nodes"], raysts("plan", "nli-sed", *words).out
     assert all(node["id"] in text and node["title"] in text for node in nodes) and "8 steps, 6 left" in text
     other = planned("nli-sed", members=1, seed=7)
-    assert [evaluation.step.left(other.store) for evaluation in other.evaluations] == [0, 1, 1], (
-        "the backbone is scored"
-    )
-    rates = Rates(other.store)
-    assert [rates.predict(step).measured for step in other.making if step.kind != "vectors"] == [
-        True,
-        True,
-        True,
-        False,
-    ]
+    left = [evaluation.step.left(other.store) for evaluation in other.evaluations]
+    assert left == [0, 1, 1], "the backbone is scored"
+    measured = [Rates(other.store).predict(step).measured for step in other.making if step.kind != "vectors"]
+    assert measured == [True, True, True, False]
     states = {step.title: other.states()[step.id] for step in other.steps}
     assert states.pop("tokenise nli/train") == "done" and {*states.values()} == {"waiting"}
     raw, said = run(name="raw")
-    assert (
-        "replaces an earlier run of this name" in said and "no longer know 4 of its artifacts; another --name" in said
-    )
+    for told in ("replaces an earlier run of this name", "no longer know 4 of its artifacts; another --name"):
+        assert told in said
     assert raw["price"]["expected"] != first["price"]["expected"]
 
 
@@ -233,8 +215,10 @@ def make(plan: Plan, models: list[Path]) -> None:
         assert not run_batch(batch, Context(Pretender(models=models), plan.store))
 
 
-def test_an_average_of_the_best_members(planned: Callable[..., Plan], models: list[Path]) -> None:
-    plan = planned("nli-soup", members=3, select_top=2)
+@pytest.mark.parametrize(("name", "routes"), [("nli-soup", []), ("nli-sts-soup", [["nli"], ["sts"]])])
+def test_an_average_of_best_members(name: str, routes: Any, planned: Callable[..., Plan], models: list[Path]) -> None:
+    """They may be of several objectives."""
+    plan = planned(name, members=3, select_top=2, routes=routes)
     make(plan, models)
     (soup,) = plan.soups.values()
     assert soup.record["parents"] == [member.id for member in plan.members[1:]]
@@ -242,9 +226,7 @@ def test_an_average_of_the_best_members(planned: Callable[..., Plan], models: li
     assert difference(weights_of(soup.output), weights_of(*models[1:])) < 1e-7
 
 
-def test_a_greedy_average_starts_with_the_best_and_scores_each_once(
-    planned: Callable[..., Plan], models: list[Path]
-) -> None:
+def test_a_greedy_average_scores_each_model_once(planned: Callable[..., Plan], models: list[Path]) -> None:
     plan = planned("nli-greedy-soup", members=3)
     make(plan, models)
     record, ids = plan.soups["greedy-soup"].record, [member.id for member in plan.members]
@@ -257,17 +239,13 @@ def test_a_greedy_average_starts_with_the_best_and_scores_each_once(
 
 
 @pytest.mark.parametrize(("start", "count"), [("member", 1), ("average", 2)])
-def test_a_student_starts_where_it_is_told(
-    start: str, count: int, planned: Callable[..., Plan], models: list[Path]
-) -> None:
+def test_where_a_student_starts(start: str, count: int, planned: Callable[..., Plan], models: list[Path]) -> None:
     plan = planned("nli-sed", student_start=start)
     make(plan, models)
     assert difference(weights_of(plan.outcomes[0].output), weights_of(*models[:count])) < 1e-7
 
 
-def test_pipelines_share_what_is_measured_of_an_equal_model(
-    planned: Callable[..., Plan], few_world: Path, tmp_path: Path
-) -> None:
+def test_pipelines_share_what_is_measured(planned: Callable[..., Plan], few_world: Path, tmp_path: Path) -> None:
     """The backbone is measured for the first of them, members for the first that has them; rows are each pipeline's own: where
     other rows are clean, they are a mask on what was measured."""
     data, columns = Path(shutil.copytree(few_world, tmp_path / "data")), ["sentence1", "sentence2", "score"]

@@ -161,9 +161,7 @@ def test_shards_of_several_files_are_one_table(tiny_backbone: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_a_model_that_diverged_gives_no_vectors_and_no_rows_have_no_shards(
-    dtype: str, tiny_backbone: Path, tmp_path: Path
-) -> None:
+def test_a_diverged_model_gives_no_vectors_and_no_rows_none(dtype: str, tiny_backbone: Path, tmp_path: Path) -> None:
     model = Path(shutil.copytree(tiny_backbone, tmp_path / "nan"))
     weights = {name: value * torch.nan for name, value in load_file(model / "model.safetensors").items()}
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
@@ -175,9 +173,8 @@ def test_a_model_that_diverged_gives_no_vectors_and_no_rows_have_no_shards(
     assert (empty["rows"], empty["shards"]) == (0, 0)
 
 
-def test_a_row_group_larger_than_memory_allows_is_read_in_pieces_and_progress_comes_from_inside_it(
-    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_row_group_in_pieces(tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is larger than memory allows; progress comes from inside it."""
     source, shares, within = write(tmp_path / "in.parquet", 100), list[float](), screen.within
     embed(tiny_backbone, source, tmp_path / "whole")
     monkeypatch.setattr(bulk, "ROWS", 40)
@@ -247,9 +244,7 @@ def test_a_damaged_shard_is_made_again(tiny_backbone: Path, tmp_path: Path) -> N
         assert shard.read_bytes() == good, damage
 
 
-def test_input_that_changes_meanwhile_is_no_result(
-    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_input_that_changes_is_no_result(tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, output = write(tmp_path / "in.parquet", 4), tmp_path / "out"
     closing = bulk.close_output
 

@@ -69,9 +69,7 @@ def test_what_comes_out(
     ("combine", "selected", "selected_by"),
     [("soup", "u", None), ("greedy-soup", "g", "dev"), ("ensemble", None, None), ("sed", None, None)],
 )
-def test_a_weight_average_comes_out_where_members_are_combined_so(
-    combine: str, selected: str | None, selected_by: str | None
-) -> None:
+def test_a_weight_average_that_comes_out(combine: str, selected: str | None, selected_by: str | None) -> None:
     soups = {"soup": Candidate("u", 0.5), "greedy-soup": Candidate("g", 0.6, "dev")}
     found = decide(MEMBERS, [], soups=soups, combine=combine, select_top=None, dev="dev")
     assert (found.selected, found.selected_by, found.choice) == (selected, selected_by, None)

@@ -23,7 +23,6 @@ import torch
 from run_commands import plan_of, write_csv
 from run_commands import raysts as command
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, BertModel
 
 import raysts
 from raysts.commands.follow import report
@@ -42,6 +41,8 @@ from raysts.training.metrics import read_metrics
 TESTED = {"mine": "pairs.csv", "also": "pairs.csv", "chosen-by": "turned.tsv", "leaky": "leaky.csv"}
 STEPS = {"train.max_steps": 3, "train.eval_every": 3, "train.max_length": 24, "evaluation.resamples": 4}
 OF_SED = {"target": "similarity", "train.keep": "best", "train.eval_every": 1, "train.checkpoint_every": 1}
+
+Job = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -73,11 +74,8 @@ def test_own_dev_selects_and_own_test_reports(own: Path, tmp_path: Path) -> None
     assert {model["role"] for model in result["models"]} == {"backbone", "member", "ensemble", "student"}
     card, page = (Path(result["model"]) / "README.md").read_text(), Path(result["report"]).read_text()
     assert "Size and speed, measured on this machine" in page and 'id="cost-t">Score against cost</title>' in page
-    tested_on_dev = (
-        "Warning: 40 of the 41 rows of chosen-by are also in the development set mine-dev. Scores on them are not of unseen "
-        "rows."
-    )
-    assert tested_on_dev in result["notes"]
+    tested_on_dev = "Warning: 40 of the 41 rows of chosen-by are also in the development set mine-dev. Scores on them"
+    assert f"{tested_on_dev} are not of unseen rows." in result["notes"]
     members = [row for row in result["results"] if row["role"] == "member"]
     assert {row["selected_by"] for row in members} == {"mine-dev"} and all(row["ci_low"] is not None for row in members)
     # The first that is given, whatever it is called.
@@ -92,9 +90,8 @@ def test_own_dev_selects_and_own_test_reports(own: Path, tmp_path: Path) -> None
     assert all(text in page for text in (tested_on_dev, "Labels of mine-dev chose", "tokenise docs"))
     record = json.loads((tmp_path / "pipelines" / "simcse-unsup-sed.json").read_text())
     assert tmp_path / record["model"] == Path(result["model"]) and not Path(record["model"]).is_absolute()
-    assert record["maps"].keys() == {"member", "student"} and all(
-        (tmp_path / map_).is_file() for map_ in record["maps"].values()
-    )
+    assert record["maps"].keys() == {"member", "student"}
+    assert all((tmp_path / map_).is_file() for map_ in record["maps"].values())
     rates = [json.loads(path.read_text()) for path in (tmp_path / "rates").glob("*.json")]
     taken = [*record["seconds"].values(), *(row["seconds"] for rate in rates for row in rate["observed"])]
     assert len(taken) > 8 and max(taken) < 100 < 10 * min(cost["texts_per_second"] for cost in result["models"])
@@ -106,9 +103,9 @@ def test_own_dev_selects_and_own_test_reports(own: Path, tmp_path: Path) -> None
 
 
 def distilled(own: Path, storage: Path, name: str | None = None, **overrides: Any) -> dict[str, Any]:
-    asked = {"backbone": str(own / "A"), **STEPS, **{key.replace("__", "."): value for key, value in overrides.items()}}
-    places = {"text": own / "docs.csv", "column": "text", "storage": storage, "address": "none"}
-    return raysts.distill([str(own / "A"), str(own / "B")], asked, name=name, **places)
+    places = {"text": own / "docs.csv", "column": "text", "storage": storage, "address": "none", "name": name}
+    teachers = [str(own / "A"), str(own / "B")]
+    return raysts.distill(teachers, {"backbone": teachers[0], **STEPS, **overrides}, **places)
 
 
 class Passes:
@@ -131,35 +128,30 @@ class Passes:
 
 
 @pytest.fixture(scope="module")
-def job(own: Path) -> Iterator[Callable[..., dict[str, Any]]]:
+def job(own: Path) -> Iterator[Job]:
     """Distils into a storage from ``docs.csv`` and two encoders, in windows of 100 texts."""
     with pytest.MonkeyPatch.context() as patch:
         for module in ("raysts.data.windows", "raysts.pipeline.inputs"):
             patch.setattr(f"{module}.WINDOW", 100)
-        yield partial(distilled, own, **{f"sed__{key.replace('.', '__')}": value for key, value in OF_SED.items()})
+        yield partial(distilled, own, **{f"sed.{key}": value for key, value in OF_SED.items()})
 
 
 @pytest.fixture(scope="module")
-def whole(
-    job: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[dict[str, Any], Passes]:
+def whole(job: Job, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Passes]:
     """What it gives undisturbed."""
     with pytest.MonkeyPatch.context() as patch:
         passes = Passes(patch)
         return job(tmp_path_factory.mktemp("whole")), passes
 
 
-def test_two_encoders_and_a_file_of_text_give_a_student_and_its_page(
-    own: Path, whole: tuple[dict[str, Any], Passes]
-) -> None:
+def test_two_encoders_and_a_text_give_a_student_and_its_page(own: Path, whole: tuple[dict[str, Any], Passes]) -> None:
     result, passes = whole
     rows = {(row["role"], row["layers"]): row for row in result["results"] if row["metric"] == "spearman"}
     assert {row["dataset"] for row in rows.values()} == {"agreement"}
-    student = rows["student", "1"]
+    student, told = rows["student", "1"], result["delivered"]
     assert 0 < student["value"] < 1 and student["ci_low"] < student["value"] < student["ci_high"]
-    told = result["delivered"]
     of_student = {"what": "student", "beats_input": None, "on": None, "agreement": student["value"]}
-    assert {key: told[key] for key in of_student} == of_student and "judge" not in told, "more than one judges"
+    assert of_student.items() <= told.items() and "judge" not in told, "more than one judges"
     card, page = (Path(result["model"]) / "README.md").read_text(), Path(result["report"]).read_text()
     for text in (card, page):
         assert "No agreement shows that it is better than the starting model" in text
@@ -183,10 +175,8 @@ def test_two_encoders_and_a_file_of_text_give_a_student_and_its_page(
     assert (passes.texts["vectors"], passes.texts["agreement"]) == (2 * text.rows, (2 + 4) * text.held_count)
     (path,) = Path(result["storage"], "agreements").glob("*.parquet")
     pairs = pq.read_table(path, filters=[("split", "=", "test")])
-    models, sides = (
-        [raysts.load(own / name) for name in "AB"],
-        [pairs[f"sentence{side}"].to_pylist() for side in (1, 2)],
-    )
+    models = [raysts.load(own / name) for name in "AB"]
+    sides = [pairs[f"sentence{side}"].to_pylist() for side in (1, 2)]
     one, two = (np.stack([model.encode(side, normalize=True) for model in models]) for side in sides)
     np.testing.assert_allclose((one * two).sum(2).mean(0), pairs["score"], atol=1e-4)
     expected = scipy.stats.spearmanr((one * two).sum(2)[1], pairs["score"]).statistic
@@ -195,9 +185,7 @@ def test_two_encoders_and_a_file_of_text_give_a_student_and_its_page(
     assert measured[1] == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_distillation_is_planned_by_command_python_and_file(
-    own: Path, whole: tuple[dict[str, Any], Passes], tmp_path: Path
-) -> None:
+def test_a_distillation_is_planned_alike(own: Path, whole: tuple[dict[str, Any], Passes], tmp_path: Path) -> None:
     """The steps are those that were run, and all of them are done."""
     (result, _), teachers = whole, [str(own / "A"), str(own / "B")]
     settings = {"backbone": teachers[0], **STEPS, **{f"sed.{key}": value for key, value in OF_SED.items()}}
@@ -223,6 +211,7 @@ def test_a_distillation_is_planned_by_command_python_and_file(
         (["distill"], "needs teachers"),
         (["nli-sed", teachers[0]], "only 'plan distill' takes teachers"),
         (["nli-sed", "--keep-index", teachers[0]], "Remove --keep-index"),
+        (["distill", "--keep-index", teachers[0], *words, *at], "the student learns the teacher's own vectors"),
     ):
         refused = command("plan", *wrong)
         assert refused.code == 2 and why in refused.err
@@ -235,9 +224,7 @@ def test_a_student_that_still_gets_better_says_so() -> None:
         assert note_rising(scores, "faq") == []
 
 
-def test_the_best_by_agreement_is_no_claim(
-    job: Callable[..., dict[str, Any]], whole: tuple[dict[str, Any], Passes]
-) -> None:
+def test_the_best_by_agreement_is_no_claim(job: Job, whole: tuple[dict[str, Any], Passes]) -> None:
     result = job(Path(whole[0]["storage"]), name="best", deliver="best")
     told = result["delivered"]
     assert (told["by"], told["beats_input"], told["on"]) == ("agreement", None, None) and 0 < told["agreement"] <= 1
@@ -274,11 +261,9 @@ def test_which_of_several_models_has_collapsed(own: Path, tmp_path: Path) -> Non
 
 @pytest.mark.whole
 def test_a_student_of_some_layers_of_its_teacher(own: Path, tmp_path: Path) -> None:
-    """Compared with its teacher again it is with the one of the run: another in its place is refused."""
-    sets = {"backbone": str(own / "A"), "backbone_layers": 1, **STEPS}
-    teacher = shutil.copytree(own / "A", tmp_path / "teacher")
-    given = {"text": own / "docs.csv", "column": "text", "name": "small", "address": "none"}
-    result = raysts.distill([str(teacher)], sets, storage=tmp_path, **given)
+    layers = {"backbone": str(own / "A"), "backbone_layers": 1}
+    given = {"storage": tmp_path, "text": own / "docs.csv", "column": "text"}
+    result = raysts.distill([str(own / "A")], layers | STEPS, address="none", **given)
     (start,) = (tmp_path / "backbones").glob("layers-????????????????")
     assert [raysts.load(path).encoder.depth for path in (start, result["model"], own / "A")] == [1, 1, 2]
     assert any(note.startswith("Training starts from 1 of the 2 layers of ") for note in result["notes"])
@@ -289,40 +274,22 @@ def test_a_student_of_some_layers_of_its_teacher(own: Path, tmp_path: Path) -> N
     assert {"loss": "cosine", "axes": "teachers", "bank": 0.1}.items() <= recipe["settings"].items()
     assert {"sample": None, "spans": 0}.items() <= recipe["data"].items()
     assert (recipe["optim"]["lr"], recipe["batch"]) == (5e-4, 64)
-    start = {"backbone": str(own / "A"), "backbone_layers": 1}
-    plan = plan_of("simcse-unsup", start, storage=tmp_path, text=own / "docs.csv", column="text")
+    plan = plan_of("simcse-unsup", layers, **given)
     assert describe(plan)["backbone"] == {"name": str(own / "A"), "id": plan.backbone_id, "layers": [0]}
-    beyond = "has 2 layers, 0 to 1"
-    wrong = {3: beyond, (0, 2): beyond, (1, 0): "in ascending order", 0: "must be a number"}
-    for layers, why in wrong.items():
-        sets |= {"backbone_layers": layers}
-        with pytest.raises(InputError, match=f"backbone_layers=.*{why}"):
-            raysts.distill([str(own / "A")], sets, text=own / "docs.csv", column="text", storage=tmp_path)
-    test = {"mine": own / "pairs.csv"}
-    compared = raysts.compare("small:student", "small:members", test=test, storage=tmp_path, resamples=0)
-    assert compared["status"] == "done"
-    shutil.copy(own / "B" / "model.safetensors", teacher / "model.safetensors")
-    with pytest.raises(InputError, match="run 'small': its teacher '.*teacher' is not the model that it was"):
-        raysts.compare("small:student", "small:members", test=test, storage=tmp_path)
 
 
 @pytest.fixture(scope="module")
 def documents(own: Path, small_corpus: Corpus) -> Path:
     """Documents of six sentences each."""
-    texts = small_corpus.read("wikipedia/sentences").column("sentence").to_pylist()
-    pq.write_table(
-        pa.table({"text": [" ".join(texts[first : first + 6]) for first in range(0, len(texts), 6)]}),
-        own / "documents.parquet",
-    )
-    return own / "documents.parquet"
+    path, texts = own / "documents.parquet", small_corpus.read("wikipedia/sentences").column("sentence").to_pylist()
+    pq.write_table(pa.table({"text": [" ".join(texts[first : first + 6]) for first in range(0, len(texts), 6)]}), path)
+    return path
 
 
-def student_of(
-    folder: Path, documents: Path, storage: Path, queries: Path | None = None, **sets: Any
-) -> dict[str, Any]:
+def student_of(own: Path, documents: Path, storage: Path, queries: Path | None = None, **sets: Any) -> dict[str, Any]:
     """The student of one layer of A on the documents, with the default recipe but for ``sets``."""
-    asked = {"backbone": str(folder / "A"), "backbone_layers": 1, "evaluation.resamples": 4, **sets}
-    return raysts.distill([str(folder / "A")], asked, text=documents, queries=queries, storage=storage, address="none")
+    asked = {"backbone": str(own / "A"), "backbone_layers": 1, "evaluation.resamples": 4, **sets}
+    return raysts.distill([str(own / "A")], asked, text=documents, queries=queries, storage=storage, address="none")
 
 
 @pytest.mark.whole
@@ -348,9 +315,7 @@ def test_a_student_on_documents_reads_them_whole_and_in_spans(own: Path, documen
 
 @pytest.mark.whole
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a process that has used a GPU cannot be forked")
-def test_a_student_table_with_spans_and_a_bank_that_is_killed_ends_as_one_that_is_not(
-    own: Path, documents: Path, tmp_path: Path
-) -> None:
+def test_a_killed_student_of_spans_and_a_bank_ends_as_another(own: Path, documents: Path, tmp_path: Path) -> None:
     """With queries, in windows of 100 rows, killed in the first shard of the teacher but one, in training, and when models are
     measured; the last start measures the rest and does nothing else."""
     (own / "asked.txt").write_text("\n".join(f"a dog {number}" for number in range(70)))
@@ -405,10 +370,7 @@ def check_sides(folder: Path, models: dict[str, Path], sides: np.ndarray) -> Non
     stores = [Windows(path.parent) for path in (folder / "tokens").glob("*/manifest.json")]
     (table,) = (folder / "tables").glob("*.parquet")
     texts = pq.read_table(table).column("sentence").to_pylist()
-    read = [
-        [row for window in range(len(store)) for row in store.read(window).column("sentence").to_pylist()]
-        for store in stores
-    ]
+    read = [[row for i in range(len(of)) for row in of.read(i).column("sentence").to_pylist()] for of in stores]
     assert len(read) == 2
     for model in (raysts.load(path, device="cpu") for path in models.values()):
         model.max_length = max(map(len, read[0]))
@@ -417,9 +379,7 @@ def check_sides(folder: Path, models: dict[str, Path], sides: np.ndarray) -> Non
 
 
 @pytest.mark.whole
-def test_every_other_span_stands_for_a_query(
-    own: Path, documents: Path, tmp_path: Path, sided: dict[str, Path]
-) -> None:
+def test_every_other_span_is_a_query(own: Path, documents: Path, tmp_path: Path, sided: dict[str, Path]) -> None:
     sets = {"train.max_steps": 2, "precision": "fp32", "sed.target": "unit-mean", "data.spans": 4}
     options = {"text": documents, "storage": tmp_path / "s", "address": "none"}
     result = raysts.distill([str(sided["sided"])], {"backbone": str(sided["student"]), **sets}, **options)
@@ -434,17 +394,17 @@ def test_every_other_span_stands_for_a_query(
 
 
 @pytest.mark.whole
-def test_queries_are_read_behind_their_prompts(
-    own: Path, documents: Path, tmp_path: Path, sided: dict[str, Path]
-) -> None:
+def test_queries_are_read_behind_their_prompts(documents: Path, tmp_path: Path, sided: dict[str, Path]) -> None:
     asked = [f"a dog {number}" for number in range(40)]
     pq.write_table(pa.table({"id": range(40), "asked": asked}), tmp_path / "asked.parquet")
     options = {"text": documents, "queries": tmp_path / "asked.parquet", "storage": tmp_path / "s", "address": "none"}
     sets = {"backbone": str(tmp_path / "student"), "train.max_steps": 2, "precision": "fp32", "sed.target": "unit-mean"}
-    with pytest.raises(InputError, match="say with --queries-column NAME which column"):
-        raysts.distill([str(tmp_path / "sided")], sets, **options)
-    with pytest.raises(InputError, match="stand beside the documents of --text PATH"):
-        raysts.distill([str(tmp_path / "sided")], sets, **options | {"text": None})
+    for given, why in (
+        ({}, "say with --queries-column NAME"),
+        ({"text": None}, "stand beside the documents of --text PATH"),
+    ):
+        with pytest.raises(InputError, match=why):
+            raysts.distill([str(tmp_path / "sided")], sets, **options | given)
     options["queries_column"] = "asked"
     assert describe(plan_of("ct-sed", {"backbone": sets["backbone"]}, **options))["text"]["queries"] == 40
     result = raysts.distill([str(tmp_path / "sided")], sets, **options)
@@ -458,56 +418,3 @@ def test_queries_are_read_behind_their_prompts(
     assert all(cost["texts_per_second"] > 0 and cost["bytes"] == 4 * cost["parameters"] for cost in result["models"])
     for lines in (result["notes"], (Path(result["model"]) / "README.md").read_text().splitlines()):
         assert any("40 queries (asked), read behind the prompts of queries" in line for line in lines)
-
-
-@pytest.fixture(scope="module")
-def searched(own: Path, documents: Path) -> Path:
-    """A retrieval set of 60 documents, each found by its own first words."""
-    texts = pq.read_table(documents).column("text").to_pylist()[:60]
-    folder, ids = own / "searched", [f"d{number}" for number in range(60)]
-    folder.mkdir()
-    pq.write_table(pa.table({"doc_id": ids, "text": texts}), folder / "corpus.parquet")
-    queries = [" ".join(text.split()[:5]) for text in texts]
-    pq.write_table(pa.table({"query_id": ids, "text": queries}), folder / "queries.parquet")
-    pq.write_table(pa.table({"query_id": ids, "doc_id": ids, "score": [1] * 60}), folder / "qrels.parquet")
-    return folder
-
-
-@pytest.mark.whole
-def test_a_student_that_keeps_an_index(own: Path, documents: Path, searched: Path, tmp_path: Path) -> None:
-    """Narrower than its teacher it gets a layer; what is measured is what 'evaluate --documents-by' measures."""
-    wide = Path(shutil.copytree(own / "A", own / "wide"))
-    config = BertConfig.from_pretrained(wide)
-    config.hidden_size = 48
-    torch.manual_seed(5)
-    BertModel(config, add_pooling_layer=False).save_pretrained(wide)
-    result = raysts.distill(
-        overrides={"backbone": str(own / "A"), "evaluation.resamples": 20, "train.max_steps": 4, "precision": "fp32"},
-        text=documents, test={"found": searched}, keep_index=str(wide), storage=tmp_path, address="none",
-    )  # fmt: skip
-    assert raysts.load(result["model"]).encoder.dim == 48
-    rows = [row for row in result["results"] if row["role"] == "student" and row["metric"] == "ndcg@10"]
-    values = {row["similarity"]: row for row in rows if row["rows"] == "all" and row["layers"] == "1"}
-    assert values.keys() == {"cosine", "cosine, documents by the teacher"}
-    again = raysts.evaluate(
-        result["model"], documents_by=str(wide), test={"found": searched}, storage=tmp_path, resamples=20
-    )
-    of_all = {"metric": "ndcg@10", "rows": "all", "layers": "1", "similarity": "cosine"}
-    (expected,) = (row for row in again["results"] if of_all.items() <= row.items())
-    kept = values["cosine, documents by the teacher"]
-    for key in ("value", "n", "ci_low"):
-        assert kept[key] == pytest.approx(expected[key], abs=1e-6)
-    recipe = json.loads((Path(result["model"]).parent / "recipe.json").read_text())["settings"]
-    assert (recipe["target"], recipe["axes"], recipe["projection"]) == ("mean", "teachers", 48)
-    sets = {"backbone": own / "A", "evaluation.resamples": 20, "train.max_steps": 4, "precision": "fp32"}
-    words = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
-    places = ["--text", documents, "--test", f"found={searched}", "--storage", tmp_path, "--json"]
-    planned = command("plan", "distill", "--keep-index", wide, *words, *places)
-    assert planned.code == 0, planned.err
-    assert {node["status"] for node in json.loads(planned.out)["nodes"]} == {"done"}, "the plan is that of the run"
-    for asked, why in (
-        ({"models": [str(own / "B")]}, "name no other teacher"),
-        ({"overrides": {"backbone": str(own / "A"), "sed.target": "concat"}}, "learns the teacher's own vectors"),
-    ):
-        with pytest.raises(InputError, match=why):
-            raysts.distill(**asked, text=documents, keep_index=str(wide), storage=tmp_path)

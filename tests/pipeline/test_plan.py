@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import run_commands
-from run_commands import EVALUATION, EVERY, TINY, overrides, plan_of, raysts, result
+from run_commands import EVALUATION, EVERY, overrides, plan_of, raysts, result
 from small_runs import write_backbone, write_vectors
 
 from raysts.data.corpora import Corpus
@@ -18,16 +17,6 @@ from raysts.recipes.names import pipeline
 from raysts.recipes.overrides import load_pipeline
 from raysts.recipes.recipe import DEFAULTS, Pipeline
 
-
-def plan(name: object, data: Path, storage: Path, **more: Any) -> list[dict[str, Any]]:
-    chosen = {key.replace("__", "."): value for key, value in more.items()}
-    return result("plan", name, "--data", data, "--storage", storage, *overrides(TINY, EVALUATION, chosen))["nodes"]
-
-
-def ids(nodes: list[dict[str, Any]]) -> list[str]:
-    return [node["id"] for node in nodes]
-
-
 # -- a plan starts nothing -----------------------------------------------------------------------------------------------
 
 COMMON = {"backbone": "tiny", "members": 3, "seed": 5, "train.max_steps": 7, "optim.lr": 3e-4, "batch": 24}
@@ -35,9 +24,7 @@ COMMON = {"backbone": "tiny", "members": 3, "seed": 5, "train.max_steps": 7, "op
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_plan_shows_everything_and_writes_nothing_and_what_show_prints_runs(
-    name: str, small_world: Path, tmp_path: Path
-) -> None:
+def test_a_plan_writes_nothing_and_what_show_prints_runs(name: str, small_world: Path, tmp_path: Path) -> None:
     arguments, file = overrides(EVALUATION, COMMON), tmp_path / f"{name}.yaml"
     tree = result("show", name, *arguments)["recipe"]
     assert (tree["name"], tree["backbone"], tree["members"], tree["seed"]) == (name, "tiny", 3, 5)
@@ -48,13 +35,11 @@ def test_a_plan_shows_everything_and_writes_nothing_and_what_show_prints_runs(
     assert not list(tmp_path.iterdir())
     assert found["storage"] == str(tmp_path / "new") and found["name"] == name and found["backbone"]["name"] == "tiny"
     nodes = found["nodes"]
-    assert len(set(ids(nodes))) == len(nodes)
-    seen: set[str] = set()
-    for node in nodes:
-        assert node["status"] == "waiting"
-        assert set(node["resources"]) - {"memory"} == {"workers", "cpus", "gpus"} and node["sentences"] > 0
-        assert set(node["needs"]) <= seen, "a node stands after those it needs"
-        seen.add(node["id"])
+    ids = [node["id"] for node in nodes]
+    assert len({*ids}) == len(ids) and {node["status"] for node in nodes} == {"waiting"}
+    for number, node in enumerate(nodes):
+        assert {*node["resources"]} - {"memory"} == {"workers", "cpus", "gpus"} and node["sentences"] > 0
+        assert {*node["needs"]} <= {*ids[:number]}, "a node stands after those it needs"
     file.write_text(raysts("show", name, *arguments).out, encoding="utf-8")
     assert load_pipeline(file).name == name and result("plan", file, *place) == found
 
@@ -81,6 +66,7 @@ FITS = {"backbone": "tiny", "members": 2}
         ({"backbone_layers": [0, 1]}, {"backbone_layers": [0, 2]}, "has 2 layers, 0 to 1; keep at most"),
         ({"nli.layers": 2}, {"nli.layers": 3}, "nli.layers=3: the backbone 'tiny' has 2 layers"),
         ({"nli.train.max_length": 40}, {"nli.train.max_length": 1000}, "has positions for"),
+        ({}, {"student": "static", "sed.target": "gaussian"}, "a table of tokens has no variance"),
         ({"nli.batch": 400}, {"nli.batch": 20_000, "nli.train.drop_last": True}, "too few rows for one batch"),
     ],
 )  # fmt: skip
@@ -95,10 +81,8 @@ def test_settings_that_do_not_fit_each_other_are_refused(
 @pytest.fixture(scope="module")
 def teachers(tmp_path_factory: pytest.TempPathFactory, few_world: Path) -> dict[str, Path]:
     """Two models of 32 dimensions, and files of vectors of 48: of all sentences, and of every other one."""
-    folder, texts = (
-        tmp_path_factory.mktemp("teachers"),
-        Corpus(few_world).read("wikipedia/sentences")["sentence"].to_pylist(),
-    )
+    folder = tmp_path_factory.mktemp("teachers")
+    texts = Corpus(few_world).read("wikipedia/sentences")["sentence"].to_pylist()
     found = {name: write_backbone(folder / name, "bert", seed=seed) for seed, name in enumerate("ab", 1)}
     for name, few in (("wide", texts), ("half", texts[::2])):
         found[name] = write_vectors(folder / f"{name}.parquet", few, np.ones((len(few), 48), np.float32))
@@ -165,35 +149,29 @@ def test_a_development_set_is_needed_where_it_chooses(few_world: Path, tmp_path:
         plan_of("nli-sed", FITS | {"sed.weights": "dev"}, data, tmp_path)
 
 
-# -- where the data comes from -------------------------------------------------------------------------------------------
+# -- where the data and the backbone come from ---------------------------------------------------------------------------
 
 
-def rows_of(nodes: list[dict[str, Any]]) -> int:
-    return sum(node["sentences"] for node in nodes if node["kind"] == "tokens")
-
-
-@pytest.mark.whole
 def test_the_environment_names_the_data_except_for_quickstart(
-    small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    few_world: Path, small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = {name: rows_of(plan(name, small_world, tmp_path)) for name in ("nli-ct-sed", "quickstart")}
-    world = rows_of(result("plan", "nli-ct-sed", "--storage", tmp_path, *overrides(TINY))["nodes"])
-    assert world > small["nli-ct-sed"], "without data it is the embedded world of default size"
-    monkeypatch.setenv("RAYSTS_DATA", str(small_world))
-    assert (
-        rows_of(result("plan", "nli-ct-sed", "--storage", tmp_path, *overrides(TINY))["nodes"]) == small["nli-ct-sed"]
-    )
-    assert rows_of(result("plan", "quickstart", "--storage", tmp_path, *overrides(TINY))["nodes"]) > small["quickstart"]
-    given = result("plan", "quickstart", "--data", small_world, "--storage", tmp_path, *overrides(TINY))["nodes"]
-    assert rows_of(given) == small["quickstart"]
+    def folder(name: str, data: Path | None = None) -> object:
+        return plan_of(name, FITS, data, tmp_path).corpus.root
+
+    monkeypatch.setattr("raysts.data.corpora.world_path", lambda: small_world)
+    assert folder("nli-ct-sed") == folder("quickstart") == small_world, "the generated sentences"
+    monkeypatch.setenv("RAYSTS_DATA", str(few_world))
+    assert (folder("nli-ct-sed"), folder("quickstart")) == (few_world, small_world)
+    assert folder("quickstart", few_world) == few_world
     monkeypatch.setenv("RAYSTS_DATA", str(tmp_path / "gone"))
-    gone = raysts("plan", "nli", "--storage", tmp_path)
-    assert gone.code == 2 and str(tmp_path / "gone") in gone.err
+    with pytest.raises(InputError, match=str(tmp_path / "gone")):
+        folder("nli")
 
 
-def test_a_run_id_is_a_backbone(finished: run_commands.Finished) -> None:
+def test_a_run_id_is_a_backbone(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     """A member of one system is what another starts from: by its id, by the beginning of it, or by its folder."""
-    run = next(row["run_id"] for row in finished.results["nli"]["results"] if row["role"] == "member")
-    backbones = [run, run[:12], finished.storage / "runs" / run / "model"]
-    plans = [plan("ct", finished.data, finished.storage, backbone=backbone) for backbone in backbones]
-    assert ids(plans[0]) == ids(plans[1]) == ids(plans[2]) != ids(plan("ct", finished.data, finished.storage))
+    run = "0123456789abcdef"
+    model = shutil.copytree(tiny_backbone, tmp_path / "runs" / run / "model")
+    plans = [plan_of("ct", {"backbone": str(name)}, few_world, tmp_path) for name in (run, run[:12], model, "tiny")]
+    assert [plan.backbone for plan in plans[:3]] == [model] * 3
+    assert [len({plan.steps[-1].id for plan in some}) for some in (plans[:3], plans)] == [1, 2]

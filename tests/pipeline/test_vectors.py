@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from small_runs import tokenize_table, write_backbone, write_vectors
+from small_runs import Interrupted, tokenize_table, write_backbone, write_vectors
 
 from raysts.data.corpora import Corpus
 from raysts.data.windows import StoreSpec, Windows, columns_of, shard_name
@@ -71,14 +71,10 @@ def means_of(store: Path, folder: Path, to_target: Path | None = None) -> np.nda
     return vectors if to_target is None else vectors @ np.load(to_target)
 
 
-def embeddings(models: list[Path], store: Path, layers: int = 1) -> list[np.ndarray]:
-    """Each member's embeddings of all sentences, from their text tokens, one sentence at a time."""
-    return [embedded(folder, store, layers) for folder in models]
-
-
 @functools.cache
-def embedded(folder: Path, store: Path, layers: int) -> np.ndarray:
-    windows, model, rows = Windows(store), load(folder, layers=layers, device="cpu"), []
+def embedded(model_folder: Path, store: Path, layers: int = 1) -> np.ndarray:
+    """A model's embeddings of all sentences, from their text tokens, one sentence at a time."""
+    windows, model, rows = Windows(store), load(model_folder, layers=layers, device="cpu"), []
     for i in range(len(windows)):
         tokens = columns_of(windows.read(i), ("sentence",), ())["sentence"]
         for row in range(len(tokens)):
@@ -87,9 +83,7 @@ def embedded(folder: Path, store: Path, layers: int) -> np.ndarray:
     return np.stack(rows)
 
 
-def test_the_mean_is_the_plain_mean_in_the_order_of_the_members(
-    members: list[Path], store: Path, tmp_path: Path
-) -> None:
+def test_the_mean_is_plain_in_the_order_of_the_members(members: list[Path], store: Path, tmp_path: Path) -> None:
     """Bit for bit: ((m0 + m1) + m2) / 3 in float32."""
     alone = []
     for folder, models in {"all": members, **{str(i): [member] for i, member in enumerate(members)}}.items():
@@ -98,7 +92,7 @@ def test_the_mean_is_the_plain_mean_in_the_order_of_the_members(
     found, first, second, third = alone
     assert found.dtype == np.float32 and found.shape == (ROWS, 32)
     np.testing.assert_array_equal(found, ((first + second) + third) / np.float32(3))
-    expected = np.mean(embeddings(members, store, layers=2), axis=0, dtype=np.float64)
+    expected = np.mean([embedded(member, store, 2) for member in members], axis=0, dtype=np.float64)
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
 
 
@@ -109,7 +103,7 @@ def test_one_member_is_its_own_mean_in_shards_with_the_rows_of_their_windows(
     folder, windows = tmp_path / "cache", Windows(store)
     make(members[:1], store, folder)
     found, names = means_of(store, folder), [shard_name(window) for window in range(5)]
-    np.testing.assert_allclose(found, embeddings(members[:1], store)[0], rtol=0, atol=2e-6)
+    np.testing.assert_allclose(found, embedded(members[0], store), rtol=0, atol=2e-6)
     assert sorted(path.name for path in folder.glob("[!.]*")) == ["manifest.json", *names]
     assert windows.sizes.tolist() == [8, 8, 8, 8, 6]
     for window, name in enumerate(names):
@@ -121,10 +115,6 @@ def test_one_member_is_its_own_mean_in_shards_with_the_rows_of_their_windows(
 
 def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-class Killed(Exception):  # noqa: N818
-    pass
 
 
 @pytest.mark.parametrize(
@@ -150,13 +140,13 @@ def test_killed_after_some_files_it_goes_on_to_the_same_bytes(
 
     def counted(path: Path, *rest: object) -> None:
         if len(written) == files:
-            raise Killed
+            raise Interrupted
         write(path, *rest)  # type: ignore[arg-type]
         written.append(path)
 
     with monkeypatch.context() as patch:
         patch.setattr(teacher, "write_embeddings", counted)
-        with pytest.raises(Killed):
+        with pytest.raises(Interrupted):
             make(members, store, tmp_path / "killed")
     assert not (tmp_path / "killed" / "manifest.json").exists()
     done_before = {path: path.stat().st_mtime_ns for path in written if path.exists()}
@@ -185,10 +175,10 @@ def test_teachers_that_do_not_fit_are_loaded_for_each_window(
 
 def test_targets_with_weights(members: list[Path], store: Path, tmp_path: Path) -> None:
     weights = [3.0, 1.0, 0.5]
-    alone = [each.astype(np.float64) for each in embeddings(members, store)]
+    alone = [embedded(member, store).astype(np.float64) for member in members]
     units = [each / np.linalg.norm(each, axis=1, keepdims=True) for each in alone]
     found = {}
-    for target in sorted({*TARGETS} - {"gaussian"}):  # of one teacher with a variance: test_students
+    for target in sorted({*TARGETS} - {"gaussian"}):  # of one teacher with a variance: test_teachers
         make(members, store, tmp_path / target, target=target, weights=weights)
         found[target] = means_of(store, tmp_path / target)
     np.testing.assert_allclose(found["mean"], np.average(alone, axis=0, weights=weights), atol=2e-6)
@@ -212,7 +202,7 @@ def test_a_reduction_keeps_what_it_can_of_the_cosines(members: list[Path], store
 
 def test_a_target_on_the_axes_of_the_student(members: list[Path], store: Path, tmp_path: Path) -> None:
     """No cosine changes, and it lies closer to where the student starts: fitted on what the student reads."""
-    given = embeddings(members[2:], store)[0]
+    given = embedded(members[2], store)
 
     def apart(target: np.ndarray) -> float:
         return float(np.linalg.norm(ensemble.unit(target) - ensemble.unit(given)))
@@ -249,9 +239,7 @@ class Watched(LocalExecutor):
         return super().map(worker, args, units, resources)
 
 
-def test_teachers_are_sampled_for_their_lengths_and_for_weights(
-    few_world: Path, tiny_backbone: Path, tmp_path: Path
-) -> None:
+def test_teachers_are_sampled_for_lengths_and_weights(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     """Of three files of vectors the second has those of the first, twice as long, and the third says nothing."""
     world = Corpus(few_world)
     read, dev = world.read("wikipedia/sentences")["sentence"].to_pylist(), world.read("sts/stsb_dev").to_pydict()
@@ -293,10 +281,8 @@ def test_the_room_for_teachers_is_half_of_what_a_process_has(monkeypatch: pytest
         return teacher.room_on(device, Resources(**asked))
 
     assert room("cpu", memory=4.0) == 2e9
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert (
-        room("cpu", cpus=1) == pytest.approx(total / 2 / (os.cpu_count() or 1)) and room("cpu", cpus=999) == total / 2
-    )
+    half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2
+    assert room("cpu", cpus=1) == pytest.approx(half / (os.cpu_count() or 1)) and room("cpu", cpus=999) == half
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (1, 80_000))
     assert [room(None, gpus=gpus) for gpus in (None, 0.5, 2)] == [40_000, 20_000, 40_000]

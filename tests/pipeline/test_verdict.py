@@ -50,10 +50,8 @@ def write_down(plan: Plan, tested: Qualities, on_dev: Mapping[str, float], kept:
         record = {"run_id": step.id, "status": "done", **kept.get(step.title, {})}
         store.write_json(step.output.parent / "run.json", record)
     for evaluation in plan.evaluations:
-        role = evaluation.role
-        named = {
-            s.file: f"{role} {n}" if role in ("member", "student") else role for n, s in enumerate(evaluation.single)
-        }
+        role, several = evaluation.role, evaluation.role in ("member", "student")
+        named = {s.file: f"{role} {n}" if several else role for n, s in enumerate(evaluation.single)}
         named |= {evaluation.ensemble.file: "ensemble"} if evaluation.ensemble else {}
         for file, name in named.items():
             given = tested.get(name, {})
@@ -135,16 +133,13 @@ def test_nothing_is_delivered_before_all_is_measured(written: Written) -> None:
 
 
 def test_a_backbone_without_resamples_has_no_interval(written: Written) -> None:
-    told = written("raw", {"evaluation.resamples": 0}, ALL).delivery
-    assert told is not None and (told.difference, told.ci_low, told.beats_input, told.within) == (0, None, None, None)
-    told = written("nli-soup", {"evaluation.resamples": 0}, ALL).delivery
-    assert (
-        told is not None and told.difference > 0 and (told.ci_low, told.beats_input, told.within) == (None, None, None)
-    )
+    for name in ("raw", "nli-soup"):
+        told = written(name, {"evaluation.resamples": 0}, ALL).delivery
+        assert told is not None and (told.ci_low, told.beats_input, told.within) == (None, None, None)
+        assert told.difference == 0 if name == "raw" else told.difference > 0
     told = written("nli", {}, MEMBERS).delivery
-    assert told is not None and (told.on, told.difference, told.beats_input, told.within) == (None,) * 4, (
-        "no set is shared"
-    )
+    assert told is not None, "no set is shared"
+    assert (told.on, told.difference, told.beats_input, told.within) == (None,) * 4
 
 
 def test_the_best_teacher_stands_beside_the_student(written: Written, tiny_backbone: Path, tmp_path: Path) -> None:
@@ -166,31 +161,31 @@ def test_the_best_teacher_stands_beside_the_student(written: Written, tiny_backb
     assert [*verdict.against] == ["ensemble", "teacher a", "teacher b", "backbone"]
     note = next(note for note in verdict.notes if note.startswith("The ensemble is "))
     assert "below the best of its teachers, b on STS-B test" in note
+    on_dev = {"backbone": 0.3, "member 1": 0.9, "student 0": 0.8}
+    of_best = written(made.replace(deliver="best"), None, tested, on_dev)
+    told = of_best.delivery
+    assert told is not None and (told.what, told.by, told.teacher) == ("member", "stsb-dev", "b")
+    folder, chosen = write_model(of_best.plan, of_best.plan.outcome)
+    assert chosen is not None and (folder, chosen.kind) == (folders[1], "named"), "it is delivered where it lies"
     for evaluation in verdict.plan.evaluations:  # of an accuracy alone
         for number, subject in enumerate(evaluation.single):
             right = accurate("snli-2way", 10 * (number + (evaluation.role == "student")) <= GOLD)
             scores.write(subject.file, {("mean", "1"): [right]})
     told = Verdict(verdict.plan).delivery
     assert told is not None and told.reference is not None
-    assert [told.reference[key] for key in ("model", "value", "delivered", "on")] == [
-        "a",
-        1,
-        pytest.approx(2 / 3),
-        "snli-2way",
-    ]
+    best = {"model": "a", "value": 1, "delivered": pytest.approx(2 / 3), "on": "snli-2way"}
+    assert best == {key: told.reference[key] for key in best}
 
 
 def test_the_set_on_which_two_are_compared(written: Written) -> None:
     """The user's own scored pairs come first, in the order of the options, then STS-B, the sets of the average, and any."""
     verdict = written("raw")
     pairs = ("sickr", "sts13", "sts12", "stsb", "mine", "more")
-    a: dict[str, RowScores] = {name: of_set(name, 1.0) for name in pairs} | {
-        "snli-2way": accurate("snli-2way", GOLD > 5)
-    }
+    a: dict[str, RowScores] = {name: of_set(name, 1.0) for name in pairs}
+    a["snli-2way"] = accurate("snli-2way", GOLD > 5)
 
     def on(*names: str, asked: tuple[str, ...] = ()) -> str | None:
-        user = UserData(test=dict.fromkeys(asked, "a.csv"))
-        verdict.plan.corpus.user = user
+        verdict.plan.corpus.user = UserData(test=dict.fromkeys(asked, "a.csv"))
         return verdict.common_set({name: a[name] for name in names}, a)
 
     assert on("snli-2way", "sts13", "stsb", "mine", "more") == "mine"
@@ -219,26 +214,19 @@ def test_a_model_is_compared_by_its_scores_at_the_choice_or_by_its_only_ones(wri
 def test_the_first_role_is_compared_with_each_other_one(written: Written) -> None:
     """On the set of the comparison, and on the mean of the sets that all models of both have, if those are several."""
     both = {name: {"stsb": quality, "sts12": quality} for name, quality in ALL.items()}
-    verdict = written("nli-sed", {**BEST, "evaluation.tasks": ["stsb", "sts12"]}, both)
-    against = verdict.against
+    settings = {**BEST, "evaluation.tasks": ["stsb", "sts12"]}
+    against = written("nli-sed", settings, both).against
     assert [*against] == ["soup", "greedy-soup", "ensemble", "member", "backbone"]
-    assert all(
-        [*of_role] == ["stsb", "avg"] and of_role["stsb"].value == of_role["avg"].value for of_role in against.values()
-    )
+    for of_role in against.values():
+        assert [*of_role] == ["stsb", "avg"] and of_role["stsb"].value == of_role["avg"].value
     signs = {role: of_role["stsb"].sign for role, of_role in against.items()}
     assert signs == {"soup": -1, "greedy-soup": -1, "ensemble": -1, "member": -1, "backbone": 1}
     value = {name: of_set("stsb", ALL[name]).value("spearman") for name in ALL}
     of_members = value["student 0"] - (value["member 0"] + value["member 1"]) / 2
     assert against["member"]["stsb"].value == pytest.approx(of_members)
     lacking = {**both, "member 0": {"stsb": 0.6}, "soup": {}, "ensemble": {"sts12": 0.8}}
-    against = written("nli-sed", {**BEST, "evaluation.tasks": ["stsb", "sts12"]}, lacking).against
-    found = {role: [*of_role] for role, of_role in against.items()}
-    assert found == {
-        "greedy-soup": ["stsb", "avg"],
-        "ensemble": ["sts12"],
-        "member": ["stsb"],
-        "backbone": ["stsb", "avg"],
-    }
+    found = {role: " ".join(of_role) for role, of_role in written("nli-sed", settings, lacking).against.items()}
+    assert found == {"greedy-soup": "stsb avg", "ensemble": "sts12", "member": "stsb", "backbone": "stsb avg"}
     assert [*written("nli", {}, ALL).against] == ["backbone"] and written("raw", {}, ALL).against == {}
 
 
@@ -296,10 +284,8 @@ def test_members_that_failed_are_noted_with_their_reason(written: Written) -> No
     failed = {"status": "failed", "reason": "no memory"}
     plan = replace(written("nli-sed", {"members": 3}, {}, {}, {NLI[1]: failed}).plan, without=frozenset({1}))
     (note,) = (note for note in Verdict(plan).notes if "failed" in note)
-    assert note == (
-        "Member 1 failed and is left out: ensemble and student are made of the 2 of 3 members that finished. Its reason: no "
-        "memory"
-    )
+    said = "Member 1 failed and is left out: ensemble and student are made of the 2 of 3 members that finished."
+    assert note == f"{said} Its reason: no memory"
 
 
 def test_a_student_without_the_variance_of_its_members_says_so(written: Written, tiny_backbone: Path) -> None:
@@ -343,9 +329,8 @@ def test_an_ensemble_costs_what_its_members_cost(written: Written) -> None:
             scores.write(subject.file, {}, {**given, "parameters": number, "bytes": 8})
             given |= {"tokens": 7.0, "texts_per_second": 30.0}
         found = {cost.pop("role"): cost for cost in plan.costs()}
-        assert (
-            found.keys() <= {"member", "ensemble"} and found["member"]["model"] == plan.members[len(parameters) - 1].id
-        )
+        assert found["member"]["model"] == plan.members[len(parameters) - 1].id
+        assert found.keys() <= {"member", "ensemble"}
         return found.get("ensemble", {})
 
     both = {"model": "ensemble", "parameters": 30, "bytes": 16, "dimensions": 4, "tokens": 6.5}
@@ -361,11 +346,8 @@ def test_the_delivered_folder(written: Written) -> None:
     for name, model in (("nli-ensemble", None), ("raw", "start"), ("nli", "member")):
         plan = written(name, {}, ALL, {}, {NLI[1]: score(0.9)}).plan
         folder, chosen = write_model(plan, plan.outcome)
-        assert (
-            folder
-            == {None: None, "start": plan.start, "member": plan.members[-1].output if plan.members else None}[model]
-        )
         assert chosen is (plan.members[1] if model == "member" else None)
+        assert folder == (chosen.output if chosen else {"start": plan.start}.get(model))
     part = written("raw", {"backbone_layers": 1}).plan
     assert write_model(part, part.outcome) == (part.start, None) and part.start != part.backbone
     for role in ("member", "backbone"):
@@ -376,16 +358,13 @@ def test_the_delivered_folder(written: Written) -> None:
         outcome = plan.outcome
         folder, _ = write_model(plan, outcome)
         assert folder is not None and outcome.chosen is not None and load(folder, device="cpu").layers == 2
-        own = {
-            "member": f"runs/{outcome.chosen.pooled_id}/model",
-            "backbone": f"backbones/pooled-{outcome.chosen.pooled_id}",
-        }
-        assert folder == plan.storage / own[role]
+        pooled = outcome.chosen.pooled_id
+        assert folder == plan.storage / (f"runs/{pooled}/model" if role == "member" else f"backbones/pooled-{pooled}")
         record, written_at = folder.parent / "run.json", folder.stat().st_mtime_ns
         assert write_model(plan, outcome)[0] == folder and folder.stat().st_mtime_ns == written_at
         if role == "member":
             found = record_of(folder)
-            assert (found["run_id"], found["pooled_again"]) == (outcome.chosen.pooled_id, plan.members[1].id)
+            assert (found["run_id"], found["pooled_again"]) == (pooled, plan.members[1].id)
             record.unlink()  # a kill came before it
             assert write_model(plan, outcome)[0] == folder and record_of(folder) == found
         assert record.exists() == (role == "member")
@@ -396,39 +375,28 @@ def test_what_is_noted_before_anything_runs(few_world: Path, tiny_backbone: Path
     sed, backbone = DEFAULTS["sed"], str(tiny_backbone)
 
     def plan(
-        settings: dict[str, Any], train: dict[str, Any], data: dict[str, Any], teachers: int, **fields: Any
+        target: str, teachers: int = 1, length: Any = 40, sample: int | None = None, spans: int = 0, **fields: Any
     ) -> Plan:
-        recipe = sed.replace(
-            settings=sed.settings.replace(**settings), train=sed.train.replace(**train), data=sed.data.replace(**data)
-        )
+        settings, data = sed.settings.replace(target=target), sed.data.replace(sample=sample, spans=spans)
+        recipe = sed.replace(settings=settings, train=sed.train.replace(max_length=length), data=data)
         given = {"backbone": backbone, "combine": "sed", "teachers": tuple(folders[:teachers]), **fields}
         made = Pipeline(name="d", recipes={"sed": recipe}, **given)
         return Plan(pipeline=made, corpus=Corpus(few_world), storage=tmp_path / "storage")
 
-    whole = {"sample": None}
-    apart = (
-        "The teachers have different starting models, or another width than the student, so their mean has no meaning"
+    (apart,) = notes_before(plan("concat", 2))
+    assert apart == (
+        "The teachers have different starting models, or another width than the student, so their mean has no meaning: "
+        "sed.target=concat."
     )
-    for target, teachers, is_told in (
-        ("concat", 2, True),
-        ("unit-mean", 2, False),
-        ("mean", 1, False),
-        ("concat", 1, False),
-    ):
-        made = plan({"target": target}, {}, whole, teachers)
-        assert ([f"{apart}: sed.target={target}."] if is_told else []) == notes_before(made)
-    layers = notes_before(plan({"target": "mean"}, {}, whole, 1, backbone_layers=1))
+    assert notes_before(plan("unit-mean", 2)) == notes_before(plan("mean")) == notes_before(plan("concat")) == []
+    layers = notes_before(plan("mean", backbone_layers=1))
     assert layers == [f"Training starts from 1 of the 2 layers of {backbone}: 0 (counted from 0)."]
-    table = plan({"target": "unit-mean"}, {}, whole, 1, student="static")
-    assert notes_before(table)[0] == (
-        f"Training starts from a table of token vectors, each what {backbone} gives for it alone."
-    )
+    table, said = plan("unit-mean", student="static"), "Training starts from a table of token vectors, each what"
+    assert notes_before(table)[0] == f"{said} {backbone} gives for it alone."
     assert (table.depth, table.size, table.hidden_width) == (1, 2e5, 32) and table.start.name.startswith("static-")
-    assert len({table.backbone_id, plan({}, {}, whole, 1).backbone_id}) == 2
-    (long, spans) = notes_before(plan({"target": "mean"}, {"max_length": "auto"}, {"sample": 50, "spans": 3}, 1))
+    assert table.backbone_id != plan("mean").backbone_id
+    long, spans = notes_before(plan("mean", length="auto", sample=50, spans=3))
     assert long.startswith("sed: reads the first ") and long.endswith(": 95% of the texts have no more.")
     assert spans == "sed: trains on 50 texts and on 3 spans of each (4 to 64 words): 75% of its rows are spans."
-    reason = [ReadingLength(tokens=9, limit=9, at_limit=share).reason for share in (0.05, 0.06)]
-    assert reason[0] == "95% of the texts have no more." and reason[1].startswith(
-        "backbone and teachers read no more, and 6%"
-    )
+    few, many = (ReadingLength(tokens=9, limit=9, at_limit=share).reason for share in (0.05, 0.06))
+    assert few == "95% of the texts have no more." and many.startswith("backbone and teachers read no more, and 6%")

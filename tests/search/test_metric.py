@@ -51,9 +51,7 @@ def test_a_search_goes_by_what_its_trials_report(search: str, known: list[str]) 
     assert f"they report {known[0]}, {known[1]} (on " in str(caught.value) and str(caught.value).endswith("and loss")
 
 
-def test_a_metric_that_is_never_reported_is_exit_code_2(
-    few_world: Path, without_dev: Path, tiny_backbone: Path, tmp_path: Path
-) -> None:
+def test_a_metric_that_no_trial_has(few_world: Path, without_dev: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     storage = tmp_path / "storage"
     place: list[object] = ["--storage", storage, "--address", "none"]
     for data, given, why in (
@@ -61,6 +59,7 @@ def test_a_metric_that_is_never_reported_is_exit_code_2(
         (without_dev, {"metric": "pearson"}, "sts/stsb_dev"),
         (without_dev, {"metric": "pearson", "train.keep": "last"}, "so trials report loss alone"),
         (without_dev, {"metric": "loss", "train.keep": "last", "asha": "true"}, "asha: goes by the evaluations on"),
+        (few_world, {"asha": "true"}, "asha, median: need trials that train at once"),
     ):
         arguments = sets({"backbone": tiny_backbone, **THREE, **given})
         outcome = raysts("tune", "lower-bound", "--data", data, *place, *arguments)
@@ -69,9 +68,7 @@ def test_a_metric_that_is_never_reported_is_exit_code_2(
 
 
 @pytest.mark.whole
-def test_one_grid_by_its_loss_and_by_pearson_is_trained_once(
-    few_world: Path, tiny_backbone: Path, tmp_path: Path
-) -> None:
+def test_one_grid_by_loss_and_by_pearson_is_trained_once(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     import optuna
 
     base = {**THREE, "backbone": str(tiny_backbone)}
@@ -109,13 +106,12 @@ def test_one_grid_by_its_loss_and_by_pearson_is_trained_once(
 
 @pytest.mark.whole
 def test_without_a_dev_set_the_loss_is_left(without_dev: Path, tiny_backbone: Path, tmp_path: Path) -> None:
-    given = {**THREE, "space.lower_bound": "0,0.8", "backbone": str(tiny_backbone)}
-    given |= {"metric": "loss", "train.keep": "last"}
-    found = run_search("lower-bound", given, without_dev, tmp_path, address="none")
-    assert found["trials"] == 2 and found["best"]["value"] == min(point["value"] for point in found["points"])
-    lines = [read_metrics(tmp_path / "runs" / point["run"] / "metrics.jsonl")[-1] for point in found["points"]]
-    assert [line["loss"] for line in lines] == [point["value"] for point in found["points"]]
-    json.dumps(found)
+    given = {**THREE, "space.lower_bound": "0,0.8", "metric": "loss", "train.keep": "last"}
+    given |= {"backbone": str(tiny_backbone)}
+    found = json.loads(json.dumps(run_search("lower-bound", given, without_dev, tmp_path, address="none")))
+    values = {point["run"]: point["value"] for point in found["points"]}
+    assert found["trials"] == 2 and found["best"]["value"] == min(values.values())
+    assert values == {run: read_metrics(tmp_path / "runs" / run / "metrics.jsonl")[-1]["loss"] for run in values}
 
 
 @pytest.mark.whole

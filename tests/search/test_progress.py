@@ -74,9 +74,7 @@ class Terminal:
         return bool(found)
 
 
-def test_a_live_table_on_a_terminal_ctrl_c_and_plain_lines_elsewhere(
-    few_world: Path, tiny_backbone: Path, tmp_path: Path
-) -> None:
+def test_a_live_table_on_a_terminal_and_lines_elsewhere(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     space = {"backbone": tiny_backbone, "space.lower_bound": "0,0.3,0.6", "seeds": 1}
     short = {"train.max_steps": STEPS, "train.eval_every": 4, "train.max_length": 24, "sts.data.sample": 96}
     sets = overrides(space, short)

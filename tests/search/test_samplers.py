@@ -31,9 +31,7 @@ def scored(point: Point, value: float, cost: float | None = None, seed: int = 0)
     ("name", "sampler_class"),
     [("random", "RandomSampler"), (None, "TPESampler"), ("gp", "GPSampler"), ("two measures", "NSGAIISampler")],
 )
-def test_every_sampler_proposes_untried_points_of_the_space_and_most_learn(
-    name: str | None, sampler_class: str
-) -> None:
+def test_every_sampler_proposes_untried_points_and_most_learn(name: str | None, sampler_class: str) -> None:
     """The first point is the given one. Options have conditions, and a choice may be a list."""
     made = find_search("ct-sed", {
         "num_samples": 24, "space.sed.optim.lr": "1e-6..1e-3 log", "space.sed.loss": "mse,similarity",
@@ -93,9 +91,8 @@ def test_importance_has_an_interval() -> None:
     assert first == rate and low - 0.01 < share < high + 0.01 and share > 0.5
 
 
-def test_importance_needs_points_that_differ_and_leaves_a_twentieth_of_its_draws_out_at_both_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_importance_needs_points_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leaves a twentieth of its draws out at both ends."""
     made = search(num_samples=60)
     rate, batch = made.space
     every = [scored({rate: 1e-4, batch: 8 + n}, 0.5 + 0.1 * (n > 3)) for n in range(8)]

@@ -24,10 +24,7 @@ from raysts.search.queue import TrialQueue
 from raysts.search.search import find_search
 from raysts.search.study import Study
 
-SHORT: dict[str, Any] = {
-    "train.max_steps": 2, "train.eval_every": 2, "train.max_length": 24, "data.sample": 64,
-    "precision": "fp32",
-}  # fmt: skip
+SHORT = {"train.max_steps": 2, "train.eval_every": 2, "train.max_length": 24, "data.sample": 64, "precision": "fp32"}
 CT, NLI = "ct.optim.lr", "nli.optim.lr"
 
 
@@ -41,9 +38,7 @@ def study_of(name: str, overrides: dict[str, Any], data: Path, storage: Path) ->
     return Study(search, plan_of(search.pipeline_at({}), RunOptions(data, storage, None, "none", "")), name)
 
 
-def test_points_that_begin_alike_share_what_they_begin_with(
-    few_world: Path, tiny_backbone: Path, tmp_path: Path
-) -> None:
+def test_points_that_begin_alike_share_the_beginning(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     storage, said, short = tmp_path / "s", [], {**SHORT, "backbone": str(tiny_backbone)}
     space = {f"space.{CT}": [1e-5, 1e-2]}
     with listening(said.append):
@@ -55,9 +50,7 @@ def test_points_that_begin_alike_share_what_they_begin_with(
     assert {node["status"] for node in planned["nodes"] if node["kind"] == "train"} == {"done"}
 
 
-def test_a_stage_that_differs_is_trained_once_for_the_points_that_need_it(
-    few_world: Path, tiny_backbone: Path, tmp_path: Path
-) -> None:
+def test_a_stage_is_trained_once_for_its_points(few_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     storage = tmp_path / "s"
     space = {f"space.{NLI}": [1e-5, 1e-3], f"space.{CT}": [1e-5, 1e-3]}
     overrides = {**SHORT, "backbone": str(tiny_backbone), **space, "keep": 1}
@@ -86,12 +79,7 @@ def test_a_trial_waits_for_a_step_that_another_one_makes(few_world: Path, tmp_pa
 
 @pytest.mark.parametrize("labels", [pytest.param(True, marks=pytest.mark.slow, id="by labels"), False])
 def test_students_of_models(few_world: Path, tiny_backbone: Path, tmp_path: Path, labels: bool) -> None:
-    words = (
-        ("big", "small", "red"),
-        ("dog", "cat", "cow"),
-        ("bread", "fish", "corn", "grass", "apple", "cake"),
-        range(6),
-    )
+    words = map(str.split, ("big small red", "dog cat cow", "bread fish corn grass apple cake", "1 2 3 4 5 6"))
     texts = [f"a {size} {animal} eats {food} at {hour}" for size, animal, food, hour in itertools.product(*words)]
     (tmp_path / "own.txt").write_text("\n".join(texts))
     arguments: list[Any] = ["tune", "distill", tiny_backbone, "--storage", tmp_path / "s", "--address", "none"]
