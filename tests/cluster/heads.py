@@ -138,19 +138,12 @@ TRIES = 4
 """Ray gives a node thirty seconds to start, come what may; a machine that does much else can need more."""
 
 CLUSTER_FILE = {
-    "cluster_name": "fake",
-    "upscaling_speed": 100.0,
-    "docker": {},
-    "auth": {},
-    "head_node_type": "ray.head.default",
-    "file_mounts": {},
-    "cluster_synced_files": [],
-    "file_mounts_sync_continuously": False,
-    "rsync_exclude": [],
+    "cluster_name": "fake", "upscaling_speed": 100.0, "docker": {}, "auth": {}, "head_node_type": "ray.head.default",
+    "file_mounts": {}, "cluster_synced_files": [], "file_mounts_sync_continuously": False, "rsync_exclude": [],
     "rsync_filter": [],
     **{f"{which}_commands": [] for which in ("initialization", "setup", "head_setup", "worker_setup")},
     **{f"{which}_start_ray_commands": [] for which in ("head", "worker")},
-}
+}  # fmt: skip
 """What every cluster file has by the time the autoscaler reads it."""
 
 

@@ -225,9 +225,7 @@ def _label_of_the_node(equals: str = "=") -> str:
     return f"ray.io/node-id{equals}{ray.nodes()[0]['Labels']['ray.io/node-id']}"
 
 
-def test_an_actor_is_where_its_labels_say_and_serves_the_next_map(
-    cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_actor_obeys_labels_and_serves_again(cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever worker that has; it makes room for one that asks for something else. An error of its work is one line, not
     the traceback that Ray makes of it, and ends it. Work that kills its process ends the run."""
     import ray
@@ -289,9 +287,7 @@ def test_an_actor_is_where_its_labels_say_and_serves_the_next_map(
     ray.util.remove_placement_group(group)
 
 
-def test_a_node_that_goes_while_it_is_asked_is_no_reason(
-    cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_gone_meanwhile_is_no_reason(cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray refuses what is asked of a node that is gone, as it does of one that never was."""
     import ray
 

@@ -27,9 +27,7 @@ def articles(tmp_path: Path) -> Path:
     return tmp_path / "wikipedia/articles.parquet"
 
 
-def test_a_shard_that_cannot_be_read_is_named(
-    articles: Path, tmp_path: Path, cluster: None, capfd: pytest.CaptureFixture
-) -> None:
+def test_a_broken_shard_is_named(articles: Path, tmp_path: Path, cluster: None, capfd: pytest.CaptureFixture) -> None:
     shards = damage.shards(tmp_path, "wikipedia/articles")
     damage.flipped(shards[1])
     with pytest.raises(RunFailed, match=r"^wikipedia/sentences: .*part-1\.parquet: its pages") as failed:

@@ -31,9 +31,6 @@ def values(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], float]:
     return {tuple(row[key] for key in keys): row["value"] for row in rows}
 
 
-# -- the functions do what the commands do -------------------------------------------------------------------------------
-
-
 def test_run_and_plan_agree_with_the_commands(finished: run_commands.Finished) -> None:
     chosen = {**TINY, "evaluation.resamples": 4, "evaluation.tasks": list(TASKS)}
     found = raysts.run("nli-ct-sed", chosen, finished.data, finished.storage, address="none")
@@ -50,15 +47,12 @@ def test_errors_are_one_kind_with_the_cli_text(finished: run_commands.Finished, 
     for wrong in (
         lambda: raysts.run("nil", storage=tmp_path / "s"),
         lambda: raysts.run("nli", {"optim.lrr": 1}, storage=tmp_path / "s"),
-        lambda: raysts.run(5, storage=tmp_path / "s"),
-        lambda: raysts.tune(5, storage=tmp_path / "s"),
-        lambda: raysts.plan("nli", data=tmp_path / "none"),
-        lambda: raysts.evaluate(tmp_path),
+        lambda: raysts.run(5, storage=tmp_path / "s"), lambda: raysts.tune(5, storage=tmp_path / "s"),
+        lambda: raysts.plan("nli", data=tmp_path / "none"), lambda: raysts.evaluate(tmp_path),
         lambda: raysts.embed(finished.results["nli"]["model"], tmp_path, "text", tmp_path / "out"),
-        lambda: raysts.export(tmp_path / "none", tmp_path / "out"),
-        lambda: raysts.distill(),
+        lambda: raysts.export(tmp_path / "none", tmp_path / "out"), lambda: raysts.distill(),
         lambda: raysts.load(tmp_path / "none"),
-    ):
+    ):  # fmt: skip
         with pytest.raises(InputError) as caught:
             wrong()
         assert caught.value.problems
@@ -74,9 +68,6 @@ def test_the_package_offers_what_it_says() -> None:
         raysts.nothing  # noqa: B018
 
 
-# -- evaluate ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("role", ["member", "student"])
 def test_evaluating_a_run_gives_its_rows_again(role: str, finished: run_commands.Finished) -> None:
     found = finished.results["nli-ct-sed"]
@@ -89,11 +80,6 @@ def test_evaluating_a_run_gives_its_rows_again(role: str, finished: run_commands
     assert values(again["results"]) == pytest.approx(values(wanted), abs=1e-5)
     same = ("run_id", "role", "member", "seed", "step", "pooling", "similarity", "dataset_sha256", "n")
     assert {tuple(row[c] for c in same) for row in again["results"]} == {tuple(row[c] for c in same) for row in wanted}
-    called = raysts.evaluate(run, TASKS, data=finished.data, storage=finished.storage, resamples=4)
-    assert timeless(called["results"]) == timeless(again["results"])
-
-
-# -- distill -------------------------------------------------------------------------------------------------------------
 
 
 FEW = {"train.max_steps": 2, "sed.data.sample": 64}
@@ -147,9 +133,6 @@ def test_distilling_models(finished: run_commands.Finished) -> None:
     assert raysts.distill([*map(str, models)], settings, finished.data, finished.storage, **named) == found
 
 
-# -- export, embed, load, report -----------------------------------------------------------------------------------------
-
-
 def test_an_export_is_the_model(finished: run_commands.Finished, tmp_path: Path) -> None:
     student = run_of(finished.results["nli-ct-sed"], "student")
     told = result("export", student, "--to", tmp_path / "out" / "encoder", "--storage", finished.storage)
@@ -161,6 +144,8 @@ def test_an_export_is_the_model(finished: run_commands.Finished, tmp_path: Path)
     for folder in (tmp_path / "out" / "encoder", tmp_path / "python"):
         assert (folder / "README.md").is_file()
         np.testing.assert_array_equal(raysts.load(folder).encode(texts), model.encode(texts))
+    by_name = raysts.load("nli-ct-sed", finished.storage)
+    np.testing.assert_array_equal(by_name.encode(texts), model.encode(texts), "the name of its run")
     two_layers = result("export", student, "--to", tmp_path / "two", "--storage", finished.storage, "--layers", "2")
     sentence_transformers = pytest.importorskip("sentence_transformers")
     theirs = sentence_transformers.SentenceTransformer(two_layers["model"], device="cpu").encode(texts)

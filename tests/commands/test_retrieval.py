@@ -135,12 +135,9 @@ def test_a_folder_of_no_use_is_refused(tiny_backbone: Path, tmp_path: Path) -> N
     for part, content, why in (
         ("qrels.csv", None, "it has no qrels"),
         ("qrels.csv", "query_id,doc_id,score\nq,other,1\n", "values of 'doc_id' are not in"),
-        (
-            "qrels.csv",
-            "query_id,doc_id,score\nq,d,many\n",
-            "row 0 .line 2., column 'score': 'many' must be a whole number",
-        ),
-    ):
+        ("qrels.csv", "query_id,doc_id,score\nq,d,many\n",
+         "row 0 .line 2., column 'score': 'many' must be a whole number"),
+    ):  # fmt: skip
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         for name, written in {**right, part: content}.items():

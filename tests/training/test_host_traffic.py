@@ -149,8 +149,7 @@ def test_a_step_reads_nothing_and_copies_once(name: str, stage: Stage, tmp_path:
     if name == "flow":
         step(run)  # the first asks whether it is fitted
     traffic, batch = step(run)
-    assert not +traffic.reads and not +traffic.creations
-    assert traffic.copies.total() == 1
+    assert not +traffic.reads and not +traffic.creations and traffic.copies.total() == 1
     assert traffic.places == tokens_in(batch) > 0, "no padding"
 
 
@@ -169,5 +168,4 @@ def test_embedding_copies_a_batch_at_once_and_reads_its_results_alone() -> None:
         represent_tokens(encoder, tokens, (1, 2), batch_size=20)
     assert set(+traffic.reads) == {next(line for line in traffic.reads if line.startswith("sentence_model"))}
     assert traffic.reads.total() == 3 * 2, "an array for each choice of layers"
-    assert traffic.copies.total() == 3 and not +traffic.creations
-    assert traffic.places == lengths.sum()
+    assert traffic.copies.total() == 3 and not +traffic.creations and traffic.places == lengths.sum()
