@@ -35,9 +35,8 @@ def test_a_cluster_of_a_cloud(kind: str) -> None:
     """Its file as ``ray up`` has it before it talks to the cloud: with the provider's defaults, and checked."""
     from ray.autoscaler._private.util import prepare_config, validate_config
 
-    (config,) = (
-        each for each in map(yaml.safe_load, map(Path.read_text, CLUSTERS)) if each["provider"]["type"] == kind
-    )
+    configs = map(yaml.safe_load, map(Path.read_text, CLUSTERS))
+    (config,) = (config for config in configs if config["provider"]["type"] == kind)
     prepared = prepare_config(config)
     validate_config(prepared)
 

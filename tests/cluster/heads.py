@@ -106,9 +106,8 @@ def running_head(
     if autoscaling is not None:
         file = temporary / "cluster.yaml"
         provider = {"type": "fake_multinode", "gcs_address": address, "use_node_id_as_ip": True}
-        file.write_text(
-            json.dumps({**CLUSTER_FILE, "provider": provider | {"disable_node_updaters": True}} | autoscaling)
-        )
+        provider["disable_node_updaters"] = True
+        file.write_text(json.dumps({**CLUSTER_FILE, "provider": provider} | autoscaling))
         more = [f"--autoscaling-config={file}"]
         given |= {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1", "AUTOSCALER_HEARTBEAT_TIMEOUT_S": "8"}
     # Without --block: that ends the node when any of its processes ends, and the server of Ray's client, which nobody

@@ -116,9 +116,8 @@ def test_an_ensemble_gets_nodes_loses_one_and_lets_them_go(growing: Head, small_
     # The member on the dead node lost what came after its last checkpoint; those of other runs noticed nothing.
     assert killed and kept and len(writers[killed]) == 2 and min(map(len, writers.values())) == 1
     assert kept.items() <= lines(storage / "runs" / killed).items()
-    assert [row["value"] for row in json.loads(printed.splitlines()[-1])["results"]] == [
-        row["value"] for row in expected["results"]
-    ]
+    rows = json.loads(printed.splitlines()[-1])["results"]
+    assert [row["value"] for row in rows] == [row["value"] for row in expected["results"]]
     names = {folder.name for folder in (calm / "runs").iterdir()}
     assert len(names) == 4 and names == set(writers)
     for name in names:

@@ -44,7 +44,5 @@ def test_what_this_ray_cannot_do_is_said_with_the_ray_that_can(monkeypatch: pyte
     assert (compat.lacks(wanted) == []) is recent and compat.lacks(Resources(workers=2)) == []
     monkeypatch.setattr(compat, "scales_with", lambda field: False)
     labels, workers = compat.lacks(wanted)
-    assert labels.startswith(
-        f"resources.label_selector: Ray {ray.__version__} does not have it, Ray 2.55 does; install"
-    )
+    assert labels.startswith(f"resources.label_selector: Ray {ray.__version__} does not have it, Ray 2.55 does;")
     assert workers.startswith("resources.min_workers: ")

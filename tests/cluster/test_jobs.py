@@ -144,9 +144,8 @@ def test_a_stopped_job_goes_on_when_it_is_submitted_again_and_runs_to_its_end(
     record = read_json(folder / "run.json")
     assert record is not None and record["where"].startswith("Ray Train") and record["layout"]["world_size"] == 2
     assert kept and saved < record["steps"], "ended too late to say anything"
-    start, weights, others = (
-        load_file(Path(model) / "model.safetensors") for model in (plan.backbone, found["model"], calm["model"])
-    )
+    models = (plan.backbone, found["model"], calm["model"])
+    start, weights, others = (load_file(Path(model) / "model.safetensors") for model in models)
     assert max((weights[name] - others[name]).abs().max() for name in weights) < 1e-5
     assert max((weights[name] - start[name]).abs().max() for name in weights) > 1e-4  # they were trained
     # One line per stage, none drawn over another; nothing of Ray's own but what frames the log.
@@ -166,9 +165,8 @@ def test_a_stopped_job_goes_on_when_it_is_submitted_again_and_runs_to_its_end(
 def test_every_other_job_does_what_its_command_does(head: Head, small_world: Path, tmp_path: Path) -> None:
     storage, data = tmp_path / "storage", ["--data", small_world]
     common = [*data, "--storage", storage, *SMALL, "--json"]
-    code, output = ended(
-        head.submit("train_ensemble.py", "nli", *common, "--set", "backbone=tiny", "--set", "members=2")
-    )
+    small = overrides({"backbone": "tiny", "members": 2})
+    code, output = ended(head.submit("train_ensemble.py", "nli", *common, *small))
     assert code == 0, output
     ensemble = result(output)
     assert {row["member"] for row in ensemble["results"] if row["role"] == "member"} == {0, 1}

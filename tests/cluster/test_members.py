@@ -68,9 +68,8 @@ class _Watch(threading.Thread):
                     self.writers[folder].add(pid)
                     self.seen[folder].append(time.monotonic())
                     with contextlib.suppress(OSError):  # it has just been killed
-                        self.environments[pid] = self.environments.get(pid) or Path(
-                            f"/proc/{pid}/environ"
-                        ).read_bytes().split(b"\0")
+                        if not self.environments.get(pid):
+                            self.environments[pid] = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             at_it = {
                 self.told: len(read_metrics(self.told / "metrics.jsonl")) >= 5,
                 self.victim: any((self.victim / "checkpoints").glob("step-*.pt")),

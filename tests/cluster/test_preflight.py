@@ -201,6 +201,4 @@ def test_a_node_with_another_file_system_is_named(
         with pytest.raises(InputError, match=r"node .*same files in --data"):
             members.train_members(chains, Resources(gpus=0), unseen)
     assert not list(shared.glob(".preflight*"))
-    wait_until(
-        lambda: not capacity.may_grow()
-    )  # no autoscaler looks after it; Ray's monitor says so every five seconds
+    wait_until(lambda: not capacity.may_grow())  # no autoscaler looks after it, as Ray's monitor says now and then

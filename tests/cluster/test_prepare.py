@@ -37,9 +37,7 @@ def test_a_broken_shard_is_named(articles: Path, tmp_path: Path, cluster: None, 
     assert "Traceback" not in output.err and "ray.data" not in output.err
 
 
-def test_killed_workers_change_nothing(
-    articles: Path, tmp_path: Path, cluster: None, capfd: pytest.CaptureFixture
-) -> None:
+def test_kills_change_nothing(articles: Path, tmp_path: Path, cluster: None, capfd: pytest.CaptureFixture) -> None:
     """One is killed that has made runs, one that has merged a partition: the files are those made in one process."""
     root, out, killed = (tmp_path / name for name in ("calm", "out", "killed"))
     killed.mkdir()

@@ -31,9 +31,7 @@ def test_deaths_without_progress_are_counted(deaths: Any, stands: list[str], cou
     for stand, count in zip(stands, counts, strict=True):
         assert queue.take((0, 0)) == 0
         progress = queue.begin((0, 0), stand)
-        assert progress.deaths == count and progress.cause == (
-            ("killed" if deaths else "gone") if count else progress.cause
-        )
+        assert progress.deaths == count and (not count or progress.cause == ("killed" if deaths else "gone"))
         queue.release(0, RunEnd("gone", deaths))
 
 

@@ -28,9 +28,8 @@ class Search:
         self, world: Path, backbone: Path, folder: Path, commands: list[Command], overrides: dict[str, Any]
     ) -> None:
         self.storage, self.commands, self.folder = folder / "storage", commands, folder
-        sets = [
-            part for key, value in {**overrides, "backbone": backbone}.items() for part in ("--set", f"{key}={value}")
-        ]
+        given = {**overrides, "backbone": backbone}
+        sets = [part for key, value in given.items() for part in ("--set", f"{key}={value}")]
         self.arguments = ["-m", "raysts", "tune", "lower-bound", *sets, "--data", world, "--storage", self.storage]
 
     def start(self) -> Command:

@@ -119,9 +119,7 @@ def test_early_stopping_stops_some_and_says_so(
 def test_a_trial_without_room_is_refused(small_world: Path, tiny_backbone: Path, tmp_path: Path, cluster: None) -> None:
     """A cluster that no autoscaler looks after will not grow: to wait for it would be to wait for ever."""
     overrides = {**FOUR, "backbone": str(tiny_backbone), "resources.gpus": 2}
-    with pytest.raises(
-        InputError, match=r"resources.gpus=2: no node can hold.*the cluster's nodes have: 2 CPUs, 0 GPUs"
-    ):
+    with pytest.raises(InputError, match=r"resources.gpus=2: no node can hold.*cluster's nodes have: 2 CPUs, 0 GPUs"):
         run_search("lower-bound", overrides, small_world, tmp_path / "storage")
     assert not (tmp_path / "storage").exists()
 

@@ -335,9 +335,8 @@ def test_an_export_overwrites_nothing(refused: Refused, tiny_backbone: Path) -> 
     (refused.place / "there" / "mine.txt").write_text("mine", encoding="utf-8")
     (refused.place / "file").touch()
     for target in ("there", "file"):
-        refused(
-            "export", tiny_backbone, "--to", refused.place / target, says=("--to", target, "nothing is overwritten")
-        )
+        said = ("--to", target, "nothing is overwritten")
+        refused("export", tiny_backbone, "--to", refused.place / target, says=said)
     refused("export", tiny_backbone, "--to", refused.place / "file" / "x", says=("--to", "cannot be written to"))
     refused("export", tiny_backbone, "--to", refused.place / "out", "--layers", 3, says=("layers=3", "has 2 layers"))
     refused("export", tiny_backbone, "--to", tiny_backbone / "onnx", says=("--to", "lies in the folder of the model"))

@@ -50,16 +50,14 @@ def test_claims_end_to_end(small_world: Path, tmp_path: Path, monkeypatch: pytes
     assert by_claim["The reversed set gives the direction on SICK"]["why"].startswith("not among evaluation")
     sim, var = (by_claim[f"The reversed set gives the direction{by}: ent"] for by in ("", " by variance"))
     assert (sim["a_value"], sim["b_value"]) != (var["a_value"], var["b_value"]) and var["verdict"]
-    rows = [
-        row.row for row in every_row(tmp_path) if row.row["dataset"] == "snli-direction" and row.row["subset"] is None
-    ]
+    every = [each.row for each in every_row(tmp_path)]
+    rows = [row for row in every if row["dataset"] == "snli-direction" and row["subset"] is None]
     for side, system in (("a", "gausscse-ent+rev"), ("b", "gausscse-ent")):
         of = [row["value"] for row in rows if (row["system"], row["similarity"]) == (system, "variance")]
         assert len(of) == 2 and var[f"{side}_value"] == pytest.approx(sum(of) / 2)
     golden.check("json/claims", shape({name: value for name, value in found.items() if name != "text"}))
-    golden.check(
-        "verdicts", {row["claim"]: [row["verdict"], row["a_value"]] for row in found["claims"]}, tolerance=0.02
-    )
+    verdicts = {row["claim"]: [row["verdict"], row["a_value"]] for row in found["claims"]}
+    golden.check("verdicts", verdicts, tolerance=0.02)
     assert Path(found["reports"][0]).is_file() and "sed" not in {row["paper"] for row in found["claims"]}
     again = run("gausscse", small_world, tmp_path, seeds=2)
     assert again["claims"] == found["claims"]
@@ -79,9 +77,8 @@ def test_claims_about_two_encoders(few_world: Path, tmp_path: Path, monkeypatch:
         if {claim.a.point, claim.b.point} <= {"nli", "nli.larger", "word overlap"}
     ]
     (claim,) = about
-    monkeypatch.setitem(
-        CLAIMS, "latte-mix", [claim, claim._replace(says="self", a=claim.b, b=claim.b._replace(role="backbone"))]
-    )
+    itself = claim._replace(says="self", a=claim.b, b=claim.b._replace(role="backbone"))
+    monkeypatch.setitem(CLAIMS, "latte-mix", [claim, itself])
     sizes = {depth: str(write_backbone(tmp_path / str(depth), "bert", depth=depth)) for depth in (2, 3)}
     overrides = {"nli.train.max_steps": 2, "train.max_length": 16, "data.sample": 300, "evaluation.resamples": 50,
                  "evaluation.tasks": ["sts12"]}  # fmt: skip

@@ -43,14 +43,9 @@ def cells(paper: str, number: int, storage: Path) -> dict[tuple[str | None, str,
 
 
 def test_students_differ_by_their_seed_alone(small_corpus: Corpus, tiny_backbone: Path, tmp_path: Path) -> None:
-    one, three, four = (
-        Plan(
-            pipeline=pipeline("nli-sed-flow", {"backbone": str(tiny_backbone), "members": 2, "students": count}),
-            corpus=small_corpus,
-            storage=tmp_path,
-        )
-        for count in (1, 3, 4)
-    )
+    given = {"backbone": str(tiny_backbone), "members": 2}
+    made = (pipeline("nli-sed-flow", {**given, "students": count}) for count in (1, 3, 4))
+    one, three, four = (Plan(pipeline=each, corpus=small_corpus, storage=tmp_path) for each in made)
     ids = [[[node.id for node in chain] for chain in each.student_chains] for each in (one, three, four)]
     assert ids[0] == ids[1][:1] and ids[1] == ids[2][:3]
     assert len({name for chain in ids[2] for name in chain}) == 8
@@ -191,15 +186,13 @@ def test_options_of_a_search_reach_it_and_those_of_its_pipelines_do_not(few_worl
     }  # fmt: skip
     nodes = raysts.plan("sed-supervised", overrides, few_world, tmp_path)["nodes"]
     trials = [node["title"] for node in nodes if node["title"].endswith(("seed 0", "seed 1", "seed 2"))]
-    assert trials == [
-        f"sed-supervised.lower-bound: lower_bound={bound} seed {seed}" for bound in ("0", "0.6") for seed in range(3)
-    ]
+    points = [f"lower_bound={bound} seed {seed}" for bound in ("0", "0.6") for seed in range(3)]
+    assert trials == [f"sed-supervised.lower-bound: {point}" for point in points]
     assert [node["id"] for node in nodes if "student" in node["title"]][0].startswith("(after the grid)")
     shown = show_recipe("sed-supervised", overrides)["recipe"]
     assert shown["search"]["lower-bound"]["space"] == {"sts.settings.lower_bound": "0.0,0.6"}
-    assert (
-        shown["then"]["sts-sed"]["members"] == 2 and shown["then"]["sts-sed"]["recipes"]["sed"]["data"]["sample"] == 40
-    )
+    student = shown["then"]["sts-sed"]
+    assert student["members"] == 2 and student["recipes"]["sed"]["data"]["sample"] == 40
     for key, reason in (("sed.nothing", "unknown option 'sed.nothing'"), ("seedss", "did you mean 'seed'")):
         with pytest.raises(InputError, match=reason):
             raysts.plan("sts-grid-sed", {**overrides, key: 1}, few_world, tmp_path)

@@ -55,9 +55,8 @@ def test_what_another_run_needs_stays(storage: Path) -> None:
     members = json.loads((storage / "pipelines" / "members.json").read_text())["members"]
     done = result("remove", "members", "--storage", storage, "--yes")
     assert done["bytes"] == sizes["members"]["removable_bytes"] and done["removed"]
-    assert not any(
-        (storage / path).exists() for path in [*done["removed"], "pipelines/members.json", "reports/members"]
-    )
+    gone = [*done["removed"], "pipelines/members.json", "reports/members"]
+    assert not any((storage / path).exists() for path in gone)
     assert state(storage, "student") == before and {step["status"] for step in before["steps"]} == {"done"}
     kept = json.loads((storage / "pipelines" / "student.json").read_text())["caches"]
     assert {path.partition("/")[0] for path in kept} == {"contamination", "row_scores", "tables"}

@@ -55,9 +55,8 @@ def test_file_command_and_python_give_the_same_ids(own: Path, tiny_backbone: Pat
 def test_a_run_file_runs_and_is_a_search_with_a_space(own: Path, tiny_backbone: Path) -> None:
     """Its places, the name among them, are those of the search. A distillation has its teachers and queries there."""
     small = f"backbone: {tiny_backbone}\ntext: docs.csv\ncolumn: body\nstorage: here\ntrain.max_steps: 2\n"
-    Path("run.yaml").write_text(
-        f"base: simcse-unsup\n{small}name: mine\ntest: {{mine: pairs.csv}}\nevaluation.resamples: 4\n"
-    )
+    tested = "name: mine\ntest: {mine: pairs.csv}\nevaluation.resamples: 4\n"
+    Path("run.yaml").write_text(f"base: simcse-unsup\n{small}{tested}")
     done = result("run", "run.yaml", "--address", "none")
     assert done["name"] == "mine" and Path("here/pipelines/mine.json").is_file()
     assert {row["dataset"] for row in done["results"]} == {"mine"}
@@ -104,9 +103,8 @@ def test_init_writes_a_file_for_the_data_that_is_there(own: Path, tiny_backbone:
     Path("empty").mkdir()
     Path("empty/0123.csv").write_text("sentence1,sentence2,score\na,b,1\n")
     result("init", "new/2024.yaml", "--folder", "empty")
-    assert (named := yaml.safe_load(Path("new/2024.yaml").read_text()))["name"] == "2024" and [*named["test"]] == [
-        "0123"
-    ]
+    named = yaml.safe_load(Path("new/2024.yaml").read_text())
+    assert named["name"] == "2024" and [*named["test"]] == ["0123"]
     Path("empty/0123.csv").unlink()
     result("init", "other.yaml", "--folder", "empty")
     assert yaml.safe_load(Path("other.yaml").read_text()).keys() == {"base", "name", "backbone", "members"}

@@ -162,9 +162,7 @@ def test_bars_of_a_command_and_of_each_run(clock: list[float], shown: Screen, mo
             shown.draw(run, f"member {run}", done, 4, f"loss {done}")
         shown.within(0.5)
         shown.live()
-        seen = [
-            (task.description, task.completed, task.total, task.visible, task.fields["note"]) for task in bars.tasks
-        ]
+        seen = [(bar.description, bar.completed, bar.total, bar.visible, bar.fields["note"]) for bar in bars.tasks]
     whole = ("train", 0.5, 1.0, True, "50 %, 0.0 s so far")
     assert seen == [whole, ("member a", 4, 4, False, "loss 4"), ("member b", 1, 4, True, "loss 1")]
     assert shown.bars is None and not shown.active

@@ -23,9 +23,8 @@ from raysts.models.pretrained import load
 from raysts.ops.similarity import cosine
 from raysts.storage.atomic import ASIDE
 
-TEXTS = [
-    f"{word} {other}" for word in ("a dog", "the cat", "nobody") for other in ("runs", "sleeps", "is red", "is small")
-]
+VERBS = ("runs", "sleeps", "is red", "is small")
+TEXTS = [f"{word} {verb}" for word in ("a dog", "the cat", "nobody") for verb in VERBS]
 TOKEN = "hf_secretsecretsecret"
 
 

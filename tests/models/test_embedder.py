@@ -100,9 +100,8 @@ def test_a_graph_has_the_dimensions_the_similarity_and_the_prompts_of_its_model(
     pytest.importorskip("onnx")
     model = load(folder, pooling="cls", device="cpu")
     model.truncate_dim, model.similarity_name = 8, "dot"
-    model.prompts = Prompts(
-        texts={"query": "the cat and the dog ", "document": "a dog sat "}, default="query", pooled=False
-    )
+    before = {"query": "the cat and the dog ", "document": "a dog sat "}
+    model.prompts = Prompts(texts=before, default="query", pooled=False)
     model.save(tmp_path / "model")
     model = load(tmp_path / "model", device="cpu")
     onnx.save(model, tmp_path / "graph")

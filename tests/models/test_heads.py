@@ -42,9 +42,7 @@ ALIKE = ("linear", "gauss of the paper", "single", "point")
 """Another setting, or parent, of a head that stands before it."""
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ()) for name in HEADS]
-)
+@pytest.mark.parametrize("name", [pytest.param(of, marks=pytest.mark.slow if of in ALIKE else ()) for of in HEADS])
 def test_a_head_is_saved_and_read_by_both(
     name: str, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

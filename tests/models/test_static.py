@@ -266,9 +266,7 @@ SMALL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "system", ["latte", *(pytest.param(name, marks=pytest.mark.slow) for name in ("whiten", "flow"))]
-)
+@pytest.mark.parametrize("system", ["latte", *(pytest.param(of, marks=pytest.mark.slow) for of in ("whiten", "flow"))])
 def test_run(system: str, of_the_world: Path, small_world: Path, tmp_path: Path) -> None:
     arguments = [system, "--data", small_world, "--storage", tmp_path / "storage", "--address", "none"]
     smaller = {"latte.settings.dims": 4, "latte.settings.classes": 5} if system == "latte" else {}

@@ -141,9 +141,7 @@ def test_the_count_sees_what_makes_a_host_wait() -> None:
     assert (traffic.reads.total(), traffic.creations.total(), traffic.copies.total()) == (5, 1, 2)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ()) for name in CATALOG]
-)
+@pytest.mark.parametrize("name", [pytest.param(of, marks=pytest.mark.slow if of in ALIKE else ()) for of in CATALOG])
 def test_a_step_reads_nothing_and_copies_once(name: str, stage: Stage, tmp_path: Path) -> None:
     run = long_run(name, stage, tmp_path / "run")
     if name == "flow":
