@@ -62,17 +62,12 @@ def flipped_bit(content: bytearray) -> bytes:
 
 
 DAMAGE: dict[str, Callable[[Path], None]] = {
-    "truncated": truncated,
-    "empty file": lambda path: path.write_bytes(b""),
-    "flipped": flipped,
-    "other columns": other_columns,
-    "other types": other_types,
-}
+    "truncated": truncated, "empty file": lambda path: path.write_bytes(b""), "flipped": flipped,
+    "other columns": other_columns, "other types": other_types,
+}  # fmt: skip
 
 BYTES: dict[str, Callable[[bytes], bytes]] = {
-    "empty": lambda content: b"",
-    "torn": lambda content: content[: len(content) // 2],
-    "zeros": lambda content: bytes(len(content)),
-    "flipped": lambda content: flipped_bit(bytearray(content)),
-}
+    "empty": lambda content: b"", "torn": lambda content: content[: len(content) // 2],
+    "zeros": lambda content: bytes(len(content)), "flipped": lambda content: flipped_bit(bytearray(content)),
+}  # fmt: skip
 """What becomes of the bytes of a file of any kind."""

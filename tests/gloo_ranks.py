@@ -141,17 +141,15 @@ def run(
         name: small_runs.without(whole, folder=folder / "2" / name, recipe=told if name == "told" else whole.recipe)
         for name in ("interrupted", "grown", "shrunk", "told")
     }
-    spread = {
-        name: small_runs.without(alone[name], folder=folder / "spread" / name) for name in SPREAD if name in names
-    }
+    there = [name for name in SPREAD if name in names]
+    spread = {name: small_runs.without(alone[name], folder=folder / "spread" / name) for name in there}
     in_bf16 = alone[RESUMED].recipe.train.replace(precision="bf16")
     recipe = alone[RESUMED].recipe.replace(train=in_bf16)
     spread[IN_BF16] = small_runs.without(alone[RESUMED], folder=folder / "spread" / IN_BF16, recipe=recipe)
     steep = whole.recipe.replace(optim=OPTIM.replace(lr=1e30))
     failing = {"failing": small_runs.without(whole, folder=folder / "2" / "failing", recipe=steep)}
-    (folder / "jobs.pickle").write_bytes(
-        pickle.dumps({**together, "extra": extra, "spread": spread, "failing": failing})
-    )
+    made = {**together, "extra": extra, "spread": spread, "failing": failing}
+    (folder / "jobs.pickle").write_bytes(pickle.dumps(made))
     # A run that begins in one process and goes on in two.
     with pytest.raises(small_runs.Interrupted):
         train(extra["grown"], small_runs.Watched(read=small_runs.interrupted_at(3)))
@@ -185,9 +183,8 @@ def rank_main(rank: int, folder: str) -> None:
     for world in sorted(WORLDS, reverse=True):
         if rank >= world:
             return
-        dist.init_process_group(
-            "gloo", init_method=f"file://{root / f'rendezvous-{world}'}", rank=rank, world_size=world
-        )
+        meeting = f"file://{root / f'rendezvous-{world}'}"
+        dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
         found: dict[str, Any] = {"weights": {}, "metrics": {}, **_collectives(rank, world)}
         for name, job in made[str(world)].items():
             found["weights"][name] = _weights(job, Gloo(rank, world))
@@ -202,9 +199,8 @@ def rank_main(rank: int, folder: str) -> None:
                 runtime = Spread(rank, world)
                 found["spread"][name], found["numbers"][name] = _weights(job, runtime), sorted(runtime.numbers)
         elif world == 3:
-            _until(
-                small_runs.Interrupted, made["extra"]["shrunk"], Gloo(rank, world, read=small_runs.interrupted_at(3))
-            )
+            killed_at_3 = Gloo(rank, world, read=small_runs.interrupted_at(3))
+            _until(small_runs.Interrupted, made["extra"]["shrunk"], killed_at_3)
         torch.save(found, root / f"{world}-rank{rank}.pt")
         dist.barrier()
         dist.destroy_process_group()

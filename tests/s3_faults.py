@@ -87,9 +87,8 @@ class Proxy:
             time.sleep(SLOW)
         server = http.client.HTTPConnection(self.target, timeout=300)
         try:
-            headers = {
-                name: value for name, value in handler.headers.items() if name.lower() not in {*HOPS, *self.dropped}
-            }
+            gone = {*HOPS, *self.dropped}
+            headers = {name: value for name, value in handler.headers.items() if name.lower() not in gone}
             server.request(method, path, body=body, headers=headers)
             found = server.getresponse()
             content = found.read()

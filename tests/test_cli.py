@@ -91,28 +91,25 @@ def test_the_version_names_the_sources() -> None:
 # -- what is typed -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("words", "taken"),
-    [
-        ("evaluate M --tasks sts12,,stsb --tasks sick", {"model": "M", "tasks": ["sts12", "stsb", "sick"]}),
-        ("evaluate M --tasks , --layers only-1", {"model": "M", "tasks": None, "layers": "only-1"}),
-        ("evaluate M --test a=x=1.csv --test b=y.csv", {"model": "M", "test": {"a": "x=1.csv", "b": "y.csv"}}),
-        ("run ct --track mlflow=sqlite:///a,b.db,wandb", {"recipe": "ct", "track": {"mlflow": "sqlite:///a,b.db", "wandb": ""}}),
-        ("data import f --as nli --data D --labels=-1=drop,1=neutral",
-         {"file": "f", "kind": "nli", "data": "D", "labels": {"-1": "drop", "1": "neutral"}}),
-        *((f"run ct --{name}=", "is empty; name a place, or remove the option") for name in ("data", "text", "storage")),
-        ("evaluate M --test a", "'a' must look like NAME=FILE, for example --test mine="),
-        ("evaluate M --test =a", "'=a' must look like NAME=FILE"), ("evaluate M --test a=", "'a=' must look like NAME=FILE"),
-        ("evaluate M --test a=x --test a=y", "'a' is given twice; take two names"),
-        ("data import f --as nli --data D --labels a=b,c", "'c' must look like a=b, several as a=b,c=d"),
-        ("data import f --as nli --data D --labels a=", "'a=' must look like a=b"), ("list one", "takes no argument 'one'"),
-        ("evaluate", "raysts evaluate needs MODEL. 'raysts evaluate --help' shows what it takes"),
-        ("recipes -v -q", "-v and -q: give one of them"), ("", "name a command: 'raysts --help' lists them"),
-        ("data", "name a command: 'raysts data --help' lists them"), ("frobnicate", "frobnicate"), ("run nli --frob", "--frob"),
-        ("distill --top many", "--top"), ("plan quickstart --price -3/gpu-hour", "--price -3/gpu-hour: must be NUMBER/UNIT"),
-        ("plan quickstart --set -batch=8", "'-batch=8' begins as an option does; if it is one, write --set=-batch=8"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("words", "taken"), [
+    ("evaluate M --tasks sts12,,stsb --tasks sick", {"model": "M", "tasks": ["sts12", "stsb", "sick"]}),
+    ("evaluate M --tasks , --layers only-1", {"model": "M", "tasks": None, "layers": "only-1"}),
+    ("evaluate M --test a=x=1.csv --test b=y.csv", {"model": "M", "test": {"a": "x=1.csv", "b": "y.csv"}}),
+    ("run ct --track mlflow=sqlite:///a,b.db,wandb", {"recipe": "ct", "track": {"mlflow": "sqlite:///a,b.db", "wandb": ""}}),
+    ("data import f --as nli --data D --labels=-1=drop,1=neutral",
+     {"file": "f", "kind": "nli", "data": "D", "labels": {"-1": "drop", "1": "neutral"}}),
+    *((f"run ct --{name}=", "is empty; name a place, or remove the option") for name in ("data", "text", "storage")),
+    ("evaluate M --test a", "'a' must look like NAME=FILE, for example --test mine="),
+    ("evaluate M --test =a", "'=a' must look like NAME=FILE"), ("evaluate M --test a=", "'a=' must look like NAME=FILE"),
+    ("evaluate M --test a=x --test a=y", "'a' is given twice; take two names"),
+    ("data import f --as nli --data D --labels a=b,c", "'c' must look like a=b, several as a=b,c=d"),
+    ("data import f --as nli --data D --labels a=", "'a=' must look like a=b"), ("list one", "takes no argument 'one'"),
+    ("evaluate", "raysts evaluate needs MODEL. 'raysts evaluate --help' shows what it takes"),
+    ("recipes -v -q", "-v and -q: give one of them"), ("", "name a command: 'raysts --help' lists them"),
+    ("data", "name a command: 'raysts data --help' lists them"), ("frobnicate", "frobnicate"), ("run nli --frob", "--frob"),
+    ("distill --top many", "--top"), ("plan quickstart --price -3/gpu-hour", "--price -3/gpu-hour: must be NUMBER/UNIT"),
+    ("plan quickstart --set -batch=8", "'-batch=8' begins as an option does; if it is one, write --set=-batch=8"),
+])  # fmt: skip
 def test_words_become_values_of_options(words: str, taken: dict[str, Any] | str) -> None:
     if isinstance(taken, dict):
         command, values, output = parser.parse(words.split())
@@ -140,15 +137,9 @@ def test_options_after_a_record_have_its_data_unless_they_name_some(tmp_path: Pa
 
 
 PRICE = {
-    "seconds": 60.0,
-    "device_seconds": 120.0,
-    "bytes": 0,
-    "moved": 0,
-    "objects": 0,
-    "requests": 0,
-    "measured": 0.0,
+    "seconds": 60.0, "device_seconds": 120.0, "bytes": 0, "moved": 0, "objects": 0, "requests": 0, "measured": 0.0,
     "slots": 2,
-}
+}  # fmt: skip
 NEEDS = {"workers": 2, "cpus": 4}
 NODES = [
     {
@@ -329,9 +320,7 @@ def test_the_table_for_people_holds_the_numbers(finished: run_commands.Finished)
 # -- how it ends ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_unexpected_error_is_no_traceback(
-    small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_error_is_no_traceback(small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its details go to a file that the message names; where no file can be written the message comes all the same."""
 
     def broken(*arguments: Any, **options: Any) -> None:
@@ -434,9 +423,7 @@ def test_a_setting_that_is_given_as_an_option_takes_set() -> None:
     assert "--set" not in raysts("distill", "A", "--nothing", "B").err
 
 
-def test_v_shows_what_is_read_and_written_and_q_errors_alone(
-    finished: run_commands.Finished, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_v_shows_all_and_q_errors_alone(finished: run_commands.Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log in the storage has everything with times and no secret, whatever the screen shows."""
     monkeypatch.setenv("MY_TOKEN", "hunter22-hunter22")
     arguments = ["run", *finished.arguments("nli", members=1), "--name", "loud-hunter22-hunter22", "--address", "none"]

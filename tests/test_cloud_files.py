@@ -35,9 +35,8 @@ def test_a_cluster_of_a_cloud(kind: str) -> None:
     """Its file as ``ray up`` has it before it talks to the cloud: with the provider's defaults, and checked."""
     from ray.autoscaler._private.util import prepare_config, validate_config
 
-    (config,) = (
-        each for each in map(yaml.safe_load, map(Path.read_text, CLUSTERS)) if each["provider"]["type"] == kind
-    )
+    configs = map(yaml.safe_load, map(Path.read_text, CLUSTERS))
+    (config,) = (config for config in configs if config["provider"]["type"] == kind)
     prepared = prepare_config(config)
     validate_config(prepared)
 
@@ -71,9 +70,6 @@ def test_a_cluster_of_a_cloud(kind: str) -> None:
     assert not re.search(r"0\.0\.0\.0|AKIA|aws_secret|BEGIN .*KEY", yaml.safe_dump(prepared))
 
 
-# -- one set of versions -------------------------------------------------------------------------------------------------
-
-
 def test_the_lock_names_one_version_of_all_that_raysts_asks_for() -> None:
     lines = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if not line.startswith("#")]
     locked = dict(line.split("==") for line in lines)
@@ -90,9 +86,6 @@ def test_the_image_holds_what_the_kubernetes_job_runs(job: dict[str, Any]) -> No
     assert all((ROOT / name).exists() for name in copied) and {"raysts", "jobs", "requirements.lock"} <= {*copied}
     script = Path(shlex.split(job["spec"]["entrypoint"])[1])
     assert script.is_relative_to(folder) and script.relative_to(folder).parts[0] in copied
-
-
-# -- what AWS lets the nodes do ------------------------------------------------------------------------------------------
 
 
 def test_the_head_may_start_workers_and_the_workers_may_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,8 +156,6 @@ def test_the_head_may_start_workers_and_the_workers_may_not(monkeypatch: pytest.
             AWSNodeProvider(provider, "raysts").terminate_node(name)
 
 
-# -- Kubernetes ----------------------------------------------------------------------------------------------------------
-
 # Of the field names of ray.io/v1 those that jobs/rayjob.yaml has, from ray-operator/apis/ray/v1/{rayjob,raycluster}_types.go of
 # ray-project/kuberay and the page "KubeRay CRD API reference" of Ray's documentation (authOptions since KubeRay 1.5.1).
 FIELDS: dict[str, set[str]] = {
@@ -221,9 +212,6 @@ def test_the_kubernetes_job_grows_from_nothing_and_runs_a_command_that_parses(jo
     assert pipeline(options["recipe"], options["overrides"]).resources.gpus == 1
     mounts = cluster["headGroupSpec"]["template"]["spec"]["containers"][0]["volumeMounts"]
     assert options["storage"] in {mount["mountPath"] for mount in mounts}
-
-
-# -- what a job takes along ----------------------------------------------------------------------------------------------
 
 
 def test_a_working_directory_leaves_history_and_storage_at_home(tmp_path: Path) -> None:

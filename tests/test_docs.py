@@ -133,10 +133,8 @@ TUTORIALS = ("first-hour", "documents", "search")
 FEW = {
     "run": ["--set", "train.max_steps=2", "--set", "evaluation.resamples=4", "--address", "none"],
     "tune": ["--set", "train.max_steps=2", "--set", "train.keep=last", "--address", "none"],
-    "embed": ["--address", "none"],
-    "compare": ["--resamples", "4"],
-    "evaluate": ["--resamples", "4"],
-}
+    "embed": ["--address", "none"], "compare": ["--resamples", "4"], "evaluate": ["--resamples", "4"],
+}  # fmt: skip
 FEW["distill"] = FEW["run"]
 """What a tutorial's commands take in addition, to end in seconds."""
 
@@ -150,13 +148,11 @@ def user_folder(tmp_path: Path, small_corpus: Corpus, monkeypatch: pytest.Monkey
     pairs = small_corpus.read("sts/stsb_test").select(["sentence1", "sentence2", "score"]).to_pylist()[:60]
     Path("help").mkdir()
     tables = {
-        "docs.csv": [{"body": text, "text": text} for text in texts],
-        "dev.csv": pairs[40:],
-        "faq.csv": pairs[:40],
+        "docs.csv": [{"body": text, "text": text} for text in texts], "dev.csv": pairs[40:], "faq.csv": pairs[:40],
         "help/corpus.csv": [{"doc_id": f"d{i}", "text": text} for i, text in enumerate(texts[:30])],
         "help/queries.csv": [{"query_id": f"q{i}", "text": text[:20]} for i, text in enumerate(texts[:9])],
         "help/qrels.csv": [{"query_id": f"q{i}", "doc_id": f"d{i}", "score": 1} for i in range(9)],
-    }
+    }  # fmt: skip
     for name, rows in tables.items():
         run_commands.write_csv(Path(name), rows)
     return tmp_path
@@ -255,9 +251,7 @@ def write_other_files(tiny_backbone: Path) -> None:
 
 
 @pytest.mark.parametrize("steps", [2, pytest.param(20, marks=pytest.mark.slow)])
-def test_the_notebook_runs_and_shows_what_it_shows_here(
-    steps: int, tmp_path: Path, few_world: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_notebook_is_current(steps: int, tmp_path: Path, few_world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its code cells in one process, without a kernel. Their values are of the kind that is stored. With fewer steps than it
     has, on a smaller world, another model is the best."""
     monkeypatch.chdir(tmp_path)
@@ -329,9 +323,7 @@ def test_the_tree_of_contributing_is_that_of_the_package() -> None:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "jobs").glob("*.py")), ids=lambda path: path.name)
-def test_a_job_takes_the_arguments_of_its_command(
-    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_is_its_command(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Those that its call of ``main`` names, and in its example."""
     source = path.read_text(encoding="utf-8")
     assert len(source.splitlines()) <= 40

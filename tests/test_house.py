@@ -56,9 +56,8 @@ def test_imports_go_down() -> None:
 
 def test_only_commands_know_the_papers_and_no_report_or_paper_knows_the_cluster() -> None:
     assert {room(path) for path, other in edges() if room(other) == "papers"} == {"papers", "commands"}
-    assert not {
-        (a, b) for a, b in edges() if {room(a), room(b)} & {"report", "papers"} and "cluster" in (room(a), room(b))
-    }
+    rooms = [{room(a), room(b)} for a, b in edges()]
+    assert not [pair for pair in rooms if pair & {"report", "papers"} and "cluster" in pair]
 
 
 def test_no_file_imports_itself_through_others() -> None:

@@ -32,9 +32,6 @@ def small_run(few_world: Path, storage: Path) -> list[object]:
     return ["run", "nli", "--data", few_world, "--storage", storage, "--address", "none", *options]
 
 
-# -- output that cannot be written -------------------------------------------------------------------------------------------
-
-
 def test_a_result_that_cannot_be_written() -> None:
     command = [sys.executable, "-m", "raysts", "recipes"]
     with Path("/dev/full").open("w") as full:
@@ -55,9 +52,6 @@ def test_ctrl_c_while_modules_are_imported() -> None:
         process.send_signal(signal.SIGINT)
         left = lines.read()
     assert process.returncode == 130 and "Traceback" not in left and "raysts: interrupted" in left
-
-
-# -- what may not be read, or not be written -----------------------------------------------------------------------------------
 
 
 FORBIDDEN = """
@@ -95,14 +89,9 @@ def test_what_may_not_be_read(
     plan = ["plan", "ct", "--data", data, "--storage", storage, *overrides({"backbone": model})]
     embed = ["embed", model, "--input", text, "--column", "text", "--output", tmp_path / "out", "--address", "none"]
     cases = [
-        (storage, ["report", "--storage", storage]),
-        (storage, plan),
-        (model, embed),
-        (model / "model.safetensors", plan),
-        (model / "config.json", plan),
-        (text, embed),
-        (data, plan),
-    ]
+        (storage, ["report", "--storage", storage]), (storage, plan), (model, embed),
+        (model / "model.safetensors", plan), (model / "config.json", plan), (text, embed), (data, plan),
+    ]  # fmt: skip
     given = json.dumps([(path, [*map(str, arguments)]) for path, arguments in cases], default=str)
     monkeypatch.setenv("TMPDIR", str(logs))
     assert killed.exit_code(FORBIDDEN, given, str(tmp_path / "ends")) == 0
@@ -112,9 +101,6 @@ def test_what_may_not_be_read(
         (line,) = [line for line in said.splitlines() if not line.startswith("... ")]  # a busy machine takes its time
         assert code == 2 and "no permission" in line and path in line, line
     assert not [*logs.iterdir()]
-
-
-# -- limits of the machine ------------------------------------------------------------------------------------------------------
 
 
 def test_a_full_gpu_is_named_as_what_has_no_memory_left() -> None:
@@ -149,9 +135,6 @@ def test_a_limit_of_the_size_of_files_and_progress_that_cannot_be_written(few_wo
     assert json.loads(printed.getvalue())["status"] == "done"
 
 
-# -- a table of the user's own that was replaced ----------------------------------------------------------------------------
-
-
 def test_a_table_that_was_replaced(tiny_backbone: Path, tmp_path: Path) -> None:
     """It is not called damaged alone, and stays under its name; without its checksum it is read as it is."""
     data, text = tmp_path / "data", tmp_path / "text.txt"
@@ -171,12 +154,7 @@ def test_a_table_that_was_replaced(tiny_backbone: Path, tmp_path: Path) -> None:
     assert raysts("plan", "ct", *options).code == before.code == 0
 
 
-# -- weights that are no numbers ------------------------------------------------------------------------------------------
-
-
-def test_a_student_whose_weights_are_no_numbers(
-    tiny_backbone: Path, copy_of: Callable[[Path, str], Path], tmp_path: Path
-) -> None:
+def test_a_student_of_nan_weights(tiny_backbone: Path, copy_of: Callable[[Path, str], Path], tmp_path: Path) -> None:
     """It is refused before anything is embedded, by file and tensor."""
     student, text = copy_of(tiny_backbone, "student"), tmp_path / "text.txt"
     weights = load_file(student / "model.safetensors")
@@ -187,5 +165,4 @@ def test_a_student_whose_weights_are_no_numbers(
     done = raysts("distill", tiny_backbone, *options, *overrides({"backbone": student}))
     (line,) = done.err.splitlines()
     assert done.code == 2 and str(student / "model.safetensors") in line
-    assert "encoder.layer.1.output.dense.weight" in line
-    assert not (tmp_path / "storage").exists()
+    assert "encoder.layer.1.output.dense.weight" in line and not (tmp_path / "storage").exists()

@@ -61,9 +61,7 @@ def test_a_pickle_that_would_run_code_is_refused(
     assert sprung.exists()
 
 
-def test_pickled_tensors_are_weights_like_others(
-    tiny_backbone: Path, copy_of: Callable[[Path, str], Path], tmp_path: Path
-) -> None:
+def test_pickled_tensors_are_weights(tiny_backbone: Path, copy_of: Callable[[Path, str], Path], tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
     from raysts.models import pretrained
@@ -75,14 +73,11 @@ def test_pickled_tensors_are_weights_like_others(
     assert (pretrained.load(model).encode(["A man."]) == pretrained.load(tiny_backbone).encode(["A man."])).all()
 
 
-@pytest.mark.parametrize(
-    ("file", "more"),
-    [
-        ("config.json", {"auto_map": {"AutoModel": "own.Own"}}),
-        ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": "own.Own"}}),
-        ("modules.json", [{"idx": 0, "name": "0", "path": "", "type": "own.Own"}]),
-    ],
-)
+@pytest.mark.parametrize(("file", "more"), [
+    ("config.json", {"auto_map": {"AutoModel": "own.Own"}}),
+    ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": "own.Own"}}),
+    ("modules.json", [{"idx": 0, "name": "0", "path": "", "type": "own.Own"}]),
+])  # fmt: skip
 def test_code_of_a_model_is_refused_and_not_run(
     file: str, more: Any, tiny_backbone: Path, copy_of: Callable[[Path, str], Path], tmp_path: Path
 ) -> None:
@@ -98,9 +93,6 @@ def test_code_of_a_model_is_refused_and_not_run(
         outcome = run_commands.raysts(*arguments)
         assert outcome.code == 2 and "own.Own" in outcome.err and file in outcome.err, outcome.err
     assert not sprung.exists() and not (tmp_path / "storage").exists()
-
-
-# -- secrets -------------------------------------------------------------------------------------------------------------
 
 
 def contents(folder: Path) -> dict[Path, str]:

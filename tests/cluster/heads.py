@@ -106,9 +106,8 @@ def running_head(
     if autoscaling is not None:
         file = temporary / "cluster.yaml"
         provider = {"type": "fake_multinode", "gcs_address": address, "use_node_id_as_ip": True}
-        file.write_text(
-            json.dumps({**CLUSTER_FILE, "provider": provider | {"disable_node_updaters": True}} | autoscaling)
-        )
+        provider["disable_node_updaters"] = True
+        file.write_text(json.dumps({**CLUSTER_FILE, "provider": provider} | autoscaling))
         more = [f"--autoscaling-config={file}"]
         given |= {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1", "AUTOSCALER_HEARTBEAT_TIMEOUT_S": "8"}
     # Without --block: that ends the node when any of its processes ends, and the server of Ray's client, which nobody
@@ -138,19 +137,12 @@ TRIES = 4
 """Ray gives a node thirty seconds to start, come what may; a machine that does much else can need more."""
 
 CLUSTER_FILE = {
-    "cluster_name": "fake",
-    "upscaling_speed": 100.0,
-    "docker": {},
-    "auth": {},
-    "head_node_type": "ray.head.default",
-    "file_mounts": {},
-    "cluster_synced_files": [],
-    "file_mounts_sync_continuously": False,
-    "rsync_exclude": [],
+    "cluster_name": "fake", "upscaling_speed": 100.0, "docker": {}, "auth": {}, "head_node_type": "ray.head.default",
+    "file_mounts": {}, "cluster_synced_files": [], "file_mounts_sync_continuously": False, "rsync_exclude": [],
     "rsync_filter": [],
     **{f"{which}_commands": [] for which in ("initialization", "setup", "head_setup", "worker_setup")},
     **{f"{which}_start_ray_commands": [] for which in ("head", "worker")},
-}
+}  # fmt: skip
 """What every cluster file has by the time the autoscaler reads it."""
 
 

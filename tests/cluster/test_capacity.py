@@ -57,18 +57,14 @@ def test_a_private_cluster_is_this_machine_alone(cluster: None, processes_at_sta
     assert slot_count(Resources(gpus=0)) == 2 and slot_count(Resources(gpus=1)) == 1  # what fits nowhere counts as one
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ({"cpus": 2}, None),
-        ({"workers": 3, "min_workers": 2}, None),
-        ({"cpus": 3}, r"cpus=3.*have: 2 CPUs, 0 GPUs; ask for less"),
-        ({"workers": 3}, r"run of 3 workers .*holds 2 of them.*have: 2 CPUs, 0 GPUs; ask for less"),
-        ({"accelerator_type": "H100"}, r"gpus=1: no node can hold such a worker \(1 CPU, 1 GPU, H100\)"),
-        ({"memory": 9999.0}, r"no node can hold such a worker \(1 CPU, 0 GPUs, 9999.0 GB of memory\)"),
-        ({"label_selector": ("zone=moon",)}, "zone=moon"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "said"), [
+    ({"cpus": 2}, None), ({"workers": 3, "min_workers": 2}, None),
+    ({"cpus": 3}, r"cpus=3.*have: 2 CPUs, 0 GPUs; ask for less"),
+    ({"workers": 3}, r"run of 3 workers .*holds 2 of them.*have: 2 CPUs, 0 GPUs; ask for less"),
+    ({"accelerator_type": "H100"}, r"gpus=1: no node can hold such a worker \(1 CPU, 1 GPU, H100\)"),
+    ({"memory": 9999.0}, r"no node can hold such a worker \(1 CPU, 0 GPUs, 9999.0 GB of memory\)"),
+    ({"label_selector": ("zone=moon",)}, "zone=moon"),
+])  # fmt: skip
 def test_a_worker_that_no_node_holds_is_refused(asked: dict[str, Any], said: str | None, cluster: None) -> None:
     from raysts.cluster.capacity import check_resources
 
@@ -97,20 +93,14 @@ def test_where_a_cluster_may_grow_what_has_no_room_is_asked_for_and_waits(growin
     assert said == ["no node with 3 CPUs, 0 GPUs is there yet; the cluster's nodes have: 2 CPUs, 0 GPUs; it may grow"]
 
 
-@pytest.mark.parametrize(
-    ("cpus", "members", "grows", "asked", "expected"),
-    [
-        ([0, 4, 2], 20, False, {}, [("1", 4), ("2", 2)]),
-        ([0, 4, 2], 5, False, {}, [("1", 4), ("2", 1)]),
-        ([0, 4], 4, True, {}, [("1", 4)]),
-        ([0, 4], 12, True, {}, [("1", 4), (None, 1), (None, 1), (None, 2), (None, 4)]),
-        ([0], 9, False, {}, [(None, 1)]),  # it waits, and says so
-        ([0], 1000, True, {}, [(None, width) for width in (1, 1, 2, 4, 8, 16, 32)]),
-        ([8] * 40, 1000, False, {}, [(None, 20)] * 16),
-        ([4, 4], 5, False, {"workers": 2}, [(None, 2)] * 4),
-        ([4, 4], 3, False, {"workers": 4, "min_workers": 2}, [(None, 4)] * 3),
-    ],
-)
+@pytest.mark.parametrize(("cpus", "members", "grows", "asked", "expected"), [
+    ([0, 4, 2], 20, False, {}, [("1", 4), ("2", 2)]), ([0, 4, 2], 5, False, {}, [("1", 4), ("2", 1)]),
+    ([0, 4], 4, True, {}, [("1", 4)]), ([0, 4], 12, True, {}, [("1", 4), (None, 1), (None, 1), (None, 2), (None, 4)]),
+    ([0], 9, False, {}, [(None, 1)]),  # it waits, and says so
+    ([0], 1000, True, {}, [(None, width) for width in (1, 1, 2, 4, 8, 16, 32)]),
+    ([8] * 40, 1000, False, {}, [(None, 20)] * 16), ([4, 4], 5, False, {"workers": 2}, [(None, 2)] * 4),
+    ([4, 4], 3, False, {"workers": 4, "min_workers": 2}, [(None, 4)] * 3),
+])  # fmt: skip
 def test_a_run_per_node_and_wider_ones_for_what_may_come(
     cpus: list[int], members: int, grows: bool, asked: dict[str, Any], expected: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
@@ -207,27 +197,20 @@ def test_a_search_and_bulk_embedding_ask_for_nodes_that_may_come(
     assert asked == [4, 64]
 
 
-@pytest.mark.parametrize(
-    ("amounts", "labels", "asked", "expected"),
-    [
-        ({"CPU": 4}, {}, {"cpus": 2}, 2),
-        ({"CPU": 4, "GPU": 1}, {}, {"gpus": 0.3}, 3),
-        ({"CPU": 16, "GPU": 1}, {}, {"gpus": 0.1}, 10),  # not nine, as floats have it
-        ({"CPU": 16, "GPU": 1}, {}, {"cpus": 2, "gpus": 0.25}, 4),
-        ({"CPU": 4, "GPU": 1}, {}, {"cpus": 2, "gpus": 0.25}, 2),
-        ({"CPU": 16}, {}, {"gpus": 0.25}, 0),
-        ({"CPU": 4, "memory": 7e9}, {}, {"memory": 2.0}, 3),
-        ({"CPU": 4}, {}, {"memory": 2.0}, 0),  # nobody says how much it has
-        ({"CPU": 4, "GPU": 1, "accelerator_type:L4": 1.0}, {}, {"gpus": 1, "accelerator_type": "L4"}, 1),
-        ({"CPU": 4, "GPU": 1, "accelerator_type:A100": 1.0}, {}, {"gpus": 1, "accelerator_type": "L4"}, 0),
-        ({"CPU": 1}, {"zone": "a"}, {"label_selector": ("zone=a",)}, 1),
-        ({"CPU": 1}, {"zone": "b"}, {"label_selector": ("zone=a",)}, 0),
-        ({"CPU": 1}, {}, {"label_selector": ("zone=a",)}, 0),
-        ({"CPU": 1}, {}, {"label_selector": ("zone=!a",)}, 1),
-        ({"CPU": 1}, {"zone": "b"}, {"label_selector": ("zone=in(a, b)", "kind=!in(x)")}, 1),
-        ({"CPU": 1}, {"zone": "b", "kind": "x"}, {"label_selector": ("zone=in(a,b)", "kind=!in(x)")}, 0),
-    ],
-)
+@pytest.mark.parametrize(("amounts", "labels", "asked", "expected"), [
+    ({"CPU": 4}, {}, {"cpus": 2}, 2), ({"CPU": 4, "GPU": 1}, {}, {"gpus": 0.3}, 3),
+    ({"CPU": 16, "GPU": 1}, {}, {"gpus": 0.1}, 10),  # not nine, as floats have it
+    ({"CPU": 16, "GPU": 1}, {}, {"cpus": 2, "gpus": 0.25}, 4), ({"CPU": 4, "GPU": 1}, {}, {"cpus": 2, "gpus": 0.25}, 2),
+    ({"CPU": 16}, {}, {"gpus": 0.25}, 0), ({"CPU": 4, "memory": 7e9}, {}, {"memory": 2.0}, 3),
+    ({"CPU": 4}, {}, {"memory": 2.0}, 0),  # nobody says how much it has
+    ({"CPU": 4, "GPU": 1, "accelerator_type:L4": 1.0}, {}, {"gpus": 1, "accelerator_type": "L4"}, 1),
+    ({"CPU": 4, "GPU": 1, "accelerator_type:A100": 1.0}, {}, {"gpus": 1, "accelerator_type": "L4"}, 0),
+    ({"CPU": 1}, {"zone": "a"}, {"label_selector": ("zone=a",)}, 1),
+    ({"CPU": 1}, {"zone": "b"}, {"label_selector": ("zone=a",)}, 0),
+    ({"CPU": 1}, {}, {"label_selector": ("zone=a",)}, 0), ({"CPU": 1}, {}, {"label_selector": ("zone=!a",)}, 1),
+    ({"CPU": 1}, {"zone": "b"}, {"label_selector": ("zone=in(a, b)", "kind=!in(x)")}, 1),
+    ({"CPU": 1}, {"zone": "b", "kind": "x"}, {"label_selector": ("zone=in(a,b)", "kind=!in(x)")}, 0),
+])  # fmt: skip
 def test_workers_of_a_node(
     amounts: dict[str, float], labels: dict[str, str], asked: dict[str, Any], expected: int
 ) -> None:
@@ -236,22 +219,17 @@ def test_workers_of_a_node(
     assert ClusterNode("", "", amounts, labels).slots(Resources(**asked)) == expected
 
 
-def test_an_estimate_of_memory_that_no_node_has_is_no_demand(
-    cluster: None, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_none_has_is_no_demand(cluster: None, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from raysts.cluster import members
     from raysts.cluster.capacity import nodes
 
     def asked(resources: Resources) -> float | None:
         return members._reserve_memory(resources, [[SimpleNamespace(parent=tiny_backbone)]]).memory  # type: ignore[list-item]
 
-    assert 1.3 <= (asked(Resources()) or 1.4) < 2.0
-    assert asked(Resources(memory=3.0)) == 3.0
+    assert 1.3 <= (asked(Resources()) or 1.4) < 2.0 and asked(Resources(memory=3.0)) == 3.0
     memory = nodes()[0].amounts["memory"] / 1e9
     for gigabytes, workers, expected in (
-        (0.6 * memory, 1, 0.6 * memory),
-        (0.6 * memory, 2, None),
-        (1.1 * memory, 1, None),
-    ):
+        (0.6 * memory, 1, 0.6 * memory), (0.6 * memory, 2, None), (1.1 * memory, 1, None),
+    ):  # fmt: skip
         monkeypatch.setattr(members, "worker_gigabytes", lambda model, on_gpu, size=gigabytes: size)
         assert asked(Resources(workers=workers)) == expected, "of two that have no room together none is asked for"

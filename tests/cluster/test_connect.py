@@ -26,13 +26,10 @@ def test_a_home_that_cannot_be_written_to_is_said(own_nodes: None) -> None:
     assert re.search(r"RunFailed: .*cannot be started .*/proc/\.ray.*HOME.*--address none", asked.stderr), asked.stderr
 
 
-@pytest.mark.parametrize(
-    ("installed", "said"),
-    [
-        (None, "^Ray is not installed here; install"),
-        ("2.46.0", "^Ray 2.46.0 is installed here; raysts needs 2.51 or newer"),
-    ],
-)
+@pytest.mark.parametrize(("installed", "said"), [
+    (None, "^Ray is not installed here; install"),
+    ("2.46.0", "^Ray 2.46.0 is installed here; raysts needs 2.51 or newer"),
+])  # fmt: skip
 def test_why_ray_cannot_be_used_is_said(installed: str | None, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if installed is None:
         monkeypatch.setattr(connect, "version", lambda name: importlib.metadata.version("no-such-package"))

@@ -38,20 +38,16 @@ def head(own_nodes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield found
 
 
-@pytest.mark.parametrize(
-    ("job", "words", "said"),
-    [
-        ("train_ensemble.py", ["--set", "members=2", "nli-sed"], "'nli-sed' is more than member stages"),
-        ("train_ensemble.py", ["quickstart"], "'quickstart' is more than member stages"),
-        ("run.py", ["quickstrat"], "did you mean 'quickstart'"),
-    ],
-)
+@pytest.mark.parametrize(("job", "words", "said"), [
+    ("train_ensemble.py", ["--set", "members=2", "nli-sed"], "'nli-sed' is more than member stages"),
+    ("train_ensemble.py", ["quickstart"], "'quickstart' is more than member stages"),
+    ("run.py", ["quickstrat"], "did you mean 'quickstart'"),
+])  # fmt: skip
 def test_a_job_that_is_refused_ends_as_its_command_does(job: str, words: list[str], said: str, tmp_path: Path) -> None:
     """What the cluster makes of that, the test of a relative storage shows."""
     command = [sys.executable, Path(__file__).parents[2] / "jobs" / job, *words, "--storage", tmp_path / "s"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and said in done.stderr
-    assert not (tmp_path / "s").exists()
+    assert done.returncode == 2 and said in done.stderr and not (tmp_path / "s").exists()
 
 
 def ended(job: subprocess.Popen[str]) -> tuple[int, str]:
@@ -85,8 +81,7 @@ def test_nothing_is_answered_without_the_token(head: Head, tmp_path: Path, monke
     from raysts.cluster.connect import find_cluster
 
     assert head.ask("/api/jobs/", None)[0] == head.ask("/api/version", None)[0] == 401
-    assert head.ask("/api/jobs/", "another token")[0] in (401, 403)
-    assert head.ask("/api/jobs/", TOKEN)[0] == 200
+    assert head.ask("/api/jobs/", "another token")[0] in (401, 403) and head.ask("/api/jobs/", TOKEN)[0] == 200
 
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv(LOOPBACK, "1")
@@ -149,9 +144,8 @@ def test_a_stopped_job_goes_on_when_it_is_submitted_again_and_runs_to_its_end(
     record = read_json(folder / "run.json")
     assert record is not None and record["where"].startswith("Ray Train") and record["layout"]["world_size"] == 2
     assert kept and saved < record["steps"], "ended too late to say anything"
-    start, weights, others = (
-        load_file(Path(model) / "model.safetensors") for model in (plan.backbone, found["model"], calm["model"])
-    )
+    models = (plan.backbone, found["model"], calm["model"])
+    start, weights, others = (load_file(Path(model) / "model.safetensors") for model in models)
     assert max((weights[name] - others[name]).abs().max() for name in weights) < 1e-5
     assert max((weights[name] - start[name]).abs().max() for name in weights) > 1e-4  # they were trained
     # One line per stage, none drawn over another; nothing of Ray's own but what frames the log.
@@ -171,9 +165,8 @@ def test_a_stopped_job_goes_on_when_it_is_submitted_again_and_runs_to_its_end(
 def test_every_other_job_does_what_its_command_does(head: Head, small_world: Path, tmp_path: Path) -> None:
     storage, data = tmp_path / "storage", ["--data", small_world]
     common = [*data, "--storage", storage, *SMALL, "--json"]
-    code, output = ended(
-        head.submit("train_ensemble.py", "nli", *common, "--set", "backbone=tiny", "--set", "members=2")
-    )
+    small = overrides({"backbone": "tiny", "members": 2})
+    code, output = ended(head.submit("train_ensemble.py", "nli", *common, *small))
     assert code == 0, output
     ensemble = result(output)
     assert {row["member"] for row in ensemble["results"] if row["role"] == "member"} == {0, 1}
@@ -197,8 +190,7 @@ def test_every_other_job_does_what_its_command_does(head: Head, small_world: Pat
         assert code == 0, f"{name}: {output}"
         results[name] = result(output)
     assert {row["dataset"] for row in results["evaluate"]["results"]} == {"stsb"}
-    assert Path(results["distill"]["model"]).is_relative_to(storage)
-    assert results["prepare_data"]["rows"] == 200
+    assert Path(results["distill"]["model"]).is_relative_to(storage) and results["prepare_data"]["rows"] == 200
     assert all(found["trials"] >= 1 for name, found in results.items() if name.startswith("tune"))
     jobs = {path.stem for path in (Path(__file__).parents[2] / "jobs").glob("*.py")}
     assert jobs == {*started, "train_ensemble", "run"}

@@ -68,9 +68,8 @@ class _Watch(threading.Thread):
                     self.writers[folder].add(pid)
                     self.seen[folder].append(time.monotonic())
                     with contextlib.suppress(OSError):  # it has just been killed
-                        self.environments[pid] = self.environments.get(pid) or Path(
-                            f"/proc/{pid}/environ"
-                        ).read_bytes().split(b"\0")
+                        if not self.environments.get(pid):
+                            self.environments[pid] = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             at_it = {
                 self.told: len(read_metrics(self.told / "metrics.jsonl")) >= 5,
                 self.victim: any((self.victim / "checkpoints").glob("step-*.pt")),
@@ -225,9 +224,7 @@ def _label_of_the_node(equals: str = "=") -> str:
     return f"ray.io/node-id{equals}{ray.nodes()[0]['Labels']['ray.io/node-id']}"
 
 
-def test_an_actor_is_where_its_labels_say_and_serves_the_next_map(
-    cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_actor_obeys_labels_and_serves_again(cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever worker that has; it makes room for one that asks for something else. An error of its work is one line, not
     the traceback that Ray makes of it, and ends it. Work that kills its process ends the run."""
     import ray
@@ -289,9 +286,7 @@ def test_an_actor_is_where_its_labels_say_and_serves_the_next_map(
     ray.util.remove_placement_group(group)
 
 
-def test_a_node_that_goes_while_it_is_asked_is_no_reason(
-    cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_gone_meanwhile_is_no_reason(cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray refuses what is asked of a node that is gone, as it does of one that never was."""
     import ray
 

@@ -69,9 +69,7 @@ def test_a_node_that_sees_the_same_is_fit_and_why_another_is_not(seen: Any, tmp_
     assert f"same files in --data {tmp_path}/data" in said()
 
 
-def test_a_job_without_storage_on_several_nodes(
-    small_world: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_jobs_without_storage_on_many_nodes(small_world: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from raysts.cluster import capacity
     from raysts.commands import context, options
 
@@ -110,9 +108,7 @@ def test_an_address_where_no_head_listens(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.slow  # a head of its own; test_connect has the message
-def test_a_head_that_asks_for_no_token_is_not_joined_with_one(
-    own_nodes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_head_without_token_gets_none(own_nodes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answers of such a cluster would be refused, and its actors die of it without a word."""
     from raysts.cluster import connect
 
@@ -205,6 +201,4 @@ def test_a_node_with_another_file_system_is_named(
         with pytest.raises(InputError, match=r"node .*same files in --data"):
             members.train_members(chains, Resources(gpus=0), unseen)
     assert not list(shared.glob(".preflight*"))
-    wait_until(
-        lambda: not capacity.may_grow()
-    )  # no autoscaler looks after it; Ray's monitor says so every five seconds
+    wait_until(lambda: not capacity.may_grow())  # no autoscaler looks after it, as Ray's monitor says now and then

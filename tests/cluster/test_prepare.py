@@ -27,9 +27,7 @@ def articles(tmp_path: Path) -> Path:
     return tmp_path / "wikipedia/articles.parquet"
 
 
-def test_a_shard_that_cannot_be_read_is_named(
-    articles: Path, tmp_path: Path, cluster: None, capfd: pytest.CaptureFixture
-) -> None:
+def test_a_broken_shard_is_named(articles: Path, tmp_path: Path, cluster: None, capfd: pytest.CaptureFixture) -> None:
     shards = damage.shards(tmp_path, "wikipedia/articles")
     damage.flipped(shards[1])
     with pytest.raises(RunFailed, match=r"^wikipedia/sentences: .*part-1\.parquet: its pages") as failed:
@@ -39,9 +37,7 @@ def test_a_shard_that_cannot_be_read_is_named(
     assert "Traceback" not in output.err and "ray.data" not in output.err
 
 
-def test_killed_workers_change_nothing(
-    articles: Path, tmp_path: Path, cluster: None, capfd: pytest.CaptureFixture
-) -> None:
+def test_kills_change_nothing(articles: Path, tmp_path: Path, cluster: None, capfd: pytest.CaptureFixture) -> None:
     """One is killed that has made runs, one that has merged a partition: the files are those made in one process."""
     root, out, killed = (tmp_path / name for name in ("calm", "out", "killed"))
     killed.mkdir()

@@ -19,24 +19,19 @@ def test_members_are_handed_out_once_and_in_order() -> None:
     assert queue.state() == ([], [2], [], 0, (), [0])  # what ended is told once
 
 
-@pytest.mark.parametrize(
-    ("deaths", "stands", "counts"),
-    [
-        ({0: ("killed", False)}, ["5", "5", "5"], [0, 1, 2]),
-        ({0: ("killed", False)}, ["5", "5", "10", "10"], [0, 1, 0, 1]),  # it got on in between
-        ({0: ("killed", True)}, ["5", "5"], [0, 0]),  # its node was taken away
-        ({1: ("killed", False)}, ["5", "5"], [0, 0]),  # another worker of its run died
-        (None, ["5", "5"], [0, 1]),  # nobody knows who died
-    ],
-)
+@pytest.mark.parametrize(("deaths", "stands", "counts"), [
+    ({0: ("killed", False)}, ["5", "5", "5"], [0, 1, 2]),
+    ({0: ("killed", False)}, ["5", "5", "10", "10"], [0, 1, 0, 1]),  # it got on in between
+    ({0: ("killed", True)}, ["5", "5"], [0, 0]),  # its node was taken away
+    ({1: ("killed", False)}, ["5", "5"], [0, 0]),  # another worker of its run died
+    (None, ["5", "5"], [0, 1]),  # nobody knows who died
+])  # fmt: skip
 def test_deaths_without_progress_are_counted(deaths: Any, stands: list[str], counts: list[int]) -> None:
     queue = MemberQueue(1)
     for stand, count in zip(stands, counts, strict=True):
         assert queue.take((0, 0)) == 0
         progress = queue.begin((0, 0), stand)
-        assert progress.deaths == count and progress.cause == (
-            ("killed" if deaths else "gone") if count else progress.cause
-        )
+        assert progress.deaths == count and (not count or progress.cause == ("killed" if deaths else "gone"))
         queue.release(0, RunEnd("gone", deaths))
 
 

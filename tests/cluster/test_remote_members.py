@@ -14,14 +14,9 @@ from raysts.commands.run import run as run_recipe
 from raysts.storage.store import Store
 
 SHORT = {
-    "members": 2,
-    "train.max_steps": 8,
-    "train.eval_every": 8,
-    "train.checkpoint_every": 4,
-    "train.max_length": 24,
-    "evaluation.tasks": ["stsb"],
-    "evaluation.resamples": 4,
-}
+    "members": 2, "train.max_steps": 8, "train.eval_every": 8, "train.checkpoint_every": 4, "train.max_length": 24,
+    "evaluation.tasks": ["stsb"], "evaluation.resamples": 4,
+}  # fmt: skip
 WEIGHTS = "model/model.safetensors"
 
 

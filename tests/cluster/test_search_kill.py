@@ -28,9 +28,8 @@ class Search:
         self, world: Path, backbone: Path, folder: Path, commands: list[Command], overrides: dict[str, Any]
     ) -> None:
         self.storage, self.commands, self.folder = folder / "storage", commands, folder
-        sets = [
-            part for key, value in {**overrides, "backbone": backbone}.items() for part in ("--set", f"{key}={value}")
-        ]
+        given = {**overrides, "backbone": backbone}
+        sets = [part for key, value in given.items() for part in ("--set", f"{key}={value}")]
         self.arguments = ["-m", "raysts", "tune", "lower-bound", *sets, "--data", world, "--storage", self.storage]
 
     def start(self) -> Command:
@@ -48,8 +47,7 @@ class Search:
         import optuna
 
         found = json.loads(printed.splitlines()[-1])
-        assert found["trials"] == trials == len(self.records())
-        assert found["best"] == expected["best"]
+        assert found["trials"] == trials == len(self.records()) and found["best"] == expected["best"]
         values = [{(str(p["overrides"]), p["seed"]): p["value"] for p in each["points"]} for each in (found, expected)]
         assert values[0] == values[1] and len(values[0]) == trials
         study = optuna.load_study(study_name="lower-bound", storage=f"sqlite:///{found['study']}/optuna.db")
@@ -96,8 +94,7 @@ def test_a_killed_driver_and_a_killed_trial_cost_nothing_that_had_ended(
     killer.join()
     assert second.code == 0, second.err
     search.check(second.out, 3, expected)
-    assert {name: search.records()[name] for name in kept} == kept
-    assert first.left_behind() == []
+    assert {name: search.records()[name] for name in kept} == kept and first.left_behind() == []
     wait_until(
         lambda: not [*family_of_title("ray::", os.getpid()), *family_of_title("/site-packages/ray/", os.getpid())],
         pause=0.2,

@@ -96,9 +96,7 @@ def test_streamed_batches_are_those_read_here(
 
 
 @pytest.mark.anyray
-def test_workers_killed_in_mid_stream_lose_and_double_nothing(
-    windows: dict[str, Windows], tmp_path: Path, cluster: None
-) -> None:
+def test_kills_mid_stream_lose_and_double_nothing(windows: dict[str, Windows], tmp_path: Path, cluster: None) -> None:
     """Tasks that read windows are killed at it; every batch of the epochs is that of a calm run."""
     from raysts.cluster.stream import read_streamed
 
@@ -115,8 +113,7 @@ def test_workers_killed_in_mid_stream_lose_and_double_nothing(
     streamed = read_streamed(Deadly(windows["ct"].folder), order, 0, stop, 0, 1)
     for here in read_batches(windows["ct"], order, 0, stop, 0, 1):
         _same(here, next(streamed))
-    assert next(streamed, None) is None
-    assert len(list(tmp_path.iterdir())) == 2
+    assert next(streamed, None) is None and len(list(tmp_path.iterdir())) == 2
 
 
 def test_leaving_in_mid_epoch_is_clean(windows: dict[str, Windows], cluster: None) -> None:
@@ -194,8 +191,7 @@ def test_a_corpus_larger_than_memory_streams_flat_while_a_trainer_holds_every_cp
     wait_until(lambda: not ray.available_resources().get("CPU", 0))
     seen, anonymous = ray.get(trainer.read.remote(large))
     ray.kill(trainer)
-    assert spilled() == before
-    assert (seen == 1).all() and len(anonymous) == 48
+    assert spilled() == before and (seen == 1).all() and len(anonymous) == 48
     # A reader that gathered what it read would reach 144 MB more.
     assert max(anonymous[15:]) < np.median(anonymous[5:15]) + 100, anonymous
 

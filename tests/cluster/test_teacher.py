@@ -41,9 +41,7 @@ def _bytes(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("[!.]*") if path.is_file()}
 
 
-def test_means_by_actors_are_those_made_here_though_an_actor_is_killed(
-    made: tuple[list[Path], Path], tmp_path: Path, cluster: None
-) -> None:
+def test_means_by_actors_survive_a_kill(made: tuple[list[Path], Path], tmp_path: Path, cluster: None) -> None:
     from raysts.cluster.executor import RayExecutor
 
     models, store = made

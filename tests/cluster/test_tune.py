@@ -116,14 +116,10 @@ def test_early_stopping_stops_some_and_says_so(
         assert steps[-1] in (5, 10, 15) and not (run / "model").exists()  # at the rung, not a step later
 
 
-def test_a_trial_that_no_node_can_hold_is_refused_with_what_there_is(
-    small_world: Path, tiny_backbone: Path, tmp_path: Path, cluster: None
-) -> None:
+def test_a_trial_without_room_is_refused(small_world: Path, tiny_backbone: Path, tmp_path: Path, cluster: None) -> None:
     """A cluster that no autoscaler looks after will not grow: to wait for it would be to wait for ever."""
     overrides = {**FOUR, "backbone": str(tiny_backbone), "resources.gpus": 2}
-    with pytest.raises(
-        InputError, match=r"resources.gpus=2: no node can hold.*the cluster's nodes have: 2 CPUs, 0 GPUs"
-    ):
+    with pytest.raises(InputError, match=r"resources.gpus=2: no node can hold.*cluster's nodes have: 2 CPUs, 0 GPUs"):
         run_search("lower-bound", overrides, small_world, tmp_path / "storage")
     assert not (tmp_path / "storage").exists()
 
@@ -139,14 +135,10 @@ class Unreadable:
 
 
 @pytest.mark.slow  # a session of Tune; without Ray, a trial that cannot begin is in search/test_whole_search.py
-@pytest.mark.parametrize(
-    ("step", "reason"),
-    [
-        (Path("no step"), "has no attribute 'job'"),
-        (Unreadable(), "invalid literal for int() with base 10: 'no such class'"),
-    ],
-    ids=["no step", "unreadable"],
-)
+@pytest.mark.parametrize(("step", "reason"), [
+    (Path("no step"), "has no attribute 'job'"),
+    (Unreadable(), "invalid literal for int() with base 10: 'no such class'"),
+], ids=["no step", "unreadable"])  # fmt: skip
 def test_an_error_of_a_trial_outside_its_training_is_its_reason(
     step: Any, reason: str, small_world: Path, tiny_backbone: Path, tmp_path: Path, cluster: None
 ) -> None:

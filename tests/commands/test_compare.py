@@ -1,8 +1,7 @@
-"""``raysts compare`` on small encoders, and on the record of a run."""
+"""``raysts compare`` on small encoders, by the record of a run."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from run_commands import EVALUATION, TINY, Finished, overrides, raysts, result
+from run_commands import raysts, result
 from small_runs import HIDDEN, write_backbone
 
-from raysts.commands.models import locate
 from raysts.evaluation.statistics import spearman as correlation
 from raysts.models.head import Dense
 from raysts.models.pretrained import load
@@ -24,8 +22,6 @@ from raysts.ops.similarity import cosine
 from raysts.storage.store import Store
 
 NAME = "first"
-
-
 RUNS = A, B, STUDENT = [letter * 16 for letter in "abc"]
 
 
@@ -40,12 +36,8 @@ def options(few_world: Path, tmp_path_factory: pytest.TempPathFactory) -> list[o
     outcome = {"members": [A, B], "ensemble": [A, B], "students": [STUDENT], "selected": STUDENT}
     pipeline = {"name": "nli-sed", "combine": "sed", "teachers": [], "recipes": {"sed": {}}}
     record = {
-        "name": NAME,
-        "pipeline": pipeline,
-        "members": [A, B],
-        "outcome": outcome,
-        "command": "raysts run nli-sed",
-    }
+        "name": NAME, "pipeline": pipeline, "members": [A, B], "outcome": outcome, "command": "raysts run nli-sed",
+    }  # fmt: skip
     store.write_json(f"pipelines/{NAME}.json", record)
     return ["--data", few_world, "--storage", store.root]
 
@@ -54,27 +46,28 @@ def compared(options: list[object], a: object, b: object, *more: object) -> dict
     return result("compare", a, b, *options, "--tasks", "sts12,stsb", "--resamples", 40, *more)
 
 
+@pytest.fixture(scope="module")
+def student_and_members(options: list[object]) -> dict[str, Any]:
+    return compared(options, f"{NAME}:student", f"{NAME}:members")
+
+
 def spearman(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {row["dataset"]: row for row in found["comparison"] if row["metric"] == "spearman"}
 
 
-def test_the_values_are_those_of_the_models_or_of_the_mean_of_their_vectors(options: list[object]) -> None:
-    def vectors(run: str, layers: int, table: str) -> list[np.ndarray]:
-        pairs, model = (
-            pq.read_table(Path(str(options[1]), f"{table}.parquet")),
-            load(models / run / "model", layers=layers),
-        )
-        return [model.encode(pairs.column(side).to_pylist()) for side in ("sentence1", "sentence2")]
-
+def test_the_values_are_those_of_the_models_or_of_the_mean_of_their_vectors(
+    options: list[object], student_and_members: dict[str, Any]
+) -> None:
     def expected(layers: int, *runs: str, table: str = "sts/sts12") -> float:
-        gold = pq.read_table(Path(str(options[1]), f"{table}.parquet")).column("score").to_numpy()
-        left, right = np.mean([vectors(run, layers, table) for run in runs], axis=0)
-        return correlation(cosine(left, right), gold)
+        pairs = pq.read_table(Path(str(options[1]), f"{table}.parquet"))
+        sides = [pairs.column(side).to_pylist() for side in ("sentence1", "sentence2")]
+        of_runs = [[models[run].represent_layers(side, (layers,))[layers]["vectors"] for side in sides] for run in runs]
+        return correlation(cosine(*np.mean(of_runs, axis=0)), pairs.column("score").to_numpy())
 
-    models = Path(str(options[3]), "runs")
-    found = compared(options, f"{NAME}:student", f"{NAME}:members")
+    models = {run: load(Path(str(options[3]), "runs", run, "model"), device="cpu") for run in RUNS}
+    found = student_and_members
     assert found["layers"] == "1", "the student pools two layers by itself and the members one"
-    assert f"{NAME}:student" in found["conclusion"] and found["status"] == "done"
+    assert f"{NAME}:student" in found["conclusion"] and found["status"] == "done" and found["margins"] == []
     rows, student = spearman(found), {}
     for dataset, table in (("sts12", "sts/sts12"), ("stsb", "sts/stsb_test")):
         members = [expected(1, run, table=table) for run in (A, B)]
@@ -91,19 +84,18 @@ def test_the_values_are_those_of_the_models_or_of_the_mean_of_their_vectors(opti
 
 def test_both_have_the_layers_that_they_have_by_default_if_all_agree(options: list[object], tmp_path: Path) -> None:
     """Else one, and a model whose heads read another choice cannot be compared with it."""
-    assert (
-        compared(options, NAME, STUDENT)["layers"] == "2" and compared(options, f"{NAME}:ensemble", A)["layers"] == "1"
-    )
+    once = ["--tasks", "stsb", "--resamples", 0]
     torch.manual_seed(0)
     model = load(Path(str(options[3]), "runs", STUDENT, "model"), device="cpu")
     encoder = model.encoder.followed_by(Dense(HIDDEN, 8, "tanh"))
     SentenceModel(encoder, model.tokenizer, model.max_length, False).save(tmp_path / "headed")
-    assert compared(options, tmp_path / "headed", NAME)["layers"] == "2"
+    for other in (STUDENT, tmp_path / "headed"):
+        assert result("compare", other, NAME, *options, *once)["layers"] == "2"
     for more, said in (
         ([], f"{tmp_path}/headed pools '2'; {NAME}:members pools '1': a comparison is made at equal layers"),
         (["--layers", 1], f"--layers 1: {tmp_path}/headed pools layers '2', on which its heads were trained"),
     ):
-        refused = raysts("compare", tmp_path / "headed", f"{NAME}:members", *options, "--tasks", "stsb", *more)
+        refused = raysts("compare", tmp_path / "headed", f"{NAME}:members", *options, *once, *more)
         assert refused.code == 2 and said in refused.err
 
 
@@ -119,21 +111,18 @@ def test_people_get_a_table_and_a_sentence(options: list[object]) -> None:
     assert f"No difference is shown between A ({NAME}) and B ({NAME})" in same.out
 
 
-def test_a_margin_and_costs_in_words_and_numbers(options: list[object]) -> None:
+def test_a_margin_and_costs_in_words_and_numbers(options: list[object], student_and_members: dict[str, Any]) -> None:
     found = compared(options, NAME, f"{NAME}:members", "--margin", 99, "--draw-sets")
     units = {"sts12": "pairs", "stsb": "pairs", "overall": "sets"}
-    assert [(row["dataset"], row["within"], row["unit"]) for row in found["margins"]] == [
-        (name, True, unit) for name, unit in units.items()
-    ]
+    assert {row["dataset"]: row["unit"] for row in found["margins"]} == units
+    assert all(row["within"] for row in found["margins"])
     assert "not more than 99.00 below (95 %" in found["conclusion"]
     student, *members = found["models"]
-    assert [model["role"] for model in found["models"]] == ["a", "b", "b"] and student["parameters"] == members[0][
-        "parameters"
-    ] > 0
+    assert [model["role"] for model in found["models"]] == ["a", "b", "b"]
+    assert student["parameters"] == members[0]["parameters"] > 0
     assert student["bytes"] == 4 * student["parameters"] and student["dimensions"] == HIDDEN
     assert student["texts_per_second"] > 0 and 2 < student["tokens"] < 40
-    plain = compared(options, NAME, f"{NAME}:members")
-    assert plain["margins"] == [] and plain["comparison"][0] == found["comparison"][0]
+    assert student_and_members["comparison"][0] == found["comparison"][0]
 
 
 def test_wrong_input_is_refused_in_words(options: list[object]) -> None:
@@ -158,9 +147,7 @@ def test_wrong_input_is_refused_in_words(options: list[object]) -> None:
         assert said in refused(NAME, NAME, *more)
 
 
-def test_what_cannot_be_compared_is_left_out_and_refused_if_it_is_named(
-    options: list[object], few_world: Path, tmp_path: Path
-) -> None:
+def test_what_is_not_comparable_is_left_out_or_refused(options: list[object], few_world: Path, tmp_path: Path) -> None:
     for table in ("sts/stsb_test", "senteval/trec_train", "senteval/trec_test"):
         (tmp_path / table).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(few_world / f"{table}.parquet", tmp_path / f"{table}.parquet")
@@ -176,22 +163,6 @@ def test_what_cannot_be_compared_is_left_out_and_refused_if_it_is_named(
     for named in ("stsb,words", "words"):
         refused = raysts("compare", A, B, *where, "--tasks", named)
         assert refused.code == 2 and refused.err == f"raysts: task 'words' cannot be compared: {rows}\n"
-
-
-def test_a_run_that_delivers_the_best_means_what_it_delivered(finished: Finished) -> None:
-    """Its members have the ids of the first run's; the student's rate ruins it, so that the best is another, of other layers."""
-    assert finished.results["nli-ct-sed"]
-    options = finished.options()
-    chosen = overrides(TINY, EVALUATION, {"deliver": "best", "sed.optim.lr": 0.3, "evaluation.tasks": "[stsb]"})
-    command = ["run", "nli-ct-sed", "--name", "best", *options, *chosen, "--address", "none"]
-    run = result(*command)
-    assert run["delivered"]["what"] != "student", "else the name's role is meant and nothing is shown"
-    assert locate("best", Store.open(finished.storage)) == Path(run["model"])
-    path = Path(run["model"]).with_name("run.json")
-    written = json.loads(path.read_text(encoding="utf-8"))
-    path.unlink()  # a kill came after the model, and before its record
-    assert result(*command)["model"] == run["model"]
-    assert json.loads(path.read_text(encoding="utf-8")) == written and written["pooled_again"]
 
 
 def test_generated_sentences_are_said_to_be_generated(

@@ -40,12 +40,8 @@ def opened(store: Store, models: Any = (), overrides: Any = None, **options: Any
 
 def test_the_name_says_what_comes_of_what(store: Store, tiny_backbone: Path) -> None:
     record = {
-        "name": "mine",
-        "members": [A, B],
-        "pipeline": {"teachers": []},
-        "command": "raysts run mine",
-        "status": "done",
-    }
+        "name": "mine", "members": [A, B], "pipeline": {"teachers": []}, "command": "raysts run mine", "status": "done",
+    }  # fmt: skip
     store.write_json("pipelines/mine.json", record)
     for overrides, combine, name in (
         ({}, "sed", "distilled"),
@@ -96,13 +92,8 @@ def test_a_study_by_points_gives_seeds_and_others_the_best_trials(store: Store, 
     def best(of: str, overrides: Any = None, **about: Any) -> Pipeline:
         of_study = pipeline(of, {"backbone": str(tiny_backbone), "members": 1})
         record = {
-            "name": "rates",
-            "by": "point",
-            "seeds": 2,
-            "mode": "max",
-            "command": "c",
-            "pipeline": to_plain(of_study),
-        }
+            "name": "rates", "by": "point", "seeds": 2, "mode": "max", "command": "c", "pipeline": to_plain(of_study),
+        }  # fmt: skip
         store.write_json("studies/rates/study.json", {**record, **about})
         for seed, (run, value) in enumerate(((A, 0.5), (B, 0.7))):
             point = {"sts.optim.lr": 1e-5} if of == "sts" else {}

@@ -41,9 +41,8 @@ def test_pooling_and_layers(measure: Any, tmp_path: Path) -> None:
         scores.append(told["results"][0]["value"])
         measure(pooling=pooling, layers=2)
     assert len({*scores}) == 3
-    assert len([*(tmp_path / "storage" / "results").glob("*.parquet")]) == 3, (
-        "a repeated measurement replaces the first"
-    )
+    parts = [*(tmp_path / "storage" / "results").glob("*.parquet")]
+    assert len(parts) == 3, "a repeated measurement replaces the first"
     assert column(measure(layers="only-all"), "layers") == {"only-1", "only-2"}
     assert column(measure(), "layers") == {"1"}
 

@@ -139,9 +139,6 @@ def test_sentence_transformers_finds_its_modules_beside_the_graph(tiny_backbone:
     assert backend(tmp_path / "out", True, {}, "model.onnx", "*.onnx", "ONNX")[0] is False
 
 
-# -- the command ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.whole
 def test_an_exported_graph_is_a_model(tiny_backbone: Path, few_world: Path, tmp_path: Path) -> None:
     """By the command as from Python; it is evaluated as the model that it was made of, and what its graph decides is refused."""
@@ -167,9 +164,7 @@ def test_an_exported_graph_is_a_model(tiny_backbone: Path, few_world: Path, tmp_
         raysts.evaluate(tmp_path / "a", **options, layers=2)
 
 
-def test_what_no_graph_can_be_made_of_is_refused(
-    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_makes_no_graph_is_refused(tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(model: Path, *words: str, code: int = 2) -> None:
         outcome = command("export", model, "--to", tmp_path / "out", "--format", "onnx")
         assert outcome.code == code and all(word in outcome.err for word in words), outcome.err

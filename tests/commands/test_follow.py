@@ -101,13 +101,3 @@ def test_the_name_of_a_run_is_that_of_now(s3: str, tmp_path: Path, monkeypatch: 
     store("there").delete("pipelines/mine.json")
     with pytest.raises(InputError, match="'mine' is not there"):
         locate("mine", store("here"))
-
-
-@pytest.mark.whole
-def test_a_run_that_replaces_another_of_its_name_says_so(few_world: Path, tmp_path: Path) -> None:
-    settings = overrides({"backbone": "tiny", "evaluation.resamples": 0, "evaluation.tasks": "[stsb]"})
-    place = ["--data", few_world, "--storage", tmp_path, "--address", "none"]
-    for _ in range(2):
-        assert "replaces" not in raysts("run", "raw", *place, *settings).err
-    again = raysts("run", "raw", *place, *settings, "--set", "evaluation.poolings=[cls]")
-    assert "raw: replaces an earlier run of this name" in again.err and "another --name keeps both" in again.err

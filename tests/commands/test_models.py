@@ -55,28 +55,20 @@ def test_a_role_names_the_models_that_the_outcome_has_for_it(store: Store) -> No
     record(store, "student", "sed", [A, B], outcome={**outcome, "students": [C, D], "selected": D})
     record(store, "raw", recipes={})
     for name, runs, ensemble in (
-        ("plain", [A, B], False),
-        ("mean", [B], True),
-        ("mean:members", [A, B], False),
-        ("soup", [C], False),
-        ("soup:greedy-soup", [D], False),
-        ("soup:ensemble", [B], True),
-        ("student", [D], False),
-        ("student:ensemble", [B], True),
-        (A[:7], [A], False),
-    ):
+        ("plain", [A, B], False), ("mean", [B], True), ("mean:members", [A, B], False), ("soup", [C], False),
+        ("soup:greedy-soup", [D], False), ("soup:ensemble", [B], True), ("student", [D], False),
+        ("student:ensemble", [B], True), (A[:7], [A], False),
+    ):  # fmt: skip
         assert found(name, store) == ([f"runs/{run}" for run in runs], ensemble), name
     assert found("raw", store) == ([f"backbones/tiny-{B}"], False)
     for name, said in (
         ("plain:ensemble", "run 'plain' has no ensemble; it has: members$"),
         ("mean:student", "run 'mean' has no student; it has: ensemble, members$"),
         ("student:soup", "run 'student' has no soup; it has: student, ensemble, members$"),
-        (
-            "plan:members",
-            r"has no run and no system 'plan' \(did you mean 'plain'\?\); it has: mean, plain, raw, soup, s",
-        ),
+        ("plan:members",
+         r"has no run and no system 'plan' \(did you mean 'plain'\?\); it has: mean, plain, raw, soup, s"),
         ("ct", r"several runs of this system are ensembles \(mean, plain, raw, soup, student\); name one of them"),
-    ):
+    ):  # fmt: skip
         with pytest.raises(InputError, match=said):
             system_of(name, store)
     with pytest.raises(InputError, match=f"model 'plain': is 2 models; take one of {A}, {B}$"):
@@ -141,9 +133,7 @@ def test_a_teacher_and_a_backbone_from_elsewhere_must_be_what_they_were(store: S
                 system_of(name, store)
 
 
-def test_a_folder_is_the_model_in_it_whatever_runs_have_its_name(
-    store: Store, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_goes_before_a_run_by_name(store: Store, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(store, A)
     monkeypatch.chdir(tiny_backbone.parent)
     name = tiny_backbone.name
@@ -157,8 +147,7 @@ def test_a_folder_is_the_model_in_it_whatever_runs_have_its_name(
 def test_a_system_in_words() -> None:
     two = (Path(f"runs/{A}/model"), Path("teachers/minilm"))
     one = System("x", two[:1])
-    assert (one.text, one.model_names) == ("x", ["x"])
-    assert System("x", two).text == "x (2 models, mean ± std)"
+    assert (one.text, one.model_names) == ("x", ["x"]) and System("x", two).text == "x (2 models, mean ± std)"
     assert System("x", two, ensemble=True).text == "x (mean of 2 models' vectors)"
     assert System("x", two).model_names == [A, "teachers/minilm"]
 

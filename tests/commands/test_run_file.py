@@ -41,11 +41,9 @@ def test_file_command_and_python_give_the_same_ids(own: Path, tiny_backbone: Pat
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     options = ["--text", "docs.csv", "--column", "body", "--test", "mine=pairs.csv", "--storage", "here"]
     by_file, *others = (
-        result("plan", "run.yaml"),
-        result("plan", "ct-sed@small", *words, *options),
-        raysts.plan("run.yaml"),
+        result("plan", "run.yaml"), result("plan", "ct-sed@small", *words, *options), raysts.plan("run.yaml"),
         raysts.plan("ct-sed@small", settings, storage="here", **places),
-    )
+    )  # fmt: skip
     ids = [node["id"] for node in by_file["nodes"]]
     for plan in others:
         assert [node["id"] for node in plan["nodes"]] == ids and plan["storage"] == by_file["storage"]
@@ -57,9 +55,8 @@ def test_file_command_and_python_give_the_same_ids(own: Path, tiny_backbone: Pat
 def test_a_run_file_runs_and_is_a_search_with_a_space(own: Path, tiny_backbone: Path) -> None:
     """Its places, the name among them, are those of the search. A distillation has its teachers and queries there."""
     small = f"backbone: {tiny_backbone}\ntext: docs.csv\ncolumn: body\nstorage: here\ntrain.max_steps: 2\n"
-    Path("run.yaml").write_text(
-        f"base: simcse-unsup\n{small}name: mine\ntest: {{mine: pairs.csv}}\nevaluation.resamples: 4\n"
-    )
+    tested = "name: mine\ntest: {mine: pairs.csv}\nevaluation.resamples: 4\n"
+    Path("run.yaml").write_text(f"base: simcse-unsup\n{small}{tested}")
     done = result("run", "run.yaml", "--address", "none")
     assert done["name"] == "mine" and Path("here/pipelines/mine.json").is_file()
     assert {row["dataset"] for row in done["results"]} == {"mine"}
@@ -73,22 +70,17 @@ def test_a_run_file_runs_and_is_a_search_with_a_space(own: Path, tiny_backbone: 
     assert done["trials"] == 1 and json.loads(Path("here/studies/distill/study.json").read_text())["own"]["queries"]
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("backbone: tiny\n", ("'base' is missing", "base: ct-sed@small")),
-        ("base: ct-sde\n", ("ct-sde", "did you mean")),
-        ("base: ct-sed\nct:\n  trian: {max_steps: 3}\n", ("unknown option 'ct.trian.max_steps'", "ct.train.max_steps")),
-        ("base: ct-sed\ntest: pairs.csv\n", ("test='pairs.csv'", "must be a mapping")),
-        ("base: ct-sed\nname: 0123\n", ("name=83", "must be text", "in quotes")),
-        ("base: ct-sed\ntest: {0123: pairs.csv}\n", ("test={83: 'pairs.csv'}", "must be text")),
-        ("base: distill\nteachers: 5\n", ("model '5' is not there",)),
-        ("base: ct-sed\n  x: [\n", ("cannot be read", "line 2")),
-        ("base: ct-sed\ntxet: docs.csv\ncolumn: body\n", ("unknown key 'txet'", "did you mean 'text'")),
-        ("", ("is empty", "raysts init")),
-        ("base: ct-sed\nstorage: ''\n", ("storage=''", "is empty")),
-    ],
-)
+@pytest.mark.parametrize(("text", "says"), [
+    ("backbone: tiny\n", ("'base' is missing", "base: ct-sed@small")), ("base: ct-sde\n", ("ct-sde", "did you mean")),
+    ("base: ct-sed\nct:\n  trian: {max_steps: 3}\n", ("unknown option 'ct.trian.max_steps'", "ct.train.max_steps")),
+    ("base: ct-sed\ntest: pairs.csv\n", ("test='pairs.csv'", "must be a mapping")),
+    ("base: ct-sed\nname: 0123\n", ("name=83", "must be text", "in quotes")),
+    ("base: ct-sed\ntest: {0123: pairs.csv}\n", ("test={83: 'pairs.csv'}", "must be text")),
+    ("base: distill\nteachers: 5\n", ("model '5' is not there",)),
+    ("base: ct-sed\n  x: [\n", ("cannot be read", "line 2")),
+    ("base: ct-sed\ntxet: docs.csv\ncolumn: body\n", ("unknown key 'txet'", "did you mean 'text'")),
+    ("", ("is empty", "raysts init")), ("base: ct-sed\nstorage: ''\n", ("storage=''", "is empty")),
+])  # fmt: skip
 def test_a_wrong_file_has_one_message(text: str, says: tuple[str, ...], own: Path) -> None:
     Path("run.yaml").write_text(text)
     refused = command("plan", "run.yaml")
@@ -111,9 +103,8 @@ def test_init_writes_a_file_for_the_data_that_is_there(own: Path, tiny_backbone:
     Path("empty").mkdir()
     Path("empty/0123.csv").write_text("sentence1,sentence2,score\na,b,1\n")
     result("init", "new/2024.yaml", "--folder", "empty")
-    assert (named := yaml.safe_load(Path("new/2024.yaml").read_text()))["name"] == "2024" and [*named["test"]] == [
-        "0123"
-    ]
+    named = yaml.safe_load(Path("new/2024.yaml").read_text())
+    assert named["name"] == "2024" and [*named["test"]] == ["0123"]
     Path("empty/0123.csv").unlink()
     result("init", "other.yaml", "--folder", "empty")
     assert yaml.safe_load(Path("other.yaml").read_text()).keys() == {"base", "name", "backbone", "members"}

@@ -67,9 +67,7 @@ def test_the_share_that_is_done_counts_expected_seconds(clock: list[float], show
     assert shown.note == "40 %, 21 s so far", "the pace so far says nothing of so long a step"
 
 
-def test_the_time_left_begins_with_what_was_expected_and_goes_over_to_the_pace(
-    clock: list[float], shown: Screen
-) -> None:
+def test_the_time_left_begins_with_what_was_expected_and_goes_to_the_pace(clock: list[float], shown: Screen) -> None:
     shown.follow("", 1000.0, 1000.0)
     assert shown.seconds_left is None, "assumed costs are no seconds"
     shown.follow("", 1000.0, 1000.0, measured=1.0)
@@ -152,9 +150,7 @@ def test_texts_that_a_step_embeds_are_its_progress(clock: list[float], shown: Sc
     assert shown.fraction == 1, "a step that tells of its end alone"
 
 
-def test_bars_of_the_command_and_of_each_run_in_training(
-    clock: list[float], shown: Screen, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bars_of_a_command_and_of_each_run(clock: list[float], shown: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a terminal, unless only warnings are shown. A run's bar goes when it is done."""
     monkeypatch.setattr(log.sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(log, "console", lambda: Console(file=io.StringIO(), force_terminal=True))
@@ -166,9 +162,7 @@ def test_bars_of_the_command_and_of_each_run_in_training(
             shown.draw(run, f"member {run}", done, 4, f"loss {done}")
         shown.within(0.5)
         shown.live()
-        seen = [
-            (task.description, task.completed, task.total, task.visible, task.fields["note"]) for task in bars.tasks
-        ]
+        seen = [(bar.description, bar.completed, bar.total, bar.visible, bar.fields["note"]) for bar in bars.tasks]
     whole = ("train", 0.5, 1.0, True, "50 %, 0.0 s so far")
     assert seen == [whole, ("member a", 4, 4, False, "loss 4"), ("member b", 1, 4, True, "loss 1")]
     assert shown.bars is None and not shown.active

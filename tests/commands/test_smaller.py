@@ -23,9 +23,8 @@ from raysts.models.pretrained import load
 from raysts.ops.similarity import cosine
 from raysts.storage.atomic import ASIDE
 
-TEXTS = [
-    f"{word} {other}" for word in ("a dog", "the cat", "nobody") for other in ("runs", "sleeps", "is red", "is small")
-]
+VERBS = ("runs", "sleeps", "is red", "is small")
+TEXTS = [f"{word} {verb}" for word in ("a dog", "the cat", "nobody") for verb in VERBS]
 TOKEN = "hf_secretsecretsecret"
 
 
@@ -93,9 +92,7 @@ def test_what_it_costs_on_dev(tiny_backbone: Path, source: Path, tmp_path: Path)
     assert told.code == 0 and "8 dimensions as binary: on mine the rank correlation is" in told.err
 
 
-def test_a_card_of_others_is_kept_whatever_it_is_written_in(
-    tiny_backbone: Path, copy_of: Callable[[Path, str], Path], tmp_path: Path
-) -> None:
+def test_cards_in_any_encoding_stay(tiny_backbone: Path, copy_of: Callable[[Path, str], Path], tmp_path: Path) -> None:
     model = copy_of(tiny_backbone, "latin")
     (model / "README.md").write_bytes("Modèle de phrases".encode("latin-1"))
     left = tmp_path / f"{ASIDE}out.another-host.1.2"
@@ -120,11 +117,9 @@ def test_a_directory_of_fewer_dimensions(tiny_backbone: Path, tmp_path: Path) ->
         assert f'precision="{dtype}"' in card and "dimensions" not in card
         assert ("must be on one scale" in card) is (dtype == "int8")
     for option, message in (
-        (["--dims", 33], "have 32 dimensions; give a number from 1"),
-        (["--dims", 0], "give a number from 1"),
-        (["--private"], "--private is of --push"),
-        (["--push", "a/b/c"], "give user/name"),
-    ):
+        (["--dims", 33], "have 32 dimensions; give a number from 1"), (["--dims", 0], "give a number from 1"),
+        (["--private"], "--private is of --push"), (["--push", "a/b/c"], "give user/name"),
+    ):  # fmt: skip
         refused = raysts("export", tiny_backbone, "--to", tmp_path / "other", *option)
         assert refused.code == 2 and message in refused.err and not (tmp_path / "other").exists(), refused.err
 

@@ -40,21 +40,18 @@ def test_vectors_are_found_by_their_texts(tmp_path: Path) -> None:
     assert open_embedder(path).id != load_embedder(write_vectors(tmp_path / "b.parquet", TEXTS, vectors)).id
 
 
-@pytest.mark.parametrize(
-    ("table", "why"),
-    [
-        ({"sentence": ["a", "b", "a"], "embedding": [[1.0], [1.0], [1.1]]}, "rows 0 and 2 are of one text"),
-        ({"id": [1, 2], "embedding": [[1.0], [1.0]]}, "found by their texts, never by an id"),
-        ({"sentence": ["a", "b"], "embedding": [[1.0], [1.0, 2.0]]}, "a vector of one width"),
-        ({"sentence": ["a", "b"], "embedding": [[1.0], [float("nan")]]}, "vector of row 1 is not finite"),
-        ({"title": ["a"], "embedding": [[1.0]]}, "has columns title, embedding"),
-        ({"text": ["a"], "vector": [[1.0]]}, "has columns text, vector"),
-        ({"text": ["a"], "embedding": ["1.0"]}, "column 'embedding' .string. must have a vector of one width"),
-        ({"text": ["a"], "embedding": [[]]}, "a vector of one width"),
-        ({"text": [1], "embedding": [[1.0]]}, "column 'text' has type int64; text must be a string column"),
-        ({"text": pa.array([], pa.string()), "embedding": pa.array([], pa.list_(pa.float32()))}, "has no rows"),
-    ],
-)
+@pytest.mark.parametrize(("table", "why"), [
+    ({"sentence": ["a", "b", "a"], "embedding": [[1.0], [1.0], [1.1]]}, "rows 0 and 2 are of one text"),
+    ({"id": [1, 2], "embedding": [[1.0], [1.0]]}, "found by their texts, never by an id"),
+    ({"sentence": ["a", "b"], "embedding": [[1.0], [1.0, 2.0]]}, "a vector of one width"),
+    ({"sentence": ["a", "b"], "embedding": [[1.0], [float("nan")]]}, "vector of row 1 is not finite"),
+    ({"title": ["a"], "embedding": [[1.0]]}, "has columns title, embedding"),
+    ({"text": ["a"], "vector": [[1.0]]}, "has columns text, vector"),
+    ({"text": ["a"], "embedding": ["1.0"]}, "column 'embedding' .string. must have a vector of one width"),
+    ({"text": ["a"], "embedding": [[]]}, "a vector of one width"),
+    ({"text": [1], "embedding": [[1.0]]}, "column 'text' has type int64; text must be a string column"),
+    ({"text": pa.array([], pa.string()), "embedding": pa.array([], pa.list_(pa.float32()))}, "has no rows"),
+])  # fmt: skip
 def test_vectors_that_cannot_teach(table: dict[str, Any], why: str, tmp_path: Path) -> None:
     pq.write_table(pa.table(table), tmp_path / "vectors.parquet")
     with pytest.raises(InputError, match=why):
@@ -103,9 +100,8 @@ def test_a_graph_has_the_dimensions_the_similarity_and_the_prompts_of_its_model(
     pytest.importorskip("onnx")
     model = load(folder, pooling="cls", device="cpu")
     model.truncate_dim, model.similarity_name = 8, "dot"
-    model.prompts = Prompts(
-        texts={"query": "the cat and the dog ", "document": "a dog sat "}, default="query", pooled=False
-    )
+    before = {"query": "the cat and the dog ", "document": "a dog sat "}
+    model.prompts = Prompts(texts=before, default="query", pooled=False)
     model.save(tmp_path / "model")
     model = load(tmp_path / "model", device="cpu")
     onnx.save(model, tmp_path / "graph")

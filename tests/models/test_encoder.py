@@ -20,13 +20,8 @@ from raysts.models.sentence_model import SentenceModel, represent_tokens
 from raysts.models.tokens import Tokens, tokenize
 
 TEXTS = [
-    "a dog runs",
-    "a cat",
-    "the small dog and the cat are sleeping near the house",
-    "dog",
-    "a cat sleeps",
-    "dogs run",
-]
+    "a dog runs", "a cat", "the small dog and the cat are sleeping near the house", "dog", "a cat sleeps", "dogs run",
+]  # fmt: skip
 
 
 def batch(rows: int = 9, longest: int = 17, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -60,11 +55,9 @@ def test_a_table_of_poolings() -> None:
     table: dict[str, tuple[list[float], ...]] = {
         "mean": ([3, -3, 5], [4, -2, 0], [6, 0, 0]),
         "mean_sqrt_len_tokens": ([9 / 3**0.5, -6 / root, 5], [8 / root, -2, 0], [6, 0, 0]),
-        "weightedmean": ([23 / 6, -8 / 3, 5], [22 / 5, -2, 0], [6, 0, 0]),
-        "max": ([6, -2, 5], [6, -2, 0], [6, 0, 0]),
-        "cls": ([1, -4, 5], [2, -2, 5], [6, -4, 5]),
-        "lasttoken": ([6, -2, 5],) * 3,
-    }
+        "weightedmean": ([23 / 6, -8 / 3, 5], [22 / 5, -2, 0], [6, 0, 0]), "max": ([6, -2, 5], [6, -2, 0], [6, 0, 0]),
+        "cls": ([1, -4, 5], [2, -2, 5], [6, -4, 5]), "lasttoken": ([6, -2, 5],) * 3,
+    }  # fmt: skip
     for skipped in range(3):
         expected = torch.tensor([rows[skipped] for rows in table.values()], dtype=torch.float32).T
         torch.testing.assert_close(pool(tokens, mask, lengths, "+".join(table), skipped), expected)
@@ -196,11 +189,8 @@ def test_ways_to_attend_are_one(family: str, tmp_path: Path, monkeypatch: pytest
 
 def test_flash_attention_needs_a_gpu_of_its_generation_and_two_byte_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     table = {
-        ("cpu", torch.bfloat16): 9,
-        ("cuda", torch.float32): 9,
-        ("cuda", torch.bfloat16): 8,
-        ("cuda", torch.float16): 7,
-    }
+        ("cpu", torch.bfloat16): 9, ("cuda", torch.float32): 9, ("cuda", torch.bfloat16): 8, ("cuda", torch.float16): 7,
+    }  # fmt: skip
     found = []
     for (device, dtype), generation in table.items():
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, major=generation: (major, 0))
@@ -224,9 +214,6 @@ def test_bulk_embedding_keeps_rows_and_modes(monkeypatch: pytest.MonkeyPatch) ->
                 np.testing.assert_allclose(array[number], alone["vectors"][0], rtol=0, atol=1e-5)
     (none,) = represent_tokens(encoder, tokens.take([]), (1,))
     assert none["vectors"].shape == (0, 16)
-
-
-# -- tokens --------------------------------------------------------------------------------------------------------------
 
 
 def test_tokens_take_and_pad() -> None:

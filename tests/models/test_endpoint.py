@@ -131,14 +131,11 @@ def test_what_a_server_may_do_wrong(server: Server, tmp_path: Path, monkeypatch:
 
 def test_addresses_that_are_refused() -> None:
     for url, model, why in (
-        ("http://h/v1", None, "belong together"),
-        ("ftp://h/v1", "m", "must look like http://HOST"),
-        ("http:///v1", "m", "must look like http://HOST"),
-        ("http://h/v1#part", "m", "must look like http://HOST"),
-        ("http://me:pass@h/v1", "m", "holds a secret"),
-        ("http://me@h/v1", "m", "holds a secret"),
+        ("http://h/v1", None, "belong together"), ("ftp://h/v1", "m", "must look like http://HOST"),
+        ("http:///v1", "m", "must look like http://HOST"), ("http://h/v1#part", "m", "must look like http://HOST"),
+        ("http://me:pass@h/v1", "m", "holds a secret"), ("http://me@h/v1", "m", "holds a secret"),
         ("https://h/v1?api-key=1", "m", "holds a secret"),
-    ):
+    ):  # fmt: skip
         with pytest.raises(InputError, match=why) as refused:
             endpoint.name_of(url, model)
         assert "pass@" not in str(refused.value)

@@ -27,16 +27,14 @@ def flow(width: int) -> FlowHead:
 
 
 HEADS: dict[str, tuple[Callable[[int], Head], int | str]] = {
-    "tanh": (lambda width: Dense(width, 7, "tanh"), 2),
-    "linear": (lambda width: Dense(width, 7, "identity"), 2),
+    "tanh": (lambda width: Dense(width, 7, "tanh"), 2), "linear": (lambda width: Dense(width, 7, "identity"), 2),
     "gauss": (lambda width: GaussianHead(width, width, "tanh", "per_dimension"), 1),
-    "gauss of the paper": (lambda width: GaussianHead(width, width, "identity", "paper"), 1),
-    "flow": (flow, 2),
+    "gauss of the paper": (lambda width: GaussianHead(width, width, "identity", "paper"), 1), "flow": (flow, 2),
     "categorical": (lambda width: CategoricalHead(Categorical(width, 4, 5, 0.3, 2, 11)), 1),
     "single": (lambda width: CategoricalHead(Categorical(width, 1, 7, 0.5, 2, 11)), "only-1"),
     "normal": (lambda width: NormalHead(Normal(width, 6, 2, 11)), "only-1"),
     "point": (lambda width: PointHead(Point(width, 6, 2, 11)), 1),
-}
+}  # fmt: skip
 """A head by the width of its encoder, and the layers that it reads."""
 
 
@@ -44,9 +42,7 @@ ALIKE = ("linear", "gauss of the paper", "single", "point")
 """Another setting, or parent, of a head that stands before it."""
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ()) for name in HEADS]
-)
+@pytest.mark.parametrize("name", [pytest.param(of, marks=pytest.mark.slow if of in ALIKE else ()) for of in HEADS])
 def test_a_head_is_saved_and_read_by_both(
     name: str, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

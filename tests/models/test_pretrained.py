@@ -97,14 +97,11 @@ def test_a_masked_language_model_loads_without_its_head(tmp_path: Path) -> None:
         torch.testing.assert_close(state[name], value)
 
 
-@pytest.mark.parametrize(
-    ("values", "refused"),
-    [
-        ([float("nan")], True), ([float("-inf")], True), ([-1e18], True), ([9.9e17], False),
-        (torch.tensor([float("nan")]).bfloat16(), True), (torch.tensor([60_000.0]).half(), False),
-        (torch.tensor(float("nan")), False),  # a single number may stand for a mask
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("values", "refused"), [
+    ([float("nan")], True), ([float("-inf")], True), ([-1e18], True), ([9.9e17], False),
+    (torch.tensor([float("nan")]).bfloat16(), True), (torch.tensor([60_000.0]).half(), False),
+    (torch.tensor(float("nan")), False),  # a single number may stand for a mask
+])  # fmt: skip
 def test_weights_are_finite_and_no_larger_than_their_squares_may_be(
     values: Any, refused: bool, copy_of: Copy, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,9 +111,6 @@ def test_weights_are_finite_and_no_larger_than_their_squares_may_be(
     save_file(load_file(folder / "model.safetensors") | {"odd": tensor}, folder / "model.safetensors")
     with pytest.raises(InputError, match="tensor 'odd' holds .*finite and below") if refused else nullcontext():
         check(folder)
-
-
-# -- what cannot be loaded -----------------------------------------------------------------------------------------------
 
 
 def test_what_is_no_text_has_no_vector(tiny_backbone: Path) -> None:
@@ -130,9 +124,7 @@ def test_what_is_no_text_has_no_vector(tiny_backbone: Path) -> None:
 
 
 @pytest.mark.parametrize("static", [False, True])
-def test_a_tokenizer_with_more_tokens_than_embeddings_is_refused(
-    static: bool, tiny_backbone: Path, tmp_path: Path
-) -> None:
+def test_more_tokens_than_embeddings_are_refused(static: bool, tiny_backbone: Path, tmp_path: Path) -> None:
     model = load(tiny_backbone, device="cpu")
     if static:
         from raysts.models.word_vectors import WordVectors
@@ -154,9 +146,7 @@ def test_an_empty_text_without_special_tokens_has_zeros(tiny_backbone: Path) -> 
     assert not found[[0, 2]].any() and not model.encode("").any()
 
 
-def test_a_folder_of_its_own_name_inside_is_another(
-    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_inner_namesake_is_another(tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load(tiny_backbone, pooling="max")
     model.save(tmp_path / "enc")
     load(tiny_backbone, pooling="cls").save(tmp_path / "enc" / "enc")
@@ -181,12 +171,7 @@ def test_places_where_no_model_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         find("raysts-tests/absent")
 
 
-# -- tokenizer ids -------------------------------------------------------------------------------------------------------
-
-
-def test_the_tokenizer_id_is_of_the_tokenizer_alone_which_is_read_once(
-    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_tokenizer_id_is_read_once(tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan of every point of a search asks for it, and a vocabulary takes a tenth of a second."""
     folder, reads = tmp_path / "model", list[str]()
     load(tiny_backbone, max_length=9, device="cpu").save(folder)

@@ -80,9 +80,8 @@ def test_architectures(family: str, tmp_path: Path) -> None:
 
 
 def layered(weights: torch.Tensor) -> kinds.WeightedLayerPooling:
-    return kinds.WeightedLayerPooling(
-        HIDDEN, num_hidden_layers=2, layer_start=0, layer_weights=torch.nn.Parameter(weights)
-    )
+    learnt = torch.nn.Parameter(weights)
+    return kinds.WeightedLayerPooling(HIDDEN, num_hidden_layers=2, layer_start=0, layer_weights=learnt)
 
 
 def dense(width: int, out: int, function: torch.nn.Module, **options: Any) -> Dense:

@@ -28,13 +28,9 @@ DIM = 8
 WORDS = ["the", "dog", "cat", "runs", "do", "n't", "'s", ",", ".", "well", "known", "a", "x", "3.5", "café", "ca"]
 SAID = {
     "The dog's cat, runs.": ["the", "dog", "'s", "cat", ",", "runs", "."],
-    "A CAT don't, can't": ["a", "cat", "do", "n't", ",", "ca", "n't"],
-    "do n't 3.5 3,5": ["do", "n't", "3.5"],
-    "well-known café; xa ax": ["well", "known", "café"],
-    "dog dog cat": ["dog", "dog", "cat"],
-    "zebra zoo!": [],
-    "": [],
-}
+    "A CAT don't, can't": ["a", "cat", "do", "n't", ",", "ca", "n't"], "do n't 3.5 3,5": ["do", "n't", "3.5"],
+    "well-known café; xa ax": ["well", "known", "café"], "dog dog cat": ["dog", "dog", "cat"], "zebra zoo!": [], "": [],
+}  # fmt: skip
 """Texts, and which of their words are known."""
 
 
@@ -87,9 +83,7 @@ def test_a_sentence_is_the_pool_of_its_known_words(pooling: Any, glove: Path) ->
     assert (model.dim, model.encoder.depth, model.encoder.config.model_type) == (DIM, 1, "static")
 
 
-def test_sentences_of_unknown_words_are_counted_and_like_nothing(
-    glove: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_texts_of_unknown_words_are_counted_and_like_nothing(glove: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = load(glove, device="cpu")
     texts = ["zebra", "a dog", "", "cat"]
     found = [model.represent(some) for some in (texts, texts[::-1])]
@@ -160,7 +154,7 @@ def packed_binary(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("make", [word2vec, gzipped, untidy, binary, packed_binary])
-def test_formats_of_files(
+def test_file_formats(
     make: Callable[[Path], Path], tmp_path: Path, glove: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = load(glove, device="cpu").encode(list(SAID))
@@ -213,45 +207,32 @@ def torn(path: Path) -> Path:
 NO_NUMBER = vector("dog").tobytes(), np.full(DIM, np.nan, "<f4").tobytes()
 
 
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (in_text(""), "holds none"),
-        (in_text(f"{GOOD}runs 0.5 0.5\n"), "line 3: expected a word and 8 finite"),
-        (in_text(f"{GOOD}5 0.1 0.2 0.3 0.4 0.5 0.6 0.7\n"), "line 3"),
-        (in_text(f"{GOOD}\nruns 1 2 3 4 five 6 7 8\n"), "line 4"),
-        (in_text(f"{GOOD}runs 1 2 3 4 nan 6 7 8\n"), "line 3"),
-        (in_text("just some text\n"), "line 1"),
-        (in_text("word\n"), "line 1: expected a word and its finite numbers"),
-        (in_text(f"3 {DIM}\n{GOOD}"), "promises 3 words, and 2 are there"),
-        (in_text(b"2 8\ndog " + bytes(range(32)) + b"cat " + bytes(range(32))), "by a name that ends in .bin"),
-        (in_binary(lambda whole: whole[:-1]), "word 16 of 16 has no whole vector; get it again"),
-        (in_binary(lambda whole: whole[:40]), "word 1 of 16 has no whole vector"),
-        (in_binary(lambda whole: whole[2:]), "its first line must have the numbers of words and dimensions"),
-        (in_binary(lambda whole: b""), "its first line must have the numbers of words and dimensions"),
-        (in_binary(lambda whole: whole.replace(*NO_NUMBER)), "word 2 of 16"),
-        (torn, "get the file again"),
-    ],
-)
+@pytest.mark.parametrize(("make", "says"), [
+    (in_text(""), "holds none"), (in_text(f"{GOOD}runs 0.5 0.5\n"), "line 3: expected a word and 8 finite"),
+    (in_text(f"{GOOD}5 0.1 0.2 0.3 0.4 0.5 0.6 0.7\n"), "line 3"),
+    (in_text(f"{GOOD}\nruns 1 2 3 4 five 6 7 8\n"), "line 4"), (in_text(f"{GOOD}runs 1 2 3 4 nan 6 7 8\n"), "line 3"),
+    (in_text("just some text\n"), "line 1"), (in_text("word\n"), "line 1: expected a word and its finite numbers"),
+    (in_text(f"3 {DIM}\n{GOOD}"), "promises 3 words, and 2 are there"),
+    (in_text(b"2 8\ndog " + bytes(range(32)) + b"cat " + bytes(range(32))), "by a name that ends in .bin"),
+    (in_binary(lambda whole: whole[:-1]), "word 16 of 16 has no whole vector; get it again"),
+    (in_binary(lambda whole: whole[:40]), "word 1 of 16 has no whole vector"),
+    (in_binary(lambda whole: whole[2:]), "its first line must have the numbers of words and dimensions"),
+    (in_binary(lambda whole: b""), "its first line must have the numbers of words and dimensions"),
+    (in_binary(lambda whole: whole.replace(*NO_NUMBER)), "word 2 of 16"), (torn, "get the file again"),
+])  # fmt: skip
 def test_other_files_are_refused(make: Callable[[Path], Path], says: str, tmp_path: Path, cache: Path) -> None:
     with pytest.raises(InputError, match=r"vectors\.(txt|bin)") as refused:
         load(make(tmp_path / "vectors.txt"))
-    assert says in str(refused.value)
-    assert not list(cache.iterdir())
+    assert says in str(refused.value) and not list(cache.iterdir())
 
 
 # -- directories ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("pooling", "head", "code"),
-    [
-        ("mean", None, False),
-        ("max", None, True),
-        ("mean", lambda: CategoricalHead(Categorical(DIM, 3, 4, 0.5, hidden=6)), True),
-    ],
-    ids=["mean", "max", "behind a head"],
-)
+@pytest.mark.parametrize(("pooling", "head", "code"), [
+    ("mean", None, False), ("max", None, True),
+    ("mean", lambda: CategoricalHead(Categorical(DIM, 3, 4, 0.5, hidden=6)), True),
+], ids=["mean", "max", "behind a head"])  # fmt: skip
 def test_sentence_transformers_loads_what_we_save(
     pooling: Any, head: Callable[[], Head] | None, code: bool, glove: Path, tmp_path: Path
 ) -> None:
@@ -268,8 +249,7 @@ def test_sentence_transformers_loads_what_we_save(
     assert check(tmp_path / "model")["model_type"] == "static"
     theirs = sentence_transformers.SentenceTransformer(str(tmp_path / "model"), device="cpu", trust_remote_code=code)
     np.testing.assert_allclose(theirs.encode(list(SAID)), expected, rtol=0, atol=1e-5)
-    assert theirs.max_seq_length == 5
-    assert bool(list((tmp_path / "model").glob("*.py"))) == code
+    assert theirs.max_seq_length == 5 and bool(list((tmp_path / "model").glob("*.py"))) == code
 
 
 def test_what_cannot_be_pooled_is_refused(glove: Path) -> None:
@@ -286,9 +266,7 @@ SMALL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "system", ["latte", *(pytest.param(name, marks=pytest.mark.slow) for name in ("whiten", "flow"))]
-)
+@pytest.mark.parametrize("system", ["latte", *(pytest.param(of, marks=pytest.mark.slow) for of in ("whiten", "flow"))])
 def test_run(system: str, of_the_world: Path, small_world: Path, tmp_path: Path) -> None:
     arguments = [system, "--data", small_world, "--storage", tmp_path / "storage", "--address", "none"]
     smaller = {"latte.settings.dims": 4, "latte.settings.classes": 5} if system == "latte" else {}

@@ -77,16 +77,14 @@ def test_it_says_what_it_is(name: str) -> None:
     assert spec.keeps and spec.sentences >= 1 and spec.version >= 1 and spec.dev in DEVS
     group = DEFAULTS[name].group
     assert len(examples_in(group, rows_per_batch(group, EXAMPLES))) == EXAMPLES
-    assert spec.batch_problem(EXAMPLES) is None
-    assert issubclass(MODULES[name], VectorObjective) == spec.vectors
+    assert spec.batch_problem(EXAMPLES) is None and issubclass(MODULES[name], VectorObjective) == spec.vectors
 
 
 @every
 def test_users_can_name_it(name: str) -> None:
     """Its words are systems, its default recipe is its own, and the scales that it knows change options that it has."""
     spec = CATALOG[name]
-    assert DEFAULTS[name].objective == name
-    assert set(spec.scales) <= set(names.SCALES)
+    assert DEFAULTS[name].objective == name and set(spec.scales) <= set(names.SCALES)
     for suffix in spec.suffixes if "teacher" not in spec.values else ():
         system = names.pipeline(f"{name}{suffix}")
         assert list(system.stages) == [name] and system.members == spec.members
@@ -218,8 +216,7 @@ def test_several_processes_are_one(name: str, world: int, processes: Worlds) -> 
     lines, expected = ranks[0]["metrics"][name], alone["metrics"][name]
     assert [line["step"] for line in lines] == [*range(1, 4 + 3 * (name in TWICE))]
     for line, one in zip(lines, expected, strict=True):
-        assert line.keys() == one.keys()
-        assert line == pytest.approx(one, abs=2e-5)
+        assert line.keys() == one.keys() and line == pytest.approx(one, abs=2e-5)
 
 
 @pytest.mark.parametrize("run", ["interrupted", "told", "grown", "shrunk"])
@@ -310,7 +307,6 @@ def test_cached_gradients_are_those_of_the_whole_batch(
     monkeypatch.setattr("raysts.objectives.objective.checkpoint", lambda embed, *rows, use_reentrant: embed(*rows))
     loss, gradients, held = gradients_and_numbers_held(objective, batch, precision)
     assert cached_loss == loss and difference(gradients, cached_gradients) < 1e-6
-    assert max(float(value.abs().max()) for value in gradients.values()) > 1e-2
-    assert cached_held < held / 2
+    assert max(float(value.abs().max()) for value in gradients.values()) > 1e-2 and cached_held < held / 2
     objective.eval()
     assert float(objective(batch)[0].detach()) == pytest.approx(float(build(name, stage)(batch)[0].detach()), abs=1e-6)

@@ -18,10 +18,8 @@ from raysts.recipes.catalog import AutoencoderSettings, LatteMixSettings, Normal
 
 TEXTS = [[7, 8, 9], [11], [12, 13, 14, 15, 16, 17], [18, 19]]
 KINDS: dict[type, type[LatentObjective]] = {
-    LatteMixSettings: LatteMix,
-    NormalVAESettings: NormalVAE,
-    AutoencoderSettings: Autoencoder,
-}
+    LatteMixSettings: LatteMix, NormalVAESettings: NormalVAE, AutoencoderSettings: Autoencoder,
+}  # fmt: skip
 SETTINGS: list[AutoencoderSettings] = [
     LatteMixSettings(dims=3, classes=5, beta_warmup_fraction=0.5),
     LatteMixSettings(dims=3, classes=5, encoder_layers=2, hidden=11, free_bits=0.1, free_bits_of="per_latent"),

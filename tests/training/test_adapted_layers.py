@@ -25,9 +25,7 @@ from raysts.training.loop import train
     "name",
     ["ct", *(pytest.param(name, marks=pytest.mark.slow) for name in ("nli", "mlm"))],  # ct has two encoders
 )
-def test_a_run_trains_adapters_and_writes_a_plain_model(
-    name: str, stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_adapters_make_a_plain_model(name: str, stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupted and gone on with: bit for bit the same."""
     weights: list[dict[str, torch.Tensor]] = []
 
@@ -60,9 +58,7 @@ def test_a_run_trains_adapters_and_writes_a_plain_model(
 
 
 @pytest.mark.slow  # the compiler takes a minute or two
-def test_a_run_of_compiled_layers_is_that_of_plain_ones_but_for_rounding(
-    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_layers_train_as_plain_ones(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupted and gone on with, in two layouts of rows; the model that is written is a plain one."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
     weights, frames = {}, importlib.import_module("torch._dynamo.utils").counters["frames"]
@@ -77,8 +73,7 @@ def test_a_run_of_compiled_layers_is_that_of_plain_ones_but_for_rounding(
         runtime = Watched()
         train(job, runtime)
         weights[compiled] = runtime.weights()
-        assert (frames["ok"] > known) == compiled
-        assert (job.folder / "model" / "model.safetensors").is_file()
+        assert (frames["ok"] > known) == compiled and (job.folder / "model" / "model.safetensors").is_file()
     assert difference(weights[False], weights[True]) < 1e-5
 
 

@@ -53,9 +53,7 @@ def calm(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Calm:
     return run, metrics(folder)
 
 
-def test_by_the_clock_a_killed_run_loses_a_step_and_not_a_bit(
-    calm: Calm, stage: Stage, tmp_path: Path, impatient: None
-) -> None:
+def test_by_the_clock_a_kill_costs_a_step_and_no_bit(calm: Calm, stage: Stage, tmp_path: Path, impatient: None) -> None:
     killed = job(stage, tmp_path)
     with pytest.raises(Interrupted):
         train(killed, Watched(read=interrupted_at(9)))

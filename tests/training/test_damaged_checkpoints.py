@@ -16,9 +16,8 @@ from raysts.training.loop import train
 FILES = ("checkpoints/step-*.pt", "checkpoints/best-*.safetensors", "metrics.jsonl")
 CASES = [(pattern, "flipped") for pattern in FILES] + [(pattern, "missing") for pattern in FILES[1:]]
 CASES += [(FILES[0], "torn"), (FILES[2], "binary")]
-MORE = [
-    pytest.param(FILES[0], how, marks=pytest.mark.slow) for how in ("empty", "zeros")
-]  # test_checksums has each kind
+# test_checksums has each kind
+MORE = [pytest.param(FILES[0], how, marks=pytest.mark.slow) for how in ("empty", "zeros")]
 
 
 def job_in(folder: Path, stage: Stage) -> Job:

@@ -141,16 +141,13 @@ def test_the_count_sees_what_makes_a_host_wait() -> None:
     assert (traffic.reads.total(), traffic.creations.total(), traffic.copies.total()) == (5, 1, 2)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ()) for name in CATALOG]
-)
+@pytest.mark.parametrize("name", [pytest.param(of, marks=pytest.mark.slow if of in ALIKE else ()) for of in CATALOG])
 def test_a_step_reads_nothing_and_copies_once(name: str, stage: Stage, tmp_path: Path) -> None:
     run = long_run(name, stage, tmp_path / "run")
     if name == "flow":
         step(run)  # the first asks whether it is fitted
     traffic, batch = step(run)
-    assert not +traffic.reads and not +traffic.creations
-    assert traffic.copies.total() == 1
+    assert not +traffic.reads and not +traffic.creations and traffic.copies.total() == 1
     assert traffic.places == tokens_in(batch) > 0, "no padding"
 
 
@@ -169,5 +166,4 @@ def test_embedding_copies_a_batch_at_once_and_reads_its_results_alone() -> None:
         represent_tokens(encoder, tokens, (1, 2), batch_size=20)
     assert set(+traffic.reads) == {next(line for line in traffic.reads if line.startswith("sentence_model"))}
     assert traffic.reads.total() == 3 * 2, "an array for each choice of layers"
-    assert traffic.copies.total() == 3 and not +traffic.creations
-    assert traffic.places == lengths.sum()
+    assert traffic.copies.total() == 3 and not +traffic.creations and traffic.places == lengths.sum()

@@ -61,9 +61,7 @@ class DiesAfter(Watched):
             raise Interrupted
 
 
-def test_every_step_has_its_noise_its_rate_and_a_clipped_gradient_whenever_the_run_began(
-    stage: Stage, tmp_path: Path
-) -> None:
+def test_every_step_has_its_noise_rate_and_clipped_gradient_whenever_it_began(stage: Stage, tmp_path: Path) -> None:
     optim = Optim(name="adamw", lr=1e-4, schedule="linear", warmup=0.5, clip=0.01)
     steps: list[tuple[int, float]] = []
     norms: list[float] = []
@@ -89,9 +87,7 @@ def test_every_step_has_its_noise_its_rate_and_a_clipped_gradient_whenever_the_r
     assert norms == pytest.approx([0.01] * len(norms), rel=1e-3)
 
 
-def test_a_run_that_another_process_finishes_meanwhile_is_not_run_again(
-    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_finished_meanwhile_is_left_alone(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job, asked, lock_run = stage.job("nli", tmp_path / "run", epochs=1.0, dev=False), threading.Event(), RunFolder.lock
 
     def asking(*arguments: Any) -> Any:
@@ -204,14 +200,11 @@ def test_too_few_rows(stage: Stage, tmp_path: Path) -> None:
         train(stage.job("ct", tmp_path / "run", rows=14), Watched())
 
 
-@pytest.mark.parametrize(
-    ("rows", "options", "steps"),
-    [
-        (70, {"epochs": 3.0, "max_steps": 4}, 4), (70, {"epochs": 0.5}, 3), (70, {"epochs": 1.0, "min_steps": 12}, 15),
-        (70, {"epochs": 1.0, "min_steps": 3}, 5), (70, {"epochs": 1.0, "min_steps": 12, "max_steps": 7}, 7),
-        (1600, {"epochs": 1.1}, 110),  # 1.1 * 100 is 110.00000000000001
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("rows", "options", "steps"), [
+    (70, {"epochs": 3.0, "max_steps": 4}, 4), (70, {"epochs": 0.5}, 3), (70, {"epochs": 1.0, "min_steps": 12}, 15),
+    (70, {"epochs": 1.0, "min_steps": 3}, 5), (70, {"epochs": 1.0, "min_steps": 12, "max_steps": 7}, 7),
+    (1600, {"epochs": 1.1}, 110),  # 1.1 * 100 is 110.00000000000001
+])  # fmt: skip
 def test_the_number_of_steps(rows: int, options: dict[str, Any], steps: int) -> None:
     """70 rows are 5 batches of 16: passes are added until there are enough steps, 12 of which take 3."""
     recipe = DEFAULTS["nli"].replace(train=Train(**options))
@@ -264,9 +257,7 @@ def test_the_layout_of_a_run_is_kept_on_resume(stage: Stage, tmp_path: Path) -> 
     assert resumed["started_at"] == record["started_at"]
 
 
-def test_a_run_that_another_process_trains_is_left_as_it_is(
-    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_another_trains_is_left_alone(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As of two commands at once on one storage that share a member: the second says so, and marks nothing as failed."""
     monkeypatch.setattr(loop, "ORPHAN_WAIT", 0.0)
     job = stage.job("nli", tmp_path / "run", dev=False, max_steps=1)
@@ -284,8 +275,7 @@ def test_a_failed_run_goes_on_and_forgets_its_failure(stage: Stage, tmp_path: Pa
     reason = attempt([job], Watched(read=interrupted_at(3))).reason
     assert reason is not None and "Interrupted: at step 3" in reason and "error.log" in reason
     assert read_json(job.folder / "run.json")["status"] == "failed"
-    assert "Interrupted" in (job.folder / "error.log").read_text()
-    assert attempt([job], Watched()).reason is None
+    assert "Interrupted" in (job.folder / "error.log").read_text() and attempt([job], Watched()).reason is None
     record = read_json(job.folder / "run.json")
     assert record["status"] == "done" and "reason" not in record
 
@@ -300,8 +290,7 @@ def test_a_kill_between_the_last_step_and_the_record(stage: Stage, tmp_path: Pat
         assert start == stop, "nothing is left to train on"
         return read_batches(windows, order, start, stop, *share)
 
-    assert train(job, Watched(read=read))["status"] == "done"
-    assert metrics(job.folder) == lines
+    assert train(job, Watched(read=read))["status"] == "done" and metrics(job.folder) == lines
     whole = without(job, folder=tmp_path / "whole")
     train(whole, Watched())
     weights = [(of.folder / "model/model.safetensors").read_bytes() for of in (job, whole)]
@@ -354,8 +343,7 @@ def test_the_best_encoder_on_dev_is_kept_and_no_checkpoint_but_it_and_the_last(s
     scores = {line["step"]: line["dev"] for line in metrics(job.folder) if "dev" in line}
     assert len(scores) >= 8 and record["dev"]["kept"] == max(scores.values())
     assert record["kept"]["step"] == next(step for step, score in scores.items() if score == max(scores.values()))
-    assert record["selected_by"] == "stsb-dev"
-    assert job.dev is not None
+    assert record["selected_by"] == "stsb-dev" and job.dev is not None
     found = job.dev.scores(load(job.folder / "model", device="cpu"))
     assert list(found) == ["spearman", "pearson"] and found["spearman"] != found["pearson"]
     assert found == pytest.approx(record["dev"]["scores"], abs=1e-6)
@@ -364,16 +352,13 @@ def test_the_best_encoder_on_dev_is_kept_and_no_checkpoint_but_it_and_the_last(s
     assert (line["dev"], line["dev_pearson"]) == tuple(record["dev"]["scores"].values())
 
 
-@pytest.mark.parametrize(
-    ("options", "scores", "killed", "steps", "best"),
-    [
-        ({"patience": 2}, (0.1, 0.0, 0.2, 0.1, 0.1), None, 5, 3),  # a better score begins anew
-        ({"patience": 3}, (0.1, 0.1, 0.1, 0.1), None, 4, 1),  # an equal score is no better
-        ({"patience": 4}, (0.1, 0.2, 0.1, 0.1, 0.1, 0.1), Watched(read=interrupted_at(3)), 6, 2),  # killed on the way
-        ({"patience": 2}, (0.1, 0.0, 0.0), DiesAfter(3), 3, 1),  # killed when it has stopped
-        ({"patience": 2, "eval_first": True}, (0.3, 0.1, 0.2), None, 2, 0),  # the untrained model is the best
-    ],
-)
+@pytest.mark.parametrize(("options", "scores", "killed", "steps", "best"), [
+    ({"patience": 2}, (0.1, 0.0, 0.2, 0.1, 0.1), None, 5, 3),  # a better score begins anew
+    ({"patience": 3}, (0.1, 0.1, 0.1, 0.1), None, 4, 1),  # an equal score is no better
+    ({"patience": 4}, (0.1, 0.2, 0.1, 0.1, 0.1, 0.1), Watched(read=interrupted_at(3)), 6, 2),  # killed on the way
+    ({"patience": 2}, (0.1, 0.0, 0.0), DiesAfter(3), 3, 1),  # killed when it has stopped
+    ({"patience": 2, "eval_first": True}, (0.3, 0.1, 0.2), None, 2, 0),  # the untrained model is the best
+])  # fmt: skip
 def test_patience_ends_a_run_so_many_evaluations_after_the_best(
     options: dict[str, Any], scores: tuple[float, ...], killed: Watched | None, steps: int, best: int,
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -392,8 +377,7 @@ def test_patience_ends_a_run_so_many_evaluations_after_the_best(
 def test_ct_by_dev_keeps_the_better_of_both_encoders_over_all_evaluations(stage: Stage, tmp_path: Path) -> None:
     job = stage.job("ct", tmp_path, rows=75, keep="dev", eval_every=1, seed=0, epochs=1.0)
     record = train(job, Watched())
-    assert record["kept"]["candidate"] in ("first", "second")
-    assert job.dev is not None
+    assert record["kept"]["candidate"] in ("first", "second") and job.dev is not None
     kept = job.dev.scores(load(job.folder / "model", device="cpu"))["spearman"]
     assert kept == pytest.approx(record["dev"]["best"], abs=1e-6)
     assert record["dev"]["best"] == max(line["dev"] for line in metrics(job.folder))
@@ -403,8 +387,7 @@ def test_ct_keeps_the_second_encoder_of_the_last_step(stage: Stage, tmp_path: Pa
     job, runtime = stage.job("ct", tmp_path / "run", dev=False, epochs=1.0), Watched()
     assert train(job, runtime)["kept"] == {"step": 2, "candidate": "second"}
     kept = load(job.folder / "model", device="cpu").encoder.state_dict()
-    assert runtime.module is not None
-    assert difference(kept, runtime.module.encoder.state_dict()) == 0.0
+    assert runtime.module is not None and difference(kept, runtime.module.encoder.state_dict()) == 0.0
     assert difference(kept, runtime.module.first.state_dict()) > 0.0
 
 
@@ -412,9 +395,7 @@ def test_ct_keeps_the_second_encoder_of_the_last_step(stage: Stage, tmp_path: Pa
 
 
 @pytest.mark.parametrize("options", [{"max_steps": 1}, {"checkpoint_every": 1}])
-def test_weights_that_are_not_finite_are_neither_kept_nor_saved(
-    options: dict[str, int], stage: Stage, tmp_path: Path
-) -> None:
+def test_infinite_weights_are_neither_kept_nor_saved(options: dict[str, int], stage: Stage, tmp_path: Path) -> None:
     """The loss of a step is that of the weights before it; after the last step there is no next loss."""
     beyond_float32 = Optim(name="adamw", lr=1e39, schedule="constant", warmup=0.0, clip=None)
     job = stage.job("nli", tmp_path / "run", dev=False, optim=beyond_float32, **options)
@@ -434,9 +415,7 @@ def test_a_member_that_diverges_fails_alone(stage: Stage, tmp_path: Path) -> Non
     assert not after.folder.exists(), "the stage after the failed one is not begun"
 
 
-def test_a_gpu_that_is_not_asked_for_is_left_alone(
-    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_that_is_not_wanted_is_left_alone(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # whoever uses it fails
     job = stage.job("nli", tmp_path / "run", epochs=0.5, dev=False)
     here, none = LocalExecutor(threads=1), Resources(gpus=0)

@@ -29,9 +29,7 @@ def stand(of: Job, step: int, status: str = "running", **more: float) -> None:
     write_record(of.folder / "run.json", record)
 
 
-def test_how_all_of_it_stands_is_said_where_there_is_no_terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_how_all_stands_is_said_where_there_is_no_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(monitor.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(log.sys, "stderr", SimpleNamespace(isatty=lambda: False, write=len, flush=int))

@@ -50,15 +50,12 @@ def test_epsilon_is_that_of_the_optimiser_unless_given() -> None:
             assert {group["eps"] for group in optimizer.param_groups} == {expected}
 
 
-@pytest.mark.parametrize(
-    ("options", "steps", "rates"),
-    [
-        ({"schedule": "linear", "warmup": 0.1}, 100, {0: 0.1, 8: 0.9, 9: 1.0, 10: 1.0, 11: 89 / 90, 55: 0.5, 99: 1 / 90}),
-        ({"schedule": "constant", "warmup": 0.1}, 50, {0: 0.2, 4: 1.0, 5: 1.0, 49: 1.0}),
-        ({"schedule": "linear", "warmup": 0.1, "floor": 0.2}, 50, {0: 0.36, 4: 1.0, 5: 1.0, 41: 0.36, 49: 0.2 + 0.8 / 45}),
-        ({"warmup": 0.0}, 10, {0: 1.0}), ({"warmup": 0.1}, 1, {0: 1.0}), ({"warmup": 0.1}, 3, {0: 1.0}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "steps", "rates"), [
+    ({"schedule": "linear", "warmup": 0.1}, 100, {0: 0.1, 8: 0.9, 9: 1.0, 10: 1.0, 11: 89 / 90, 55: 0.5, 99: 1 / 90}),
+    ({"schedule": "constant", "warmup": 0.1}, 50, {0: 0.2, 4: 1.0, 5: 1.0, 49: 1.0}),
+    ({"schedule": "linear", "warmup": 0.1, "floor": 0.2}, 50, {0: 0.36, 4: 1.0, 5: 1.0, 41: 0.36, 49: 0.2 + 0.8 / 45}),
+    ({"warmup": 0.0}, 10, {0: 1.0}), ({"warmup": 0.1}, 1, {0: 1.0}), ({"warmup": 0.1}, 3, {0: 1.0}),
+])  # fmt: skip
 def test_warmup_and_what_follows(options: dict[str, Any], steps: int, rates: dict[int, float]) -> None:
     optim = Optim(lr=1.0, **options)
     assert {step: learning_rate(optim, step, steps) for step in rates} == pytest.approx(rates)

@@ -51,9 +51,7 @@ def test_a_tool_that_cannot_take_runs_is_refused(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.whole
-def test_mlflow_sees_a_run_while_it_trains_and_when_it_goes_on(
-    few_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mlflow_sees_a_run_train_and_go_on(few_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = pytest.importorskip("mlflow")
     uri = str(tmp_path / "runs")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -75,13 +73,6 @@ def test_mlflow_sees_a_run_while_it_trains_and_when_it_goes_on(
     assert seen and "nli member 0" in seen[0], "while the other trains"
     assert states() == dict.fromkeys(("nli member 0", "nli member 1", "results"), "FINISHED")
     found = {run.info.run_name: run for run in client.search_runs([client.get_experiment_by_name("nli").experiment_id])}
-    member = found["nli member 1"]
-    assert member.data.params["optim.lr"] and member.data.params["seed"]
-    history = [(metric.step, metric.value) for metric in client.get_metric_history(member.info.run_id, "loss")]
-    records = (tmp_path / "s" / "runs").glob("*/run.json")
-    (folder,) = [path.parent for path in records if '"member": 1' in path.read_text()]
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert history == [(line["step"], line["loss"]) for line in lines if "loss" in line]
     scores = found["results"].data.metrics
     assert scores.keys() == result.main_scores().keys() and "backbone/stsb" in scores
     assert len([*(tmp_path / "s" / "reports" / "nli" / "tensorboard").glob("nli member */events*")]) == 2
