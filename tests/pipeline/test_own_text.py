@@ -23,6 +23,7 @@ import torch
 from run_commands import plan_of, write_csv
 from run_commands import raysts as command
 from safetensors.torch import load_file, save_file
+from transformers import BertConfig, BertModel
 
 import raysts
 from raysts.commands.follow import report
@@ -418,3 +419,44 @@ def test_queries_are_read_behind_their_prompts(documents: Path, tmp_path: Path, 
     assert all(cost["texts_per_second"] > 0 and cost["bytes"] == 4 * cost["parameters"] for cost in result["models"])
     for lines in (result["notes"], (Path(result["model"]) / "README.md").read_text().splitlines()):
         assert any("40 queries (asked), read behind the prompts of queries" in line for line in lines)
+
+
+@pytest.fixture(scope="module")
+def searched(own: Path, documents: Path) -> Path:
+    """A retrieval set of 60 documents, each found by its own first words."""
+    texts = pq.read_table(documents).column("text").to_pylist()[:60]
+    folder, ids = own / "searched", [f"d{number}" for number in range(60)]
+    folder.mkdir()
+    pq.write_table(pa.table({"doc_id": ids, "text": texts}), folder / "corpus.parquet")
+    queries = [" ".join(text.split()[:5]) for text in texts]
+    pq.write_table(pa.table({"query_id": ids, "text": queries}), folder / "queries.parquet")
+    pq.write_table(pa.table({"query_id": ids, "doc_id": ids, "score": [1] * 60}), folder / "qrels.parquet")
+    return folder
+
+
+@pytest.mark.whole
+def test_a_student_that_keeps_an_index(own: Path, documents: Path, searched: Path, tmp_path: Path) -> None:
+    """Narrower than its teacher it gets a layer; what is measured is what 'evaluate --documents-by' measures."""
+    wide = Path(shutil.copytree(own / "A", own / "wide"))
+    config = BertConfig.from_pretrained(wide)
+    config.hidden_size = 48
+    torch.manual_seed(5)
+    BertModel(config, add_pooling_layer=False).save_pretrained(wide)
+    result = raysts.distill(
+        overrides={"backbone": str(own / "A"), "evaluation.resamples": 20, "train.max_steps": 4, "precision": "fp32"},
+        text=documents, test={"found": searched}, keep_index=str(wide), storage=tmp_path, address="none",
+    )  # fmt: skip
+    assert raysts.load(result["model"]).encoder.dim == 48
+    rows = [row for row in result["results"] if row["role"] == "student" and row["metric"] == "ndcg@10"]
+    values = {row["similarity"]: row for row in rows if row["rows"] == "all" and row["layers"] == "1"}
+    assert values.keys() == {"cosine", "cosine, documents by the teacher"}
+    again = raysts.evaluate(
+        result["model"], documents_by=str(wide), test={"found": searched}, storage=tmp_path, resamples=20
+    )
+    of_all = {"metric": "ndcg@10", "rows": "all", "layers": "1", "similarity": "cosine"}
+    (expected,) = (row for row in again["results"] if of_all.items() <= row.items())
+    kept = values["cosine, documents by the teacher"]
+    for key in ("value", "n", "ci_low"):
+        assert kept[key] == pytest.approx(expected[key], abs=1e-6)
+    recipe = json.loads((Path(result["model"]).parent / "recipe.json").read_text())["settings"]
+    assert (recipe["target"], recipe["axes"], recipe["projection"]) == ("mean", "teachers", 48)
