@@ -25,7 +25,8 @@ from raysts.models.tokens import LocalBatch, Tokens
 from raysts.objectives.objective import Objective
 from raysts.pipeline.steps.vectors import write_embeddings
 from raysts.recipes.catalog import CATALOG
-from raysts.recipes.recipe import Data, Optim, Recipe, Train
+from raysts.recipes.names import pipeline
+from raysts.recipes.recipe import DEFAULTS, Data, Optim, Pipeline, Recipe, Train
 from raysts.training.job import Job
 from raysts.training.runtime import Runtime
 
@@ -72,6 +73,17 @@ def write_backbone(folder: Path, family: str, vocabulary: int | None = None, see
     model.save_pretrained(folder)
     world_tokenizer().save_pretrained(folder)
     return folder
+
+
+def distillation(
+    backbone: object, *teachers: object, recipe: Recipe = DEFAULTS["sed"], evaluated: Any = None, **fields: Any
+) -> Pipeline:
+    """A pipeline that distils models that are there; ``evaluated``: overrides of its evaluation."""
+    if evaluated is not None:
+        fields["evaluation"] = pipeline("raw", evaluated).evaluation
+    names = tuple(map(str, teachers))
+    parts = {"combine": "sed", "teachers": names, "recipes": {"sed": recipe}, **fields}
+    return Pipeline(name="distilled", backbone=str(backbone), **parts)
 
 
 def tokenize_table(corpus: Corpus, spec: StoreSpec, tokenizer: Any, folder: Path) -> None:

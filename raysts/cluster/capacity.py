@@ -91,9 +91,8 @@ def check_resources(resources: Resources, private: bool) -> None:
 def announce(resources: Resources) -> None:
     """Say that work waits for its first node, if it does."""
     if not holds(resources):
-        say(
-            f"no node with {_needs(resources)} is there yet; the cluster's nodes have: {_describe_nodes()}; it may grow"
-        )
+        have = _describe_nodes()
+        say(f"no node with {_needs(resources)} is there yet; the cluster's nodes have: {have}; it may grow")
 
 
 class Room:

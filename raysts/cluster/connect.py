@@ -72,7 +72,7 @@ REFUSALS = {
 }
 """The message for what a probe says at its end; the first that matches."""
 
-_was_private: list[bool] = []  # of the connections of this process so far
+_joined: set[str] = set()  # addresses of the clusters that this process has had, ``local`` of private ones
 
 
 @contextlib.contextmanager
@@ -107,12 +107,12 @@ def _check_installed() -> None:
 def _init(address: str) -> bool:
     """Connect, and return True for a private cluster."""
     private = address == "local"
-    if not private and any(_was_private):
+    if not private and "local" in _joined:
         raise InputError(
             f"this process has had a private cluster, whose token and address Ray keeps: it cannot join the one at {address}; "
             f"join it from a new process (restart the kernel of a notebook), or go on here with address='local'"
         )
-    _was_private.append(private)
+    _joined.add(address)
     os.environ.update(PRIVATE | os.environ if private else {})
     options: dict[str, Any] = {"include_dashboard": False} if private else {}
     if (verbose := screen.level == logging.DEBUG) and not private:  # those of a private cluster have this environment

@@ -110,8 +110,10 @@ def _results(actors: Sequence[Any], name: str, work: Any, units: Sequence[Any]) 
         try:
             value, error = ray.get(results.pop(taken))
         except ray.exceptions.RayError as death:
-            cause = f"died {DEATHS + 1} times in the same work, the last time so: {' '.join(str(death).split())}"
-            raise RunFailed(f"its process {cause}") from death
+            cause = " ".join(str(death).split())
+            raise RunFailed(
+                f"its process died {DEATHS + 1} times in the same work, the last time so: {cause}"
+            ) from death
         if error is not None:
             raise error
         yield value

@@ -176,10 +176,10 @@ def _searches(recipe: str | Pipeline, overrides: Mapping[str, Any]) -> list[tupl
     settings = search_overrides(search_of(search), {**experiment.settings, **overrides})
     searches = []
     for backbone in backbones:
-        label = f"{experiments.prefix(backbone) if len(backbones) > 1 else ''}{name}"
+        label = name if experiment.points[0].label else ""
+        label = experiments.label_for(backbone, name) if len(backbones) > 1 else label
         choice = {"backbone": backbone} if backbone else {}
-        alone = experiment.points[0].label == "" and len(backbones) == 1
-        searches.append(("" if alone else label, backbone, find_search(search, {**settings, **choice})))
+        searches.append((label, backbone, find_search(search, {**settings, **choice})))
     return searches
 
 

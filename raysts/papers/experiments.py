@@ -108,9 +108,10 @@ def backbones(recipe: str, overrides: Mapping[str, Any]) -> list[str | None]:
     return names or [None]
 
 
-def prefix(backbone: str | None) -> str:
-    """Return the prefix of a backbone's point names, if there are several backbones."""
-    return f"{PurePath(backbone).name.removesuffix('.txt').removesuffix('.bin')}." if backbone else ""
+def label_for(backbone: str | None, label: str) -> str:
+    """Return the label of a point, with the name of the backbone where several have it."""
+    name = PurePath(backbone).name.removesuffix(".txt").removesuffix(".bin") if backbone else ""
+    return ".".join(filter(None, (name, label)))
 
 
 def pipelines(
@@ -136,9 +137,9 @@ def pipelines(
         settings = {**overrides, "backbone": backbone} if backbone else overrides
         points = [point for point in experiment.points if not experiment.claims or point.larger == (place > 0)]
         chosen, of_best = experiment._replace(points=points), (best or {}).get(backbone, {})
-        before = prefix(backbone) if len(names) > 1 and not experiment.claims else ""
+        labelled = backbone if len(names) > 1 and not experiment.claims else None
         for label, system in _for_backbone(recipe, chosen, settings, depth, of_best).items():
-            by_label[f"{before}{label}" if label else before.removesuffix(".")] = system
+            by_label[label_for(labelled, label)] = system
     return by_label
 
 

@@ -131,7 +131,7 @@ class Driver:
 
     def _run_batch(self, batch: list[Step]) -> list[str]:
         waiting = [step for step in self.plan.steps if step.id not in self.done]
-        if batch[0].job:  # others follow each other
+        if batch[0].job:  # other steps are told one by one, as they begin
             self._follow(batch, waiting)
         context = Context(self.executor, self.store, self.plan.pipeline.resources)
         try:

@@ -75,9 +75,10 @@ def _band(standing: Standing, dataset: str, scale: Scale, top: float, band: floa
 
 def _mark(role: str, is_group: bool, value: Value, scale: Scale, y: float) -> Markup:
     x = scale(100 * value.value)
-    ends = [scale(100 * end) for end in (value.low, value.high) if end is not None]
-    thin = "interval thin" if is_group else "interval"
-    interval = tag("line", x1=ends[0], x2=ends[1], y1=y, y2=y, class_=thin) if ends else None
+    interval = None
+    if value.low is not None and value.high is not None:
+        ends = {"x1": scale(100 * value.low), "x2": scale(100 * value.high)}
+        interval = tag("line", **ends, y1=y, y2=y, class_="interval thin" if is_group else "interval")
     place = f"translate({x:.2f},{y:.2f}) scale({0.7 if is_group else 1})"
     mark = tag("path", d=_SHAPES.get(role, _CIRCLE), transform=place, class_="mark")
     model = role if value.member is None else f"{role} {value.member}"

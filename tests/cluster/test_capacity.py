@@ -38,7 +38,7 @@ def test_a_private_cluster_is_this_machine_alone(cluster: None, processes_at_sta
     from raysts.cluster import connect
     from raysts.cluster.capacity import may_grow, resolve_gpus, slot_count
 
-    assert connect._was_private[-1], "from now on this process joins no other"
+    assert "local" in connect._joined, "from now on this process joins no other"
     # Workers are not started before there is work.
     workers = [word for word in processes_at_start if re.fullmatch(r".*default_worker\.py|ray::IDLE.*", word)]
     assert processes_at_start and not workers

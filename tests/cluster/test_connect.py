@@ -60,6 +60,6 @@ def test_why_a_cluster_is_not_joined_is_said(printed: str, said: str, monkeypatc
 
 def test_a_process_that_has_had_a_private_cluster_joins_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such a cluster could not reach this process: its members' queue would be said to have died."""
-    monkeypatch.setattr(connect, "_was_private", [False, True])
+    monkeypatch.setattr(connect, "_joined", {"local"})
     with pytest.raises(InputError, match="had a private cluster.* 192.0.2.2:6379; join it from a new process"):
         connect._init("192.0.2.2:6379")

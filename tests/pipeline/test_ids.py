@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from golden.golden import Golden
+from small_runs import distillation
 
 from raysts.data.corpora import Corpus
 from raysts.data.user import UserData
@@ -25,7 +26,6 @@ from raysts.pipeline.price import Rates, price
 from raysts.pipeline.step import Step
 from raysts.recipes.catalog import BANK_TEMPERATURE, CATALOG
 from raysts.recipes.names import RECIPES, pipeline
-from raysts.recipes.recipe import DEFAULTS, Pipeline
 from raysts.recipes.tree import paths, to_plain
 
 Planner = Callable[..., Plan]
@@ -246,9 +246,7 @@ def test_rows_that_select_and_report_are_counted(plan: Planner, few_world: Path,
 def test_a_backbone_as_it_is_distributed(plan: Planner, tiny_backbone: Path, tmp_path: Path) -> None:
     load(tiny_backbone, pooling="cls", layers=2, device="cpu").save(tmp_path / "cls")
     folder = str(tmp_path / "cls")
-    distilled = Pipeline(
-        name="d", backbone=folder, combine="sed", teachers=(folder,), student="static", recipes={"sed": DEFAULTS["sed"]}
-    )  # fmt: skip
+    distilled = distillation(folder, folder, student="static")
     plans = [plan("nli", {"backbone": folder}), plan("nli", {"backbone": "tiny"})]
     plans.append(replace(plans[0], pipeline=distilled))
     pooled = [made.distributed_pooling for made in plans]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from small_runs import write_backbone
+from small_runs import distillation, write_backbone
 
 from raysts.data.corpora import Corpus
 from raysts.data.windows import Windows, columns_of
@@ -20,7 +19,7 @@ from raysts.pipeline.executor import LocalExecutor
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import Context
 from raysts.pipeline.steps.train import train_all
-from raysts.recipes.recipe import DEFAULTS, Data, Pipeline
+from raysts.recipes.recipe import DEFAULTS, Data
 
 PROMPTS = Prompts(texts={"query": "a cat: ", "passage": "the small "}, default="query")
 
@@ -34,11 +33,6 @@ def teacher(tmp_path: Path) -> Path:
     return tmp_path / "teacher"
 
 
-def distillation(backbone: Path, teacher: Path, **fields: Any) -> Pipeline:
-    fields = {"recipes": {"sed": DEFAULTS["sed"]}, **fields}
-    return Pipeline(name="distilled", backbone=str(backbone), combine="sed", teachers=(str(teacher),), **fields)
-
-
 @pytest.mark.parametrize(("asked", "text"), [(None, "a cat: "), ("passage", "the small ")])
 def test_a_student_of_a_teacher_with_prompts(
     asked: str | None, text: str, teacher: Path, tiny_backbone: Path, small_corpus: Corpus, tmp_path: Path
@@ -47,7 +41,7 @@ def test_a_student_of_a_teacher_with_prompts(
     train = recipe.train.replace(max_steps=2, keep="last", patience=None)
     recipe = recipe.replace(data=Data(sample=40), batch=8, train=train)
     how = {"prompt": "house of ", "teacher_prompt": asked, "precision": "fp32"}
-    pipeline = distillation(tiny_backbone, teacher, recipes={"sed": recipe}, **how)
+    pipeline = distillation(tiny_backbone, teacher, recipe=recipe, **how)
     plan = Plan(pipeline=pipeline, corpus=small_corpus, storage=tmp_path / "storage")
     validate.check(plan)
     assert plan.teacher is not None

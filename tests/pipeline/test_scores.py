@@ -12,7 +12,7 @@ import scipy.stats
 from evaluation_fakes import write_table
 from run_commands import listening
 from safetensors.torch import load_file, save_file
-from small_runs import write_backbone, write_vectors
+from small_runs import distillation, write_backbone, write_vectors
 
 from raysts.data.corpora import Corpus
 from raysts.data.user import UserData
@@ -59,12 +59,9 @@ def test_an_ensemble_of_models_from_elsewhere_takes_each_as_it_pools(planned: An
     ]
     for name, model in zip("ab", models, strict=True):
         model.save(tmp_path / name)
-    made = Pipeline(
-        name="distilled", backbone=str(tmp_path / "b"), combine="sed", teachers=(str(tmp_path / "a"), str(tmp_path / "b")),
-        recipes={"sed": DEFAULTS["sed"].replace(settings=DEFAULTS["sed"].settings.replace(target="concat"))},
-        evaluation=pipeline("raw", {**EVALUATED, "evaluation.layers": [1, 2]}).evaluation, student_pooling=1,
-    )  # fmt: skip
-    plan = planned(made)
+    recipe = DEFAULTS["sed"].replace(settings=DEFAULTS["sed"].settings.replace(target="concat"))
+    given = {"recipe": recipe, "evaluated": {**EVALUATED, "evaluation.layers": [1, 2]}, "student_pooling": 1}
+    plan = planned(distillation(tmp_path / "b", tmp_path / "a", tmp_path / "b", **given))
     rows = measure(plan, "member")
     assert [(row["pooling"], row["layers"]) for row in rows if row["role"] == "member"] == [
         ("cls", "1"), ("cls", "2"), ("mean", "1"), ("mean", "2")
@@ -88,11 +85,8 @@ def test_a_model_with_a_head_is_measured_as_it_was_trained(planned: Any, tiny_ba
 
 
 def test_vectors_that_lack_texts_are_not_measured(planned: Any, tiny_backbone: Path, tmp_path: Path) -> None:
-    teachers = str(tiny_backbone), str(write_vectors(tmp_path / "v.parquet", ["a dog"], np.ones((1, 32), np.float32)))
-    made = Pipeline(
-        name="d", backbone=str(tiny_backbone), combine="sed", teachers=teachers, recipes={"sed": DEFAULTS["sed"]},
-        evaluation=pipeline("raw", EVALUATED).evaluation, student_pooling=1,
-    )  # fmt: skip
+    vectors = write_vectors(tmp_path / "v.parquet", ["a dog"], np.ones((1, 32), np.float32))
+    made = distillation(tiny_backbone, tiny_backbone, vectors, evaluated=EVALUATED, student_pooling=1)
     lines: list[str] = []
     with listening(lines.append):
         rows = measure(planned(made), "member")
@@ -133,10 +127,8 @@ def test_queries_find_documents_that_the_teacher_embedded(few_world: Path, tiny_
     write_table(folder, "queries", {"query_id": ids, "text": queries})
     write_table(folder, "qrels", {"query_id": ids, "doc_id": ids, "score": [1] * 30})
     teacher = write_backbone(tmp_path / "teacher", "bert", seed=3)
-    made = Pipeline(
-        name="d", backbone=str(tiny_backbone), combine="sed", teachers=(str(teacher),), recipes={"sed": DEFAULTS["sed"]},
-        evaluation=pipeline("raw", EVALUATED | {"evaluation.tasks": []}).evaluation, student_pooling=1, keep_index=True,
-    )  # fmt: skip
+    given = {"evaluated": EVALUATED | {"evaluation.tasks": []}, "student_pooling": 1, "keep_index": True}
+    made = distillation(tiny_backbone, teacher, **given)
     corpus = Corpus(None, user=UserData.of(test={"found": folder}, text=few_world / "wikipedia/sentences.parquet"))
     plan = Plan(pipeline=made, corpus=corpus, storage=tmp_path / "storage")
     (student,) = plan.outcomes

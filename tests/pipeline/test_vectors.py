@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from small_runs import Interrupted, tokenize_table, write_backbone, write_vectors
+from small_runs import Interrupted, distillation, tokenize_table, write_backbone, write_vectors
 
 from raysts.data.corpora import Corpus
 from raysts.data.windows import StoreSpec, Windows, columns_of, shard_name
@@ -24,7 +24,7 @@ from raysts.pipeline.executor import LocalExecutor
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.step import Context
 from raysts.pipeline.steps import vectors as teacher
-from raysts.recipes.recipe import DEFAULTS, Data, Evaluation, Pipeline, Resources
+from raysts.recipes.recipe import DEFAULTS, Data, Evaluation, Resources
 from raysts.storage.store import Store
 
 ROWS, WINDOW = 38, 8
@@ -251,10 +251,8 @@ def test_teachers_are_sampled_for_lengths_and_weights(few_world: Path, tiny_back
 
     def sampled(count: int, **settings: Any) -> tuple[int, Any]:
         recipe = DEFAULTS["sed"].replace(settings=DEFAULTS["sed"].settings.replace(**settings), data=Data(sample=40))
-        pipeline = Pipeline(
-            name="d", backbone=str(tiny_backbone), combine="sed", teachers=tuple(teachers[:count]), recipes={"sed": recipe},
-            evaluation=Evaluation(resamples=0),
-        )  # fmt: skip
+        evaluation = Evaluation(resamples=0)
+        pipeline = distillation(tiny_backbone, *teachers[:count], recipe=recipe, evaluation=evaluation)
         plan, executor = Plan(pipeline=pipeline, corpus=Corpus(few_world), storage=tmp_path / "storage"), Watched()
         for step in plan.making[:-1]:
             assert step.work is not None

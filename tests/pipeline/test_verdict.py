@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from evaluation_fakes import accurate, correlated
-from small_runs import write_backbone
+from small_runs import distillation, write_backbone
 
 from raysts.data.corpora import Corpus
 from raysts.data.user import UserData
@@ -144,11 +144,7 @@ def test_a_backbone_without_resamples_has_no_interval(written: Written) -> None:
 
 def test_the_best_teacher_stands_beside_the_student(written: Written, tiny_backbone: Path, tmp_path: Path) -> None:
     folders = [write_backbone(tmp_path / name, "bert", seed=seed) for seed, name in enumerate("ab", 1)]
-    made = Pipeline(
-        name="distilled", backbone=str(tiny_backbone), combine="sed", teachers=tuple(map(str, folders)),
-        recipes={"sed": DEFAULTS["sed"]},
-        evaluation=pipeline("raw", EVALUATED).evaluation, student_pooling=1,
-    )  # fmt: skip
+    made = distillation(tiny_backbone, *folders, evaluated=EVALUATED, student_pooling=1)
     tested = {**ALL, "ensemble": 0.85}
     verdict = written(made, None, tested)
     told = verdict.delivery
@@ -379,8 +375,7 @@ def test_what_is_noted_before_anything_runs(few_world: Path, tiny_backbone: Path
     ) -> Plan:
         settings, data = sed.settings.replace(target=target), sed.data.replace(sample=sample, spans=spans)
         recipe = sed.replace(settings=settings, train=sed.train.replace(max_length=length), data=data)
-        given = {"backbone": backbone, "combine": "sed", "teachers": tuple(folders[:teachers]), **fields}
-        made = Pipeline(name="d", recipes={"sed": recipe}, **given)
+        made = distillation(backbone, *folders[:teachers], recipe=recipe, **fields)
         return Plan(pipeline=made, corpus=Corpus(few_world), storage=tmp_path / "storage")
 
     (apart,) = notes_before(plan("concat", 2))
